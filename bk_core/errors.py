@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error the product raises, as one small tree.
+
+::
+
+    BookKeeperError
+      InvalidArgumentError            bad option, URI, name, size: nothing was done
+      LedgerError
+        LedgerFencedError             somebody else took over; outcome of what was in flight is unknown
+        LedgerClosedError             appended after close, or the ledger was closed elsewhere
+        NoSuchLedgerError
+        NoSuchEntryError              every replica says the entry is not there: data loss
+        EntryUnreadableError          no replica could say: try again
+        LedgerExistsError
+        EntryTooLargeError
+        WrongPasswordError
+        WrongDigestTypeError
+      QuorumError
+        NotEnoughBookiesError
+        QuorumTimeoutError
+        RecoveryInconclusiveError
+      MetadataError
+        MetadataConflictError
+        MetadataUnavailableError
+        MetadataCorruptError
+        ClusterMismatchError
+      IntegrityError                  digest, CRC or identity of bytes is wrong
+      ProtocolError
+        LocalProtocolError            we broke the lane's rules
+        RemoteProtocolError           they did
+      TransportError
+        BookieUnreachableError
+      WindowFullError                 the bounded window has no room: nothing was queued
+      ClientClosedError
+      ForkedHandleError
+      LogError
+        NoSuchLogError, LogExistsError, LogHasLeaderError, LogRecreatedError, LogOverwrittenError,
+        LeadershipLostError, PublishConflictError, TransactionReplayDiffersError, TransactionVersionRegressedError
+      BookieError                     the server's own: identity, data directory, port
+        BookieIdentityError, DataDirectoryError, PortInUseError, StorageFailedError
+      JavaMissingError, PackageMismatchError, NotBuiltError
+
+Each says whether the operation definitely did not happen (``NOT_APPLIED``) or may have (``UNKNOWN``); maelstrom's
+definite and indefinite errors. One line each (RULES E1): ``[BK_CODE] what; value; remedy. (not applied)``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class Outcome(enum.Enum):
+    """What is known of the operation that raised."""
+
+    NOT_APPLIED = "not applied"
+    UNKNOWN = "outcome unknown"
+
+
+class BookKeeperError(Exception):
+    """Base of all errors.
+
+    ``what`` says what went wrong in the user's words, ``value`` names the option or object and its value, ``remedy``
+    what to type or change. ``outcome`` overrides the class's own where a particular case knows better.
+    """
+
+    code: ClassVar[str] = "BK_ERROR"
+    outcome: Outcome = Outcome.NOT_APPLIED
+
+    def __init__(self, what: str, *, value: str = "", remedy: str = "", outcome: Outcome | None = None) -> None:
+        super().__init__(what)
+        self.what, self.value, self.remedy = what, value, remedy
+        if outcome is not None:
+            self.outcome = outcome
+
+    def __str__(self) -> str:
+        body = "; ".join(part.rstrip(".") for part in (self.what, self.value, self.remedy) if part)
+        return f"[{self.code}] {body}. ({self.outcome.value})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.what, self.value, self.remedy, self.outcome)
+
+
+def _rebuild(
+    cls: type[BookKeeperError], what: str, value: str, remedy: str, outcome: Outcome
+) -> BookKeeperError:
+    return cls(what, value=value, remedy=remedy, outcome=outcome)
+
+
+class InvalidArgumentError(BookKeeperError):
+    """An argument, option, URI or name is wrong; nothing was done."""
+
+    code = "BK_INVALID_ARGUMENT"
+
+
+class LedgerError(BookKeeperError):
+    """Base of errors about one ledger."""
+
+    code = "BK_LEDGER"
+
+
+class LedgerFencedError(LedgerError):
+    """Another client fenced the ledger. Entries in flight may or may not be part of it (protocol document)."""
+
+    code = "BK_LEDGER_FENCED"
+    outcome = Outcome.UNKNOWN
+
+
+class LedgerClosedError(LedgerError):
+    """The ledger, or this handle of it, is closed."""
+
+    code = "BK_LEDGER_CLOSED"
+
+
+class NoSuchLedgerError(LedgerError):
+    """The metadata store has no such ledger."""
+
+    code = "BK_NO_SUCH_LEDGER"
+
+
+class NoSuchEntryError(LedgerError):
+    """An entry that must exist is said to be absent by its whole write set: data loss, never skipped."""
+
+    code = "BK_NO_SUCH_ENTRY"
+
+
+class EntryUnreadableError(LedgerError):
+    """No replica could give the entry now, and not all of them denied having it."""
+
+    code = "BK_ENTRY_UNREADABLE"
+
+
+class LedgerExistsError(LedgerError):
+    """A ledger of this id exists already."""
+
+    code = "BK_LEDGER_EXISTS"
+
+
+class EntryTooLargeError(LedgerError):
+    """An entry is over the limit of 5 MiB − 1 KiB (RULES L5)."""
+
+    code = "BK_ENTRY_TOO_LARGE"
+
+
+class WrongPasswordError(LedgerError):
+    """The password differs from the ledger's."""
+
+    code = "BK_WRONG_PASSWORD"
+
+
+class WrongDigestTypeError(LedgerError):
+    """The digest type given differs from the ledger's."""
+
+    code = "BK_WRONG_DIGEST_TYPE"
+
+
+class QuorumError(BookKeeperError):
+    """Base: not enough bookies answered as needed."""
+
+    code = "BK_QUORUM"
+    outcome = Outcome.UNKNOWN
+
+
+class NotEnoughBookiesError(QuorumError):
+    """Fewer usable bookies than the ensemble needs."""
+
+    code = "BK_NOT_ENOUGH_BOOKIES"
+    outcome = Outcome.NOT_APPLIED
+
+
+class QuorumTimeoutError(QuorumError):
+    """An add or query did not reach its quorum in time."""
+
+    code = "BK_QUORUM_TIMEOUT"
+
+
+class RecoveryInconclusiveError(QuorumError):
+    """Recovery could not decide an entry; the ledger stays IN_RECOVERY and can be recovered again."""
+
+    code = "BK_RECOVERY_INCONCLUSIVE"
+    outcome = Outcome.NOT_APPLIED
+
+
+class MetadataError(BookKeeperError):
+    """Base of errors of the metadata store."""
+
+    code = "BK_METADATA"
+
+
+class MetadataConflictError(MetadataError):
+    """A compare-and-set met another version; nothing was written."""
+
+    code = "BK_METADATA_CONFLICT"
+
+
+class MetadataUnavailableError(MetadataError):
+    """The metadata store did not answer in time."""
+
+    code = "BK_METADATA_UNAVAILABLE"
+    outcome = Outcome.UNKNOWN
+
+
+class MetadataCorruptError(MetadataError):
+    """A record of the metadata store cannot be read: unknown format or bad bytes."""
+
+    code = "BK_METADATA_CORRUPT"
+
+
+class ClusterMismatchError(MetadataError):
+    """The record or peer belongs to another cluster (INSTANCEID differs)."""
+
+    code = "BK_CLUSTER_MISMATCH"
+
+
+class IntegrityError(BookKeeperError):
+    """Bytes failed their digest, CRC or identity check."""
+
+    code = "BK_INTEGRITY"
+
+
+class ProtocolError(BookKeeperError):
+    """Base: the lane's rules were broken."""
+
+    code = "BK_PROTOCOL"
+
+
+class LocalProtocolError(ProtocolError):
+    """This side broke the rules: a bug here."""
+
+    code = "BK_LOCAL_PROTOCOL"
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the rules."""
+
+    code = "BK_REMOTE_PROTOCOL"
+    outcome = Outcome.UNKNOWN
+
+
+class TransportError(BookKeeperError):
+    """A connection or stream failed."""
+
+    code = "BK_TRANSPORT"
+    outcome = Outcome.UNKNOWN
+
+
+class BookieUnreachableError(TransportError):
+    """A bookie could not be reached from this host."""
+
+    code = "BK_BOOKIE_UNREACHABLE"
+
+
+class WindowFullError(BookKeeperError):
+    """The writer's window is full; the entry was not queued."""
+
+    code = "BK_WINDOW_FULL"
+
+
+class ClientClosedError(BookKeeperError):
+    """The client was closed; what was in flight may have been applied."""
+
+    code = "BK_CLIENT_CLOSED"
+    outcome = Outcome.UNKNOWN
+
+
+class ForkedHandleError(BookKeeperError):
+    """A handle made before a fork was used in the child (RULES K4)."""
+
+    code = "BK_FORKED_HANDLE"
+
+
+class LogError(BookKeeperError):
+    """Base of errors of named logs."""
+
+    code = "BK_LOG"
+
+
+class NoSuchLogError(LogError):
+    """No log of this name."""
+
+    code = "BK_NO_SUCH_LOG"
+
+
+class LogExistsError(LogError):
+    """A log of this name exists already."""
+
+    code = "BK_LOG_EXISTS"
+
+
+class LogHasLeaderError(LogError):
+    """The log has an open extent; publishing would put data in its middle (RULES N2)."""
+
+    code = "BK_LOG_HAS_LEADER"
+
+
+class LeadershipLostError(LogError):
+    """Another leader took the log over; what was in flight may be part of it."""
+
+    code = "BK_LEADERSHIP_LOST"
+    outcome = Outcome.UNKNOWN
+
+
+class LogRecreatedError(LogError):
+    """A position names another cluster or another log of the same name (RULES N7)."""
+
+    code = "BK_LOG_RECREATED"
+
+
+class LogOverwrittenError(LogError):
+    """A position names an older epoch of the log (RULES N7)."""
+
+    code = "BK_LOG_OVERWRITTEN"
+
+
+class PublishConflictError(LogError):
+    """A publish kept losing its compare-and-set, or its ledgers are not publishable."""
+
+    code = "BK_PUBLISH_CONFLICT"
+
+
+class TransactionReplayDiffersError(LogError):
+    """A transaction version was published before with another row count (RULES N5)."""
+
+    code = "BK_TXN_REPLAY_DIFFERS"
+
+
+class TransactionVersionRegressedError(LogError):
+    """A transaction version is lower than the last and is not remembered (RULES N5)."""
+
+    code = "BK_TXN_VERSION_REGRESSED"
+
+
+class BookieError(BookKeeperError):
+    """Base of errors of the bookie server."""
+
+    code = "BK_BOOKIE"
+
+
+class BookieIdentityError(BookieError):
+    """A data directory belongs to another bookie or cluster."""
+
+    code = "BK_BOOKIE_IDENTITY"
+
+
+class DataDirectoryError(BookieError):
+    """A data directory cannot be used: missing, locked, damaged, not empty."""
+
+    code = "BK_DATA_DIRECTORY"
+
+
+class PortInUseError(BookieError):
+    """The port is taken."""
+
+    code = "BK_PORT_IN_USE"
+
+
+class StorageFailedError(BookieError):
+    """A sync failed; nothing more is acknowledged on this directory (RULES S6)."""
+
+    code = "BK_STORAGE_FAILED"
+    outcome = Outcome.UNKNOWN
+
+
+class JavaMissingError(BookKeeperError):
+    """Java 17 or later was not found; ZooKeeper and Spark need it."""
+
+    code = "BK_JAVA_MISSING"
+
+
+class PackageMismatchError(BookKeeperError):
+    """Workers lack the package or have another version of it."""
+
+    code = "BK_PACKAGE_MISMATCH"
+
+
+class NotBuiltError(BookKeeperError):
+    """A documented option that this version does not implement yet."""
+
+    code = "BK_NOT_BUILT"

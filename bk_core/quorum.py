@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quorum arithmetic: write sets, coverage, and the confirmed id from watermarks. Pure integers.
+
+Sources: protocol document "Write quorums", "Ack quorums", "Closing a ledger as a reader"; facts: client.md §3.1,
+reliability.md §1.5; RULES P2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from bk_core.model import EntryId
+
+
+def write_set(entry_id: EntryId, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
+    """Ensemble indices that hold ``entry_id``, in ring order from ``entry_id mod E``."""
+    return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
+
+
+def holds(index: int, entry_id: EntryId, ensemble_size: int, write_quorum: int) -> bool:
+    """Whether ensemble ``index`` is in the write set of ``entry_id``."""
+    return (index - entry_id) % ensemble_size < write_quorum
+
+
+def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
+    """Whether answers from ``known`` indices leave no ack quorum unheard.
+
+    True when each of the E ring windows of Qw consecutive bookies has fewer than Qa unknown members, that is, at
+    least (Qw − Qa) + 1 known ones (facts: reliability.md §1.5, "RR").
+    """
+    for start in range(ensemble_size):
+        unknown = sum(1 for i in range(write_quorum) if (start + i) % ensemble_size not in known)
+        if unknown >= ack_quorum:
+            return False
+    return True
+
+
+def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
+    """How many members of a write set must deny an entry before it cannot have been acknowledged."""
+    return write_quorum - ack_quorum + 1
+
+
+def confirmed_id(
+    watermarks: Sequence[EntryId], write_quorum: int, ack_quorum: int, last_sent: EntryId
+) -> EntryId:
+    """Highest id such that it and all ids before it are on an ack quorum of their write sets (RULES P2).
+
+    ``watermarks[k]``: every id up to it that bookie ``k`` has to hold is durable there. For each residue i of E the
+    Qa-th largest watermark of its write set is W_i, and f_i the smallest id ≡ i (mod E) above it; everything below
+    the least f_i is confirmed. Never above ``last_sent``.
+    """
+    size = len(watermarks)
+    if size == write_quorum:  # one write set: the general formula without its loop
+        return min(sorted(watermarks)[size - ack_quorum], last_sent)
+    least = last_sent + 1
+    for residue in range(size):
+        members = sorted(watermarks[(residue + i) % size] for i in range(write_quorum))
+        above = members[write_quorum - ack_quorum] + 1
+        least = min(least, above + (residue - above) % size)
+    return least - 1
