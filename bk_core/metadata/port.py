@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port to the metadata store: blocking calls, every write a compare-and-set.
+
+Adapters: :mod:`bk_core.metadata.zookeeper` (Apache's own layout) and :mod:`bk_core.metadata.memory`. One contract suite
+runs over both. Errors are ours (:mod:`bk_core.errors`), chained from the store's. Unless a method says otherwise it may
+raise ``MetadataUnavailableError`` (deadline passed; a write may have been applied, ``outcome`` says so) and
+``MetadataCorruptError``. Callbacks of watches run on a thread of the adapter and must not block.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
+
+CancelWatch = Callable[[], None]
+
+
+class SessionState(enum.Enum):
+    """State of the session with the store (RULES M2)."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # pauses what depends on ownership
+    LOST = "lost"  # ends it
+
+
+class MetadataStore(Protocol):
+    """Ledgers, bookies, cookies, under-replication and named logs of one cluster.
+
+    Opened by :func:`bk_core.metadata.open_store`; ``close`` ends the session and its ephemeral registrations.
+    """
+
+    @property
+    def uri(self) -> str: ...
+    def instance_id(self) -> str:
+        """The cluster's INSTANCEID. Raises MetadataCorruptError if the root is no cluster."""
+        ...
+
+    def initialize_cluster(self) -> str:
+        """Make the layout (hierarchical, RULES M1) if the root does not exist; returns the INSTANCEID either way."""
+        ...
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch: ...
+    def sync(self) -> None:
+        """After it, reads see every write that finished before the call (RULES S9)."""
+        ...
+
+    def close(self) -> None: ...
+
+    # --- ledgers ---
+    def create_ledger(self, metadata: LedgerMetadata, ledger_id: LedgerId | None = None) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
+        """Create the ledger's record; the store picks the id unless given. A c_token is added where none is, and after
+        a lost answer the record is read back and compared with it (MUST 8). Raises LedgerExistsError for a given id."""
+        ...
+
+    def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        """Raises NoSuchLedgerError."""
+        ...
+
+    def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
+        """Compare-and-set. Raises MetadataConflictError (another version), NoSuchLedgerError, or
+        MetadataUnavailableError with ``outcome`` UNKNOWN when the answer was lost: the caller re-reads and compares."""
+        ...
+
+    def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
+        """Delete the record. Raises NoSuchLedgerError, MetadataConflictError."""
+        ...
+
+    def list_ledgers(self) -> Iterator[LedgerId]:
+        """Ids in ascending order, read lazily."""
+        ...
+
+    def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[Versioned[LedgerMetadata] | None], None]) -> CancelWatch:
+        """Call back with each newer record, and with None when it was deleted. No call for the present state."""
+        ...
+
+    # --- bookies ---
+    def writable_bookies(self) -> Mapping[BookieId, BookieServiceInfo]: ...
+    def read_only_bookies(self) -> Mapping[BookieId, BookieServiceInfo]: ...
+    def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
+        """From ``available`` or ``available/readonly``; empty data gives a bookie-rpc endpoint parsed from the id."""
+        ...
+
+    def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
+        """Call back whenever the writable or read-only set changed."""
+        ...
+
+    def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
+        """Make the ephemeral node. A node of the same incarnation left by a dead session is deleted at once (RULES M3:
+        the caller holds the directory lock); one of another incarnation is waited for during one session timeout, then
+        BookieIdentityError. Moving between writable and read-only creates the new node before deleting the old."""
+        ...
+
+    def unregister_bookie(self, bookie_id: BookieId) -> None: ...
+
+    # --- cookies (bytes in Apache's text format) ---
+    def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None: ...
+    def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> None:
+        """``version`` None creates. Raises MetadataConflictError."""
+        ...
+
+    def delete_cookie(self, bookie_id: BookieId) -> None: ...
+
+    def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
+        """Our own record of a bookie, at ``<root>-bookies/<id>`` (RULES S8): incarnation, boot count, last sealed."""
+        ...
+
+    def write_bookie_state(self, bookie_id: BookieId, state: bytes, version: int | None) -> None: ...
+
+    # --- under-replication (facts: metadata.md §2.9) ---
+    def mark_underreplicated(self, ledger_id: LedgerId, missing: Sequence[BookieId]) -> None:
+        """Create or merge the mark in Apache's format."""
+        ...
+
+    def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]: ...
+
+    # --- named logs: opaque bytes at <root>-logs/<name> ---
+    def list_logs(self) -> list[str]: ...
+    def create_log(self, name: str, head: bytes) -> Versioned[bytes]:
+        """Raises LogExistsError. Makes the folders of pages and transactions too."""
+        ...
+
+    def read_log(self, name: str) -> Versioned[bytes]:
+        """Raises NoSuchLogError (without near names; the caller adds them)."""
+        ...
+
+    def write_logs(self, writes: Iterable[LogWrite]) -> list[Versioned[bytes]]:
+        """Write several heads, and their transactions, in one atomic step; all or none. Raises MetadataConflictError,
+        or MetadataUnavailableError with outcome UNKNOWN."""
+        ...
+
+    def watch_log(self, name: str, callback: Callable[[Versioned[bytes] | None], None]) -> CancelWatch: ...
+    def delete_log(self, name: str, version: int | None = None) -> None:
+        """Delete the head, pages and transactions."""
+        ...
+
+    def create_page(self, name: str, page: str, data: bytes) -> None:
+        """Immutable; creating the same name with the same bytes again succeeds."""
+        ...
+
+    def read_page(self, name: str, page: str) -> bytes: ...
+    def delete_page(self, name: str, page: str) -> None: ...
+    def list_pages(self, name: str) -> list[str]: ...
+    def read_txns(self, name: str, key: str) -> Versioned[bytes] | None:
+        """``key`` is the sha256 hex of the appId."""
+        ...
+
+    def list_txns(self, name: str) -> list[str]: ...
+
+
+class TxnWrite:
+    """One transaction record written with a head: ``version`` None creates it."""
+
+    __slots__ = ("data", "key", "version")
+
+    def __init__(self, key: str, data: bytes, version: int | None) -> None:
+        self.key, self.data, self.version = key, data, version
+
+
+class LogWrite:
+    """One head, compared with ``version``, and the transaction that goes with it."""
+
+    __slots__ = ("head", "name", "txn", "version")
+
+    def __init__(self, name: str, head: bytes, version: int, txn: TxnWrite | None = None) -> None:
+        self.name, self.head, self.version, self.txn = name, head, version, txn
