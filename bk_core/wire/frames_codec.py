@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hand-written codec of the data messages, AddRequest and ReadResponse, whose field 1 is ``bytes frames``.
+
+
+A generated serializer copies the frames twice; here they are joined once on the way out and never copied on the way
+in. The bytes are protobuf's own, so any implementation reads the same message (docs/formats.md §6). What follows
+field 1, the *rest*, is a protobuf message without frames and is left to the generated code.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bk_core.errors import RemoteProtocolError
+from bk_core.wire.lane import FRAME_BYTES_MAX
+
+MESSAGE_OVERHEAD_BYTES = 64 << 10
+"""Room beside the frames for the rest of a message: attaches, acks, trailers."""
+
+MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
+"""Largest message of the gRPC lane; gRPC's own limits are derived from it (RULES L5)."""
+
+_FRAMES_TAG = 0x0A  # field 1, length-delimited
+_VARINT_BYTES_MAX = 5  # of a length below 2**32
+
+
+def encode_varint(value: int) -> bytes:
+    """Protobuf's base-128 form of a non-negative integer."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def pack(frames_parts: Sequence[bytes | memoryview], rest: bytes) -> bytes:
+    """A message with the concatenation of ``frames_parts`` as its frames and ``rest`` behind it, with one copy."""
+    size = sum(len(part) for part in frames_parts)
+    if size == 0:
+        return rest
+    return b"".join((bytes((_FRAMES_TAG,)), encode_varint(size), *frames_parts, rest))
+
+
+def unpack(data: bytes | memoryview) -> tuple[memoryview | None, memoryview]:
+    """The frames of a message (None if it has none in front) and its rest, as views of ``data``.
+
+    Raises RemoteProtocolError if the message is longer than MESSAGE_BYTES_MAX or the length of the frames does not fit
+    the message; nothing is allocated before that is checked (RULES L5).
+    """
+    view = memoryview(data)
+    if len(view) > MESSAGE_BYTES_MAX:
+        raise RemoteProtocolError("A message is too long", value=f"{len(view)} bytes, at most {MESSAGE_BYTES_MAX}")
+    if not len(view) or view[0] != _FRAMES_TAG:
+        return None, view
+    size = shift = 0
+    for position in range(1, min(len(view), 1 + _VARINT_BYTES_MAX)):
+        byte = view[position]
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            start = position + 1
+            if size > len(view) - start:
+                break
+            return view[start : start + size], view[start + size :]
+    raise RemoteProtocolError("The frames of a message do not fit it", value=f"{size} bytes of {len(view)}")
