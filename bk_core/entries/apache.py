@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apache's own form of entries and LAC bodies, byte for byte (facts: wire.md §1.5, §1.6; docs/formats.md §2)."""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Sequence
+from operator import add
+
+import numpy as np
+
+from bk_core.entries.batch import I64, U8, U32, Bytes, EntryBatch, byte_view
+from bk_core.entries.digest import Digester, entry_headers
+from bk_core.errors import IntegrityError
+
+HEADER_BYTES = 32
+_LAC_BODY = struct.Struct(">qq")
+
+
+def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
+    """Each entry as Apache stores and sends it. The batch's digests are used if it has them, else computed."""
+    if batch.count == 0:
+        return []
+    kept = batch.digests is not None and batch.digest_type is digester.digest_type
+    digests = batch.digests if kept and batch.digests is not None else digester.for_batch(batch)
+    lacs = batch.lac if batch.lacs is None else batch.lacs
+    headers = entry_headers(digester.ledger_id, batch.entry_ids(), lacs, batch.cumulative_lengths())
+    if digests.shape[1]:
+        headers = np.concatenate((headers, digests), axis=1)
+    return list(map(add, headers.view(f"V{headers.shape[1]}").ravel().tolist(), batch.entry_views()))
+
+
+def parse_entries(entries: Sequence[Bytes], digester: Digester) -> EntryBatch:
+    """A batch of entries in Apache's layout; all are verified. IntegrityError names the first bad one."""
+    lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
+    return split_entries(memoryview(b"".join(entries)), lengths, digester)
+
+
+def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> EntryBatch:
+    """The same for entries that lie one after the other in ``buffer``. Copies the payload."""
+    prefix_bytes = HEADER_BYTES + digester.digest_bytes
+    if lengths.size == 0:
+        return EntryBatch(lengths=lengths, payload=memoryview(b""), ledger_id=digester.ledger_id)
+    if int(lengths.min()) < prefix_bytes:
+        raise IntegrityError(
+            f"an Apache entry is shorter than its {prefix_bytes} bytes of header and digest",
+            value=f"ledger {digester.ledger_id}, entry number {int(lengths.argmin())}",
+            remedy="read another copy",
+        )
+    prefixes, payload = _cut(buffer, lengths, prefix_bytes)
+    numbers = np.ascontiguousarray(prefixes[:, :HEADER_BYTES]).view(">i8").astype(np.int64)
+    if bool((numbers[:, 0] != digester.ledger_id).any()):
+        raise IntegrityError(
+            "an Apache entry of another ledger", value=f"ledger {digester.ledger_id}", remedy="read another copy"
+        )
+    payload_lengths = (lengths - np.uint32(prefix_bytes)).astype(np.uint32)
+    ids, lacs, ledger_lengths = (np.ascontiguousarray(numbers[:, k]) for k in (1, 2, 3))
+    batch = EntryBatch(
+        lengths=payload_lengths,
+        payload=payload,
+        ledger_id=digester.ledger_id,
+        first_entry_id=int(ids.min()),
+        digests=np.ascontiguousarray(prefixes[:, HEADER_BYTES:]),
+        digest_type=digester.digest_type,
+        ids=ids,
+        lac=int(lacs.max()),
+        lacs=lacs,
+        length_before=int(ledger_lengths[0]) - int(payload_lengths[0]),
+        ledger_lengths=ledger_lengths,
+    )
+    right = digester.verify(batch)
+    if not right.all():
+        raise IntegrityError(
+            "an entry's digest differs",
+            value=f"ledger {digester.ledger_id}, entry {int(ids[int(right.argmin())])}",
+            remedy="read another copy",
+        )
+    return batch.compact()
+
+
+def entry_lacs_of(buffer: memoryview, offsets: I64) -> I64:
+    """LAC field of each Apache entry of ``buffer``; ``offsets`` as :meth:`EntryBatch.offsets` gives them."""
+    raw = np.frombuffer(buffer, dtype=np.uint8)
+    at = offsets[:-1, None] + np.arange(16, 24)
+    return np.ascontiguousarray(raw[at]).view(">i8").ravel().astype(np.int64)
+
+
+def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memoryview]:
+    """Header and digest of each entry as rows, and the payloads joined."""
+    raw = np.frombuffer(buffer, dtype=np.uint8)
+    low, high = int(lengths.min()), int(lengths.max())
+    if low == high:
+        rows = raw.reshape(lengths.size, high)
+        return rows[:, :prefix_bytes], memoryview(rows[:, prefix_bytes:].tobytes())
+    ends = np.cumsum(lengths, dtype=np.int64)
+    begins = ends - lengths
+    prefixes = raw[begins[:, None] + np.arange(prefix_bytes)]
+    pieces = map(buffer.__getitem__, map(slice, (begins + prefix_bytes).tolist(), ends.tolist()))
+    return prefixes, memoryview(b"".join(pieces))
+
+
+def lac_body(lac: int, digester: Digester) -> bytes:
+    """Body of Apache's WRITE_LAC: ledger, LAC, digest over both."""
+    body = _LAC_BODY.pack(digester.ledger_id, lac)
+    return body + digester.digest16(body)
+
+
+def parse_lac_body(body: Bytes, digester: Digester) -> int:
+    """The LAC of a body whose size, digest and ledger are right; IntegrityError otherwise (RULES P5)."""
+    raw = bytes(byte_view(body))
+    expected = _LAC_BODY.size + digester.digest_bytes
+    if len(raw) != expected:
+        raise IntegrityError(f"a LAC body has {expected} bytes", value=f"ledger {digester.ledger_id}: {len(raw)} bytes")
+    ledger_id, lac = _LAC_BODY.unpack_from(raw)
+    if not hmac.compare_digest(raw[16:], digester.digest16(raw[:16])) or ledger_id != digester.ledger_id:
+        raise IntegrityError("a LAC body's digest or ledger differs", value=f"ledger {digester.ledger_id}")
+    return int(lac)

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The in-memory form of a run of entries of one ledger, in columns.
+
+Nothing here runs Python per entry: lengths, ids and digests are numpy arrays, the payload is one buffer. Slicing makes
+views. pyarrow is imported only by the three Arrow methods, so that a bookie needs none (DESIGN §2, §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.errors import EntryTooLargeError, InvalidArgumentError
+from bk_core.model import DigestType
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+U8: TypeAlias = npt.NDArray[np.uint8]
+U32: TypeAlias = npt.NDArray[np.uint32]
+I64: TypeAlias = npt.NDArray[np.int64]
+Selector: TypeAlias = npt.NDArray[np.bool_] | npt.NDArray[np.integer[Any]]
+
+LENGTH_UNKNOWN = -1
+
+
+def byte_view(buffer: Bytes) -> memoryview:
+    """``buffer`` as a one-dimensional view of format ``B``, without copying."""
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def array_view(array: U8) -> memoryview:
+    """The bytes of a contiguous array, read only."""
+    return memoryview(array.reshape(-1).data).toreadonly()
+
+
+def check_entry_sizes(lengths: U32) -> None:
+    """EntryTooLargeError when an entry is over the limit of every lane (RULES L5)."""
+    if lengths.size and int(lengths.max()) > ENTRY_BYTES_MAX:
+        k = int(lengths.argmax())
+        raise EntryTooLargeError(
+            f"an entry may have at most {ENTRY_BYTES_MAX} bytes",
+            value=f"entry {k} of the batch has {int(lengths[k])}",
+            remedy="split the value over several entries",
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class EntryBatch:
+    """A run of entries of one ledger. Immutable: the arrays and the payload are never written to after this is made.
+
+    ``lengths`` are payload bytes of each entry and add up to ``payload``. Entry k has id ``first_entry_id + k`` unless
+    ``ids`` is given; then ``first_entry_id`` is the least of them. ``lac`` is what the entries carry, the greatest one
+    where ``lacs`` gives each its own. ``length_before`` is the ledger's length in payload bytes before the first entry
+    (−1: not known); ``ledger_lengths``, where it does not follow from that, the length including each entry.
+    ``digests`` are Apache's bytes, one row an entry, of ``digest_type``.
+    """
+
+    lengths: U32
+    payload: memoryview
+    ledger_id: int = -1
+    first_entry_id: int = 0
+    digests: U8 | None = None
+    digest_type: DigestType | None = None
+    ids: I64 | None = None
+    lac: int = -1
+    lacs: I64 | None = None
+    length_before: int = 0
+    ledger_lengths: I64 | None = None
+    _offsets: I64 | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_list(cls, entries: Sequence[Bytes], *, first_entry_id: int = 0) -> EntryBatch:
+        """Join whole payloads; one copy. EntryTooLargeError, or InvalidArgumentError for what is not bytes."""
+        try:
+            payload = b"".join(entries)
+            lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
+        except TypeError as error:
+            raise InvalidArgumentError("entries must be bytes", value=str(error), remedy="encode text first") from None
+        if int(lengths.sum()) != len(payload):
+            raise InvalidArgumentError("entries must be bytes or views of bytes", remedy="cast views to format B")
+        check_entry_sizes(lengths)
+        return cls(lengths=lengths, payload=memoryview(payload), first_entry_id=first_entry_id)
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> EntryBatch:
+        """An Arrow binary or string column as entries, without copying (``entries/arrow.py`` says what is refused)."""
+        from bk_core.entries.arrow import batch_from_arrow
+
+        return batch_from_arrow(array)
+
+    def to_arrow(self) -> pa.Array:
+        """The payloads as an Arrow ``binary`` array over the same memory."""
+        from bk_core.entries.arrow import batch_to_arrow
+
+        return batch_to_arrow(self)
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """Arrow PyCapsule interface: polars, duckdb and pyarrow take a batch as it is."""
+        capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
+        return capsules
+
+    def __len__(self) -> int:
+        return int(self.lengths.size)
+
+    @property
+    def count(self) -> int:
+        """Entries present."""
+        return int(self.lengths.size)
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.payload.nbytes
+
+    @property
+    def last_entry_id(self) -> int:
+        """Greatest entry id present; ``first_entry_id − 1`` for an empty batch."""
+        if self.ids is None or not self.ids.size:
+            return self.first_entry_id + self.count - 1
+        return int(self.ids.max())
+
+    def entry_ids(self) -> I64:
+        """Entry id of each entry."""
+        if self.ids is not None:
+            return self.ids
+        return np.arange(self.first_entry_id, self.first_entry_id + self.count, dtype=np.int64)
+
+    def entry_lacs(self) -> I64:
+        """LAC that each entry carries."""
+        return self.lacs if self.lacs is not None else np.full(self.count, self.lac, dtype=np.int64)
+
+    def offsets(self) -> I64:
+        """Where each entry begins in the payload, and its end: ``count + 1`` numbers."""
+        if self._offsets is None:
+            offsets = np.zeros(self.count + 1, dtype=np.int64)
+            np.cumsum(self.lengths, dtype=np.int64, out=offsets[1:])
+            object.__setattr__(self, "_offsets", offsets)  # a cache: the value never differs
+            return offsets
+        return self._offsets
+
+    def cumulative_lengths(self) -> I64:
+        """Ledger length in payload bytes including each entry. InvalidArgumentError where it is not known."""
+        if self.ledger_lengths is not None:
+            return self.ledger_lengths
+        if self.length_before < 0:
+            raise InvalidArgumentError("the ledger length of this batch is not known", value=f"ledger {self.ledger_id}")
+        return self.length_before + np.cumsum(self.lengths, dtype=np.int64)
+
+    def entry(self, k: int) -> memoryview:
+        """Payload of the k-th entry present (not: of entry id k)."""
+        if not 0 <= k < self.count:
+            raise IndexError(k)
+        offsets = self.offsets()
+        return self.payload[int(offsets[k]) : int(offsets[k + 1])]
+
+    def entry_views(self) -> list[memoryview]:
+        """A view of each payload; for callers that must have objects."""
+        bounds = self.offsets().tolist()
+        return list(map(self.payload.__getitem__, map(slice, bounds[:-1], bounds[1:])))
+
+    def to_list(self) -> list[bytes]:
+        """A copy of each payload."""
+        return list(map(bytes, self.entry_views()))
+
+    def slice(self, start: int, stop: int) -> EntryBatch:
+        """Entries start to stop − 1 by position, as views. Bounds are cut as Python's slices are."""
+        start, stop, _ = slice(start, stop).indices(self.count)
+        stop = max(start, stop)
+        if self._offsets is not None:
+            begin, end = int(self._offsets[start]), int(self._offsets[stop])
+        else:
+            begin = int(self.lengths[:start].sum())
+            end = begin + int(self.lengths[start:stop].sum())
+        return self._part(slice(start, stop), self.lengths[start:stop], self.payload[begin:end], start, begin)
+
+    def select(self, selector: Selector) -> EntryBatch:
+        """The entries that a boolean mask or an array of positions names, in that order. Copies payload unless the
+        positions are one ascending run."""
+        mask = np.asarray(selector)
+        at = np.flatnonzero(mask) if mask.dtype == np.bool_ else mask.astype(np.int64, copy=False)
+        if at.size == 0:
+            return self.slice(0, 0)
+        if int(at[-1]) - int(at[0]) == at.size - 1 and bool((np.diff(at) == 1).all()):
+            return self.slice(int(at[0]), int(at[-1]) + 1)
+        numbered = replace(
+            self,
+            ids=self.entry_ids(),
+            ledger_lengths=self.cumulative_lengths() if self.length_before >= 0 else self.ledger_lengths,
+        )
+        return numbered._part(at, self.lengths[at], gather_payload(self, at), 0, 0)
+
+    def _part(self, at: Any, lengths: U32, payload: memoryview, skipped: int, skipped_bytes: int) -> EntryBatch:
+        """Index every column by ``at``; ``skipped`` entries and bytes stand before it in a run."""
+        ids, lacs, ledger_lengths = (c if c is None else c[at] for c in (self.ids, self.lacs, self.ledger_lengths))
+        first, before, lac = self.first_entry_id + skipped, self.length_before, self.lac
+        if lengths.size:
+            first = first if ids is None else int(ids.min())
+            lac = lac if lacs is None else int(lacs.max())
+        if ledger_lengths is not None and lengths.size:
+            before = int(ledger_lengths[0]) - int(lengths[0])
+        elif before >= 0:
+            before += skipped_bytes
+        return replace(
+            self,
+            lengths=lengths,
+            payload=payload,
+            first_entry_id=first,
+            digests=None if self.digests is None else self.digests[at],
+            ids=ids,
+            lac=lac,
+            lacs=lacs,
+            length_before=before,
+            ledger_lengths=ledger_lengths,
+            _offsets=None,
+        )
+
+    def compact(self) -> EntryBatch:
+        """The same entries without the columns that follow from the others: ids in a row, equal LACs, lengths that
+        add up."""
+        ids, lacs, ledger_lengths = self.ids, self.lacs, self.ledger_lengths
+        if ids is not None and ids.size and bool((np.diff(ids) == 1).all()):
+            ids = None
+        if lacs is not None and bool((lacs == self.lac).all()):
+            lacs = None
+        if ledger_lengths is not None and self.length_before >= 0:
+            follows = self.length_before + np.cumsum(self.lengths, dtype=np.int64)
+            ledger_lengths = None if np.array_equal(follows, ledger_lengths) else ledger_lengths
+        if ids is self.ids and lacs is self.lacs and ledger_lengths is self.ledger_lengths:
+            return self
+        return replace(self, ids=ids, lacs=lacs, ledger_lengths=ledger_lengths)
+
+    @classmethod
+    def concat(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
+        """One batch of all, in the given order; copies payload. Entries of a ledger not yet known (−1) are numbered
+        on from the first batch. InvalidArgumentError for several ledgers or digest types."""
+        from bk_core.entries.join import concat
+
+        return concat(batches)
+
+    @classmethod
+    def merge_by_id(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
+        """One batch in order of entry id, each id once (the first copy given stays), for striped reads."""
+        from bk_core.entries.join import merge_by_id
+
+        return merge_by_id(batches)
+
+
+def gather_payload(batch: EntryBatch, at: npt.NDArray[np.int64]) -> memoryview:
+    """The payloads at positions ``at``, joined. Runs of neighbours are copied as one piece."""
+    low, high = int(batch.lengths.min()), int(batch.lengths.max())
+    if high == 0:
+        return memoryview(b"")
+    if low == high:
+        rows = np.frombuffer(batch.payload, dtype=np.uint8).reshape(batch.count, high)
+        return array_view(rows[at])
+    breaks = np.flatnonzero(np.diff(at) != 1) + 1
+    begins = batch.offsets()[at[np.concatenate(([0], breaks))]].tolist()
+    ends = batch.offsets()[at[np.concatenate((breaks - 1, [at.size - 1]))] + 1].tolist()
+    return memoryview(b"".join(map(batch.payload.__getitem__, map(slice, begins, ends))))

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry batches to frames and back, and frames cut out of frames. docs/formats.md §1 is the definition.
+
+Layout and checks are in ``frame_layout.py``, records and tags in ``frame_record.py``; this file gives out their
+public names too, so that callers import one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bk_core.entries.apache import entry_lacs_of, split_entries
+from bk_core.entries.batch import I64, U8, Bytes, EntryBatch, byte_view, check_entry_sizes
+from bk_core.entries.digest import Digester
+from bk_core.entries.frame_layout import (
+    APACHE_BYTES,
+    DIGEST_NONE,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    FRAME_VERSION,
+    IDS,
+    LACS,
+    LEDGER_LENGTHS,
+    STRIPE_PREFIX,
+    STRIPED,
+    TAG_OFFSET,
+    Columns,
+    FrameExtent,
+    FrameFlag,
+    FrameHeader,
+    FrameKind,
+    Stripe,
+    assemble,
+    check_frame,
+    check_header,
+    columns_of,
+    entry_ids_of,
+    frame_extent,
+    parse_header,
+    refuse,
+    split_frames,
+)
+from bk_core.entries.frame_record import (
+    encode_counter_record,
+    encode_record,
+    frame_tag,
+    record_counter,
+    record_payload,
+    set_tag_inplace,
+    with_session,
+)
+from bk_core.errors import IntegrityError, InvalidArgumentError
+from bk_core.model import DigestType
+from bk_core.wire.lane import FRAME_BYTES_MAX
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "FRAME_HEADER_BYTES",
+    "FRAME_MAGIC",
+    "FRAME_VERSION",
+    "TAG_OFFSET",
+    "FrameExtent",
+    "FrameFlag",
+    "FrameHeader",
+    "FrameKind",
+    "check_frame",
+    "check_header",
+    "decode_frame",
+    "encode_apache",
+    "encode_counter_record",
+    "encode_frame",
+    "encode_record",
+    "encode_striped",
+    "entry_ids_of",
+    "frame_extent",
+    "frame_tag",
+    "parse_header",
+    "record_counter",
+    "record_payload",
+    "set_tag_inplace",
+    "slice_frame",
+    "split_frames",
+    "with_session",
+]
+
+_TYPE_OF_WIDTH = {kind.digest_bytes: kind for kind in DigestType}
+
+
+def encode_frame(
+    batch: EntryBatch,
+    *,
+    digester: Digester | None,
+    ledger_id: int | None = None,
+    first_entry_id: int | None = None,
+    lac: int | None = None,
+    length_before: int | None = None,
+    session: int = 0,
+) -> bytearray:
+    """A frame of all entries of the batch; copies the payload once.
+
+    What is not given is the batch's own. With ``digester`` None the batch's own digests are kept (RULES P6), and
+    nothing they cover may be given differently. Ids, LACs and ledger lengths that the batch lists are kept as columns.
+    InvalidArgumentError for an empty batch or one over FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
+    """
+    run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
+    if digester is None:
+        if run.digests is None or run.digest_type is None or run is not batch:
+            raise InvalidArgumentError("entries without their digests need a digester", value=f"ledger {run.ledger_id}")
+        digests, digest_type = run.digests, run.digest_type
+    else:
+        if digester.ledger_id != run.ledger_id:
+            raise InvalidArgumentError("the digester is another ledger's", value=f"{digester.ledger_id}")
+        digests, digest_type = digester.for_batch(run), digester.digest_type
+    flags, columns = 0, [_bytes(run.lengths, "<u4"), _bytes(digests, "u1")]
+    for flag, numbers in ((IDS, run.ids), (LACS, run.lacs), (LEDGER_LENGTHS, run.ledger_lengths)):
+        if numbers is not None:
+            flags |= flag
+            columns.append(_bytes(numbers, "<i8"))
+    head = (1, flags, int(digest_type), run.ledger_id, run.first_entry_id, run.lac, run.length_before, run.count)
+    return assemble(head, columns, run.payload, session)
+
+
+def encode_striped(
+    batch: EntryBatch,
+    *,
+    ledger_id: int,
+    first_entry_id: int,
+    lac: int,
+    length_before: int,
+    digests: U8,
+    ensemble_size: int,
+    write_quorum: int,
+    index: int,
+    session: int = 0,
+) -> bytearray | None:
+    """The frame of the entries of the batch that ensemble ``index`` holds, or None if it holds none of them.
+
+    ``digests`` are those of the whole batch, computed once for all indices; their width names the digest type. The
+    batch's entries are in a row from ``first_entry_id``. Errors as :func:`encode_frame`.
+    """
+    run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
+    if not 0 < write_quorum < ensemble_size or not 0 <= index < ensemble_size or run.ids is not None:
+        raise InvalidArgumentError("no such stripe", value=f"E {ensemble_size}, Qw {write_quorum}, index {index}")
+    stripe = Stripe(ensemble_size, write_quorum, index, run.count)
+    present = stripe.present(first_entry_id)
+    part = run.select(present)
+    if part.count == 0:
+        return None
+    columns = [STRIPE_PREFIX.pack(ensemble_size, write_quorum, index, 0, run.count)]
+    columns += [_bytes(run.lengths, "<u4"), _bytes(digests[present], "u1")]
+    digest_type = _TYPE_OF_WIDTH[digests.shape[1]]
+    head = (1, STRIPED, int(digest_type), ledger_id, first_entry_id, lac, length_before, part.count)
+    return assemble(head, columns, part.payload, session)
+
+
+def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> bytearray:
+    """A frame of whole entries in Apache's layout, verbatim (APACHE_BYTES): of a digest type the bookie does not know.
+
+    InvalidArgumentError for no entries, an entry shorter than its header, of another ledger or with a negative id.
+    """
+    lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
+    if not entries or int(lengths.min()) < 32:
+        raise InvalidArgumentError("an Apache entry has at least 32 bytes", value=f"ledger {ledger_id}")
+    numbers = np.frombuffer(b"".join([entry[:32] for entry in entries]), dtype=">i8").reshape(-1, 4)
+    ids = np.ascontiguousarray(numbers[:, 1], dtype="<i8")
+    if bool((numbers[:, 0] != ledger_id).any()) or int(ids.min()) < 0:
+        raise InvalidArgumentError("an Apache entry of another ledger, or with a negative id", value=f"{ledger_id}")
+    flags, columns = APACHE_BYTES, [_bytes(lengths, "<u4")]
+    if bool((np.diff(ids) != 1).any()):
+        flags |= IDS
+        columns.append(_bytes(ids, "<i8"))
+    head = (1, flags, DIGEST_NONE, ledger_id, int(ids.min()), max(-1, int(numbers[:, 2].max())), -1, len(entries))
+    return assemble(head, columns, b"".join(entries), session)
+
+
+def decode_frame(buf: Bytes, *, digester: Digester | None = None, verify_digests: bool = False) -> EntryBatch:
+    """The entries of one whole frame, as views into ``buf``, which must not be written to any more.
+
+    Both CRCs are always checked; with ``digester`` also that ledger and digest type are this ledger's; with
+    ``verify_digests`` each entry's digest too. APACHE_BYTES need a digester, are copied, and always verified.
+    IntegrityError for anything wrong, naming the first bad entry; InvalidArgumentError for a record.
+    """
+    header = check_frame(buf)
+    if header.kind != FrameKind.ENTRIES:
+        raise InvalidArgumentError("a record has no entries", value=f"kind {header.kind}")
+    if digester is not None and header.ledger_id != digester.ledger_id:
+        refuse(f"expected ledger {digester.ledger_id}", header)
+    columns = columns_of(header, buf)
+    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :].toreadonly()
+    if header.flags & APACHE_BYTES:
+        return _decode_apache(header, columns, payload, digester)
+    if digester is not None and header.digest_type != digester.digest_type:
+        refuse(f"digest type {header.digest_type}, the ledger has {int(digester.digest_type)}", header)
+    batch = _batch_of(header, columns, payload)
+    if verify_digests:
+        if digester is None:
+            raise InvalidArgumentError("verifying digests needs a digester", value=f"ledger {header.ledger_id}")
+        _check_digests(batch, digester)
+    return batch
+
+
+def slice_frame(buf: Bytes, first: int, last: int) -> bytes | bytearray | memoryview | None:
+    """A frame of those entries whose ids are first to last (both inclusive), or None if there are none.
+
+    The frame itself if all are. Otherwise a new one: both CRCs made anew over the bytes as they lie here, digests
+    kept, so that each entry is verifiable by its digest and must be verified by the reader. Only header and columns
+    are checked first, except where the frame holds no digests to answer for the entries (DUMMY, APACHE_BYTES): there
+    the payload's CRC is too. IntegrityError when a check fails; the tag of a new frame is 0.
+    """
+    header = check_header(buf)
+    extent = frame_extent(buf, header)
+    if header.kind != FrameKind.ENTRIES or first > extent.last or last < extent.first or first > last:
+        return None
+    if first <= extent.first and extent.last <= last:
+        return buf
+    if header.digest_bytes == 0:
+        check_frame(buf)
+    columns = columns_of(header, buf)
+    ids = entry_ids_of(header, buf)
+    at = np.flatnonzero((ids >= first) & (ids <= last)).astype(np.int64, copy=False)
+    if at.size == 0:
+        return None
+    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
+    if columns.stripe is not None:
+        return _slice_striped(header, columns, columns.stripe, payload, (first, last), at)
+    part = _batch_of(header, columns, payload).select(at)
+    out = [_bytes(part.lengths, "<u4"), _bytes(columns.digests[at], "u1")]
+    out += [_bytes(numbers[at], "<i8") for numbers in columns[-3:] if numbers is not None]
+    lac, before = part.lac, part.length_before
+    if header.flags & APACHE_BYTES:
+        lac, before = max(-1, int(entry_lacs_of(part.payload, part.offsets()).max())), -1
+    head = (1, header.flags, header.digest_type, header.ledger_id, int(ids[at].min()), lac, before, part.count)
+    return assemble(head, out, part.payload, 0)
+
+
+def _slice_striped(
+    header: FrameHeader, columns: Columns, stripe: Stripe, payload: memoryview, wanted: tuple[int, int], at: I64
+) -> bytearray:
+    """The entries present are in order, so those wanted are one piece of the payload."""
+    low = max(0, wanted[0] - header.first_entry_id)
+    high = min(stripe.span, wanted[1] + 1 - header.first_entry_id)
+    begin = int(columns.lengths[: at[0]].sum())
+    end = begin + int(columns.lengths[at].sum())
+    out = [STRIPE_PREFIX.pack(*stripe[:3], 0, high - low), _bytes(columns.span_lengths[low:high], "<u4")]
+    out.append(_bytes(columns.digests[at], "u1"))
+    lac = header.lac
+    if columns.lacs is not None:
+        lac = int(columns.lacs[at].max())
+        out.append(_bytes(columns.lacs[at], "<i8"))
+    before = header.length_before
+    if before >= 0:
+        before += int(columns.span_lengths[:low].sum())
+    first_entry_id = header.first_entry_id + low
+    head = (1, header.flags, header.digest_type, header.ledger_id, first_entry_id, lac, before, int(at.size))
+    return assemble(head, out, payload[begin:end], 0)
+
+
+def _batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> EntryBatch:
+    ids, ledger_lengths = columns.ids, columns.ledger_lengths
+    first, before = header.first_entry_id, header.length_before
+    if columns.present is not None:
+        at = np.flatnonzero(columns.present)
+        ids, first = first + at, first + int(at[0])
+        if before >= 0:
+            ledger_lengths = (before + np.cumsum(columns.span_lengths, dtype=np.int64))[at]
+            before = int(ledger_lengths[0]) - int(columns.lengths[0])
+    return EntryBatch(
+        lengths=columns.lengths,
+        payload=payload,
+        ledger_id=header.ledger_id,
+        first_entry_id=first,
+        digests=columns.digests,
+        digest_type=DigestType(header.digest_type) if header.digest_type else None,
+        ids=ids,
+        lac=header.lac,
+        lacs=columns.lacs,
+        length_before=before,
+        ledger_lengths=ledger_lengths,
+    )
+
+
+def _decode_apache(header: FrameHeader, columns: Columns, payload: memoryview, digester: Digester | None) -> EntryBatch:
+    if digester is None:
+        raise InvalidArgumentError("entries in Apache's layout need a digester", value=f"ledger {header.ledger_id}")
+    batch = split_entries(payload, columns.lengths, digester)
+    expected = np.arange(header.first_entry_id, header.first_entry_id + header.count)
+    if not np.array_equal(batch.entry_ids(), expected if columns.ids is None else columns.ids):
+        refuse("entry ids differ from those inside the entries", header)
+    return batch
+
+
+def _check_digests(batch: EntryBatch, digester: Digester) -> None:
+    right = digester.verify(batch)
+    if not right.all():
+        bad = int(batch.entry_ids()[int(right.argmin())])
+        raise IntegrityError(
+            "an entry's digest differs", value=f"ledger {batch.ledger_id}, entry {bad}", remedy="read another copy"
+        )
+
+
+def _numbered(
+    batch: EntryBatch, ledger_id: int | None, first_entry_id: int | None, lac: int | None, length_before: int | None
+) -> EntryBatch:
+    """The batch with what the writer knows of it; the batch itself if nothing differs."""
+    if batch.count == 0:
+        raise InvalidArgumentError("a frame needs an entry", value="an empty batch")
+    given = (ledger_id, first_entry_id, lac, length_before)
+    own = (batch.ledger_id, batch.first_entry_id, batch.lac, batch.length_before)
+    wanted = tuple(mine if theirs is None else theirs for theirs, mine in zip(given, own, strict=True))
+    check_entry_sizes(batch.lengths)
+    if wanted == own:
+        return batch
+    return EntryBatch(
+        lengths=batch.lengths,
+        payload=batch.payload,
+        ledger_id=wanted[0],
+        first_entry_id=wanted[1],
+        ids=batch.ids,
+        lac=wanted[2],
+        lacs=batch.lacs,
+        length_before=wanted[3],
+        ledger_lengths=batch.ledger_lengths,
+    )
+
+
+def _bytes(column: np.ndarray[tuple[int, ...], np.dtype[np.generic]], dtype: str) -> bytes:
+    return column.astype(dtype, copy=False).tobytes()

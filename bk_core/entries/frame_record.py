@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames without entries (the records of docs/formats.md §1.1), and the four bytes outside a frame's CRCs."""
+
+from __future__ import annotations
+
+from bk_core.entries.batch import Bytes, byte_view
+from bk_core.entries.frame_layout import (
+    DIGEST_NONE,
+    FRAME_HEADER_BYTES,
+    RECORD_PAYLOADS,
+    TAG_OFFSET,
+    U32_LE,
+    FrameHeader,
+    assemble,
+    parse_header,
+)
+from bk_core.errors import InvalidArgumentError
+
+
+def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
+    """A record of kinds 2 to 10 (docs/formats.md §1.1), with tag 0. InvalidArgumentError for another kind or a payload
+    of a size that the kind has not."""
+    if len(payload) not in RECORD_PAYLOADS.get(kind, ()) or ledger_id < 0:
+        raise InvalidArgumentError(
+            "no such record", value=f"kind {kind}, ledger {ledger_id}, payload of {len(payload)} bytes"
+        )
+    return bytes(assemble((kind, 0, DIGEST_NONE, ledger_id, -1, -1, -1, 0), [], payload, 0))
+
+
+def encode_counter_record(kind: int, ledger_id: int, counter: int) -> bytes:
+    """A record of kinds 6 to 10, whose payload is a u32 counter."""
+    return encode_record(kind, ledger_id, U32_LE.pack(counter))
+
+
+def record_payload(buf: Bytes, header: FrameHeader | None = None) -> memoryview:
+    """Payload of a checked record."""
+    header = parse_header(buf) if header is None else header
+    return byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes : header.size]
+
+
+def record_counter(buf: Bytes) -> int:
+    """Counter of a checked record of kinds 6 to 10."""
+    return int(U32_LE.unpack_from(buf, FRAME_HEADER_BYTES)[0])
+
+
+def frame_tag(frame: Bytes) -> int:
+    """Session number or placement stamp of a frame (bytes 60–63)."""
+    return int(U32_LE.unpack_from(frame, TAG_OFFSET)[0])
+
+
+def set_tag_inplace(frame: bytearray | memoryview, tag: int) -> None:
+    """Write the session number or placement stamp into a frame that nobody else is sending."""
+    U32_LE.pack_into(frame, TAG_OFFSET, tag)
+
+
+def with_session(frame: Bytes, session: int) -> bytes:
+    """A copy of a frame with another session number."""
+    view = byte_view(frame)
+    return b"".join((view[:TAG_OFFSET], U32_LE.pack(session), view[FRAME_HEADER_BYTES:]))
