@@ -50,7 +50,9 @@ class MetadataStore(Protocol):
     def close(self) -> None: ...
 
     # --- ledgers ---
-    def create_ledger(self, metadata: LedgerMetadata, ledger_id: LedgerId | None = None) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
+    def create_ledger(
+        self, metadata: LedgerMetadata, ledger_id: LedgerId | None = None
+    ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
         """Create the ledger's record; the store picks the id unless given. A c_token is added where none is, and after
         a lost answer the record is read back and compared with it (MUST 8). Raises LedgerExistsError for a given id."""
         ...
@@ -72,7 +74,9 @@ class MetadataStore(Protocol):
         """Ids in ascending order, read lazily."""
         ...
 
-    def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[Versioned[LedgerMetadata] | None], None]) -> CancelWatch:
+    def watch_ledger(
+        self, ledger_id: LedgerId, callback: Callable[[Versioned[LedgerMetadata] | None], None]
+    ) -> CancelWatch:
         """Call back with each newer record, and with None when it was deleted. No call for the present state."""
         ...
 

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names: service URIs, the LAYOUT record, ledger ids and their paths, names of logs. No I/O.
+
+Source: facts, metadata.md §2.1 to §2.4; RULES M1, N8; docs/formats.md §4.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError
+from bk_core.model import BookieId, LedgerId
+
+DEFAULT_ROOT = "/ledgers"
+DEFAULT_PORT = 2181
+LEDGER_ID_MAX = 2**63 - 1
+SHORT_IDS_END = 2**31 - 1
+"""In the ``hierarchical`` layout, ids from here on have long paths (Java compares strictly)."""
+
+NAMES_BESIDE_LEDGERS = frozenset(
+    {"available", "cookies", "LAYOUT", "INSTANCEID", "underreplication", "idgen", "idgen-long", "disableHealthCheck"}
+)
+"""Children of the root that hold no ledgers; those that begin with ``ID-`` neither."""
+
+_PACKAGE = "org.apache.bookkeeper.meta."
+_LAYOUT_FORMAT = 2
+_MANAGER_VERSION = 1
+
+
+class Layout(enum.Enum):
+    """How ledger ids become paths; values are the names used in URIs."""
+
+    FLAT = "flat"
+    LEGACY_HIERARCHICAL = "legacyhierarchical"
+    HIERARCHICAL = "hierarchical"
+    LONG_HIERARCHICAL = "longhierarchical"
+
+    @property
+    def factory(self) -> str:
+        """Class name that stands in LAYOUT."""
+        return _PACKAGE + _FACTORIES[self]
+
+
+_FACTORIES = {
+    Layout.FLAT: "FlatLedgerManagerFactory",
+    Layout.LEGACY_HIERARCHICAL: "LegacyHierarchicalLedgerManagerFactory",
+    Layout.HIERARCHICAL: "HierarchicalLedgerManagerFactory",
+    Layout.LONG_HIERARCHICAL: "LongHierarchicalLedgerManagerFactory",
+}
+
+
+# --- service URI ---
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUri:
+    """A parsed service URI. ``hosts`` are ``host:port``, or the one name of a memory cluster."""
+
+    scheme: str  # "zk" or "memory"
+    hosts: tuple[str, ...]
+    root: str
+    layout: Layout | None = None  # None: what LAYOUT says
+
+    def __str__(self) -> str:
+        if self.scheme == "memory":
+            return f"memory://{self.hosts[0]}"
+        scheme = "zk" if self.layout is None else f"zk+{self.layout.value}"
+        return f"{scheme}://{';'.join(self.hosts)}{self.root}"
+
+
+_EXAMPLE = "write zk://host1:2181;host2:2181/ledgers"
+
+
+def parse_service_uri(uri: str) -> ServiceUri:
+    """Take a service URI apart (RULES M1). Raises InvalidArgumentError with an example of a good one."""
+    text = uri.strip()
+    if text.startswith("metadata-store:"):
+        return _parse_pulsar_uri(uri, text.removeprefix("metadata-store:"))
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        raise _bad_uri("The metadata service URI has no scheme", uri)
+    scheme = scheme.lower()
+    if scheme == "memory":
+        return _parse_memory_uri(uri, rest)
+    kind, _, layout = scheme.partition("+")
+    if kind != "zk":
+        raise _unsupported_store(kind, uri)
+    return _parse_zk(uri, rest, _parse_layout(layout, uri))
+
+
+def _parse_pulsar_uri(uri: str, rest: str) -> ServiceUri:
+    kind = re.match(r"(zk|etcd|oxia|rocksdb|memory)(?::|$)", rest)
+    if kind and kind[1] != "zk":
+        raise _unsupported_store(kind[1], uri)
+    return _parse_zk(uri, rest.removeprefix("zk:").removeprefix("//"), None)
+
+
+def _parse_memory_uri(uri: str, rest: str) -> ServiceUri:
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", rest):
+        raise _bad_uri("A memory cluster has one plain name", uri, "write memory://name")
+    return ServiceUri("memory", (rest,), DEFAULT_ROOT)
+
+
+def _parse_layout(name: str, uri: str) -> Layout | None:
+    if name in ("", "null"):
+        return None
+    try:
+        return Layout(name)
+    except ValueError:
+        raise _bad_uri(
+            f"Ledger layout {name!r} is not supported",
+            uri,
+            "write zk://…, which takes the layout that the cluster has, or zk+hierarchical, zk+longhierarchical, zk+null",
+        ) from None
+
+
+def _parse_zk(uri: str, rest: str, layout: Layout | None) -> ServiceUri:
+    authority, slash, path = rest.partition("/")
+    hosts = tuple(_parse_host(part.strip(), uri) for part in re.split("[;,]", authority) if part.strip())
+    if not hosts:
+        raise _bad_uri("The metadata service URI names no host", uri)
+    if len(set(hosts)) != len(hosts):
+        raise _bad_uri("The metadata service URI names a host twice", uri)
+    root = (slash + path).rstrip("/")
+    if not slash:
+        root = DEFAULT_ROOT
+    if not root or not all(_is_node_name(part) for part in root[1:].split("/")):
+        raise _bad_uri("The ledgers root must be a path below /, such as /ledgers", uri)
+    return ServiceUri("zk", hosts, root, layout)
+
+
+def _parse_host(text: str, uri: str) -> str:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::(\d{1,5}))?", text)
+    port = int(match[2] or DEFAULT_PORT) if match else 0
+    if not match or not 0 < port < 65536:
+        raise _bad_uri(f"{text!r} is not a host and port", uri)
+    return f"{match[1]}:{port}"
+
+
+def _unsupported_store(kind: str, uri: str) -> InvalidArgumentError:
+    name = {"etcd": "etcd", "etcd3": "etcd", "oxia": "Oxia"}.get(kind, kind)
+    return _bad_uri(f"Metadata in {name} is not supported; ZooKeeper is", uri)
+
+
+def _bad_uri(what: str, uri: str, remedy: str = _EXAMPLE) -> InvalidArgumentError:
+    return InvalidArgumentError(what, value=f"metadataServiceUri={uri!r}", remedy=remedy)
+
+
+# --- LAYOUT ---
+
+
+def encode_layout(layout: Layout) -> bytes:
+    """The LAYOUT record, Apache's bytes."""
+    return f"{_LAYOUT_FORMAT}\n{layout.factory}:{_MANAGER_VERSION}".encode("ascii")
+
+
+def decode_layout(data: bytes) -> Layout:
+    """The layout that LAYOUT names, in format 2 (class names) or 1 (type names). Raises MetadataCorruptError."""
+    lines = data.decode("utf-8", "replace").strip().split("\n")
+    if len(lines) == 2 and lines[0] in ("1", "2"):
+        name, _, version = lines[1].rpartition(":")
+        for layout in Layout:
+            if version == str(_MANAGER_VERSION) and name in (layout.factory, layout.value):
+                return layout
+    raise MetadataCorruptError(
+        "The cluster's LAYOUT names no ledger layout that is supported",
+        value=repr(data[:200]),
+        remedy=f"flat, legacyhierarchical, hierarchical and longhierarchical are, in manager version {_MANAGER_VERSION}",
+    )
+
+
+# --- ledger paths ---
+
+
+def ledger_path(layout: Layout, ledger_id: LedgerId) -> str:
+    """Path of a ledger's znode below the root, with a leading slash. Raises InvalidArgumentError for an id outside."""
+    end = SHORT_IDS_END if layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL) else LEDGER_ID_MAX
+    if not 0 <= ledger_id <= end:
+        raise InvalidArgumentError(f"Ledger ids of layout {layout.value} are 0 to {end}", value=f"ledgerId={ledger_id}")
+    if layout is Layout.FLAT:
+        return f"/L{ledger_id:010d}"
+    if layout is Layout.LONG_HIERARCHICAL or (layout is Layout.HIERARCHICAL and ledger_id >= SHORT_IDS_END):
+        digits = f"{ledger_id:019d}"
+        return f"/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+    digits = f"{ledger_id:010d}"
+    return f"/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+
+
+_LEDGER_PATH = re.compile(r"/\d{2}/\d{4}/L\d{4}|/\d{3}/\d{4}/\d{4}/\d{4}/L\d{4}|/L\d{10}")
+
+
+def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
+    """The id whose path below the root this is, or None where the path is no ledger's."""
+    if not _LEDGER_PATH.fullmatch(path):
+        return None
+    ledger_id = int(re.sub(r"[/L]", "", path))
+    try:
+        return ledger_id if ledger_path(layout, ledger_id) == path else None
+    except InvalidArgumentError:
+        return None
+
+
+def is_beside_ledgers(name: str) -> bool:
+    """Whether this child of the root holds no ledgers."""
+    return name in NAMES_BESIDE_LEDGERS or name.startswith("ID-")
+
+
+def mark_path(ledger_id: LedgerId) -> str:
+    """Path of a ledger's under-replication mark below ``underreplication/ledgers``, with a leading slash."""
+    bits = f"{ledger_id:016x}"
+    return f"/{bits[:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:]}/{mark_name(ledger_id)}"
+
+
+def mark_name(ledger_id: LedgerId) -> str:
+    """Name of the mark and of the lock of a repair."""
+    return f"urL{ledger_id:010d}"
+
+
+def ledger_of_mark(name: str) -> LedgerId | None:
+    """The id in a mark's name, or None."""
+    match = re.fullmatch(r"urL(\d{10,19})", name)
+    return int(match[1]) if match else None
+
+
+# --- names that users give ---
+
+
+def check_log_name(name: str) -> str:
+    """``name``, if it can be a log's (RULES N8). Raises InvalidArgumentError."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name):
+        why = "has 1 to 200 characters of A-Z a-z 0-9 . _ -"
+    elif name.startswith("."):
+        why = "does not begin with a dot"
+    elif name.isdigit():
+        why = "does not consist of digits only, which would read like a ledger id"
+    else:
+        return name
+    raise InvalidArgumentError(f"A log's name {why}", value=f"log={name!r}", remedy="choose another name")
+
+
+def check_bookie_id(bookie_id: BookieId) -> BookieId:
+    """``bookie_id``, if it can be a znode's name and Apache accepts it (facts §2.7). Raises InvalidArgumentError."""
+    if bookie_id in ("readonly", ".", "..") or not re.fullmatch(r"[A-Za-z0-9:_.\[\]-]{1,255}", bookie_id):
+        raise InvalidArgumentError(
+            "A bookie id has 1 to 255 characters of A-Z a-z 0-9 : _ . - and is not 'readonly'",
+            value=f"bookieId={bookie_id!r}",
+            remedy="use host:port",
+        )
+    return bookie_id
+
+
+def check_node_name(name: str, what: str) -> str:
+    """``name``, if it can name a znode. Raises InvalidArgumentError."""
+    if not _is_node_name(name):
+        raise InvalidArgumentError(f"{name!r} cannot be the name of a {what}", remedy="use A-Z a-z 0-9 . _ - :")
+    return name
+
+
+def _is_node_name(name: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z0-9._:+=@~\[\]-]+", name)) and name not in (".", "..", "zookeeper")

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other records Apache keeps in ZooKeeper, as bytes: what a bookie publishes, cookies, under-replication marks.
+
+Source: facts, metadata.md §2.7 to §2.9. Decoding raises MetadataCorruptError, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
+
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError
+from bk_core.metadata.proto.ledger_pb2 import (
+    BookieServiceInfoFormat,
+    CookieFormat,
+    LockDataFormat,
+    UnderreplicatedLedgerFormat,
+)
+from bk_core.model import BookieId, BookieServiceInfo, Endpoint
+
+BOOKIE_RPC = "bookie-rpc"
+COOKIE_LAYOUT = 5
+UNDERREPLICATION_LAYOUT = b'type: "BASIC"\nversion: 1\n'
+
+M = TypeVar("M", bound=Message)
+
+
+# --- what a bookie publishes (§2.7) ---
+
+
+def encode_service_info(info: BookieServiceInfo) -> bytes:
+    """Data of ``available/<id>``: protobuf without header; the id is the znode's name."""
+    message = BookieServiceInfoFormat(properties=dict(info.properties))
+    for endpoint in info.endpoints:
+        message.endpoints.add(
+            id=endpoint.id,
+            port=endpoint.port,
+            host=endpoint.host,
+            protocol=endpoint.protocol,
+            auth=endpoint.auth,
+            extensions=endpoint.extensions,
+        )
+    return message.SerializeToString(deterministic=True)
+
+
+def decode_service_info(bookie_id: BookieId, data: bytes) -> BookieServiceInfo:
+    """What the bookie published. Empty data, of an old bookie, gives the one endpoint its id names."""
+    if not data:
+        return legacy_service_info(bookie_id)
+    message = _parsed(lambda: BookieServiceInfoFormat.FromString(data), f"service info of bookie {bookie_id}")
+    endpoints = tuple(
+        Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
+    )
+    return BookieServiceInfo(bookie_id, endpoints, dict(message.properties))
+
+
+def legacy_service_info(bookie_id: BookieId) -> BookieServiceInfo:
+    """The endpoint that ``host:port`` names; none where the id is not of that form."""
+    host, _, port = bookie_id.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        return BookieServiceInfo(bookie_id)
+    return BookieServiceInfo(bookie_id, (Endpoint("bookie", host.strip("[]"), int(port), BOOKIE_RPC),))
+
+
+# --- cookies (§2.8) ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cookie:
+    """Identity of a bookie, in each directory and in ``cookies/<id>``; ``index_dirs`` only where they differ."""
+
+    bookie_host: BookieId
+    journal_dirs: tuple[str, ...]
+    ledger_dirs: tuple[str, ...]
+    instance_id: str | None = None
+    index_dirs: tuple[str, ...] | None = None
+
+
+def encode_cookie(cookie: Cookie) -> bytes:
+    """Apache's text, layout 5. Raises InvalidArgumentError for a directory that the format cannot hold."""
+    for directory in (*cookie.ledger_dirs, *(cookie.index_dirs or ())):
+        if "\t" in directory:
+            raise InvalidArgumentError("A directory's name cannot contain a tab", value=repr(directory))
+    if any("," in directory for directory in cookie.journal_dirs):
+        raise InvalidArgumentError("A journal directory's name cannot contain a comma", value=repr(cookie.journal_dirs))
+    message = CookieFormat(
+        bookieHost=cookie.bookie_host,
+        journalDir=",".join(cookie.journal_dirs),
+        ledgerDirs=_join_dirs(cookie.ledger_dirs),
+    )
+    if cookie.instance_id is not None:
+        message.instanceId = cookie.instance_id
+    if cookie.index_dirs is not None:
+        message.indexDirs = _join_dirs(cookie.index_dirs)
+    return b"%d\n" % COOKIE_LAYOUT + _to_text(message)
+
+
+def decode_cookie(data: bytes) -> Cookie:
+    """A cookie of layout 3 (lines), 4 or 5 (protobuf text)."""
+    layout, newline, body = data.partition(b"\n")
+    if not newline or layout.strip() not in (b"3", b"4", b"5"):
+        raise MetadataCorruptError("This is not a cookie of layout 3, 4 or 5", value=f"it begins with {data[:40]!r}")
+    if layout.strip() == b"3":
+        return _parsed(lambda: _decode_cookie_v3(body), "cookie")
+    message = _parse_text(body, CookieFormat(), "cookie")
+    return _parsed(lambda: _from_cookie_message(message), "cookie")
+
+
+def _from_cookie_message(message: CookieFormat) -> Cookie:
+    return Cookie(
+        bookie_host=message.bookieHost,
+        journal_dirs=tuple(message.journalDir.split(",")),
+        ledger_dirs=_split_dirs(message.ledgerDirs),
+        instance_id=message.instanceId if message.HasField("instanceId") else None,
+        index_dirs=_split_dirs(message.indexDirs) if message.HasField("indexDirs") else None,
+    )
+
+
+def _decode_cookie_v3(body: bytes) -> Cookie:
+    host, journal, ledgers = body.decode("utf-8").splitlines()[:3]
+    return Cookie(bookie_host=host, journal_dirs=tuple(journal.split(",")), ledger_dirs=_split_dirs(ledgers))
+
+
+def _join_dirs(directories: Sequence[str]) -> str:
+    return "\t".join((str(len(directories)), *directories))
+
+
+def _split_dirs(text: str) -> tuple[str, ...]:
+    count, *directories = text.split("\t")
+    if count != str(len(directories)):
+        raise ValueError(f"{count[:20]!r} directories are announced, {len(directories)} are named")
+    return tuple(directories)
+
+
+# --- under-replication (§2.9) ---
+
+
+@dataclass(frozen=True, slots=True)
+class UnderreplicationMark:
+    """The bookies whose copies of a ledger are missing, and since when (ms since 1970)."""
+
+    missing: tuple[BookieId, ...]
+    ctime_ms: int | None = None
+
+    def merged(self, missing: Sequence[BookieId]) -> UnderreplicationMark:
+        """This mark with more missing bookies, each named once."""
+        return UnderreplicationMark(tuple(dict.fromkeys((*self.missing, *missing))), self.ctime_ms)
+
+
+def encode_mark(mark: UnderreplicationMark) -> bytes:
+    """Data of ``urL<id>``."""
+    return _to_text(UnderreplicatedLedgerFormat(replica=mark.missing, ctime=mark.ctime_ms))
+
+
+def decode_mark(data: bytes) -> UnderreplicationMark:
+    message = _parse_text(data, UnderreplicatedLedgerFormat(), "under-replication mark")
+    return UnderreplicationMark(tuple(message.replica), message.ctime if message.HasField("ctime") else None)
+
+
+def encode_lock(bookie_id: BookieId) -> bytes:
+    """Data of ``locks/urL<id>``: who repairs the ledger."""
+    return _to_text(LockDataFormat(bookieId=bookie_id))
+
+
+def decode_lock(data: bytes) -> BookieId:
+    return _parse_text(data, LockDataFormat(), "repair lock").bookieId
+
+
+def _to_text(message: Message) -> bytes:
+    return text_format.MessageToString(message, as_utf8=False).encode("ascii")  # as Java's printer: all else escaped
+
+
+def _parse_text(data: bytes, message: M, what: str) -> M:
+    return _parsed(lambda: text_format.Parse(data.decode("utf-8"), message), what)
+
+
+R = TypeVar("R")
+
+
+def _parsed(parse: Callable[[], R], what: str) -> R:
+    try:
+        return parse()
+    except (DecodeError, text_format.ParseError, ValueError, RecursionError) as error:
+        raise MetadataCorruptError(f"The {what} cannot be read", value=str(error)[:200]) from error
