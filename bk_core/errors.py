@@ -81,9 +81,7 @@ class BookKeeperError(Exception):
         return _rebuild, (type(self), self.what, self.value, self.remedy, self.outcome)
 
 
-def _rebuild(
-    cls: type[BookKeeperError], what: str, value: str, remedy: str, outcome: Outcome
-) -> BookKeeperError:
+def _rebuild(cls: type[BookKeeperError], what: str, value: str, remedy: str, outcome: Outcome) -> BookKeeperError:
     return cls(what, value=value, remedy=remedy, outcome=outcome)
 
 

@@ -10,6 +10,7 @@ import enum
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Generic, TypeAlias, TypeVar
 
 LedgerId: TypeAlias = int
@@ -122,11 +123,12 @@ class LedgerMetadata:
         if not e >= qw >= qa >= 1:
             return f"ensemble size {e}, write quorum {qw}, ack quorum {qa}: must be E ≥ Qw ≥ Qa ≥ 1"
         firsts = [f.first_entry_id for f in self.fragments]
-        if not firsts or firsts[0] != 0 or any(a >= b for a, b in zip(firsts, firsts[1:], strict=False)):
+        if not firsts or firsts[0] != 0 or any(a >= b for a, b in pairwise(firsts)):
             return f"fragments start at {firsts}: must begin at 0 and increase"
         for fragment in self.fragments:
             if len(fragment.ensemble) != e or len(set(fragment.ensemble)) != e:
-                return f"fragment {fragment.first_entry_id} has ensemble {fragment.ensemble}: must be {e} distinct bookies"
+                members = ", ".join(fragment.ensemble)
+                return f"fragment {fragment.first_entry_id} has ensemble {members}: must be {e} distinct bookies"
         return None
 
 

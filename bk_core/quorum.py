@@ -40,9 +40,7 @@ def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
     return write_quorum - ack_quorum + 1
 
 
-def confirmed_id(
-    watermarks: Sequence[EntryId], write_quorum: int, ack_quorum: int, last_sent: EntryId
-) -> EntryId:
+def confirmed_id(watermarks: Sequence[EntryId], write_quorum: int, ack_quorum: int, last_sent: EntryId) -> EntryId:
     """Highest id such that it and all ids before it are on an ack quorum of their write sets (RULES P2).
 
     ``watermarks[k]``: every id up to it that bookie ``k`` has to hold is durable there. For each residue i of E the

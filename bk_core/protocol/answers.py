@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of several bookies about one window of entry ids, put together. Pure, vectorised.
+
+Used by reading (one copy of each entry is enough) and by recovery (which also counts who denies what). Three answers
+are kept apart (MUST 4): FOUND, ABSENT and UNKNOWN; what was not answered is none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.entries.frame import decode_frame, split_frames
+from bk_core.errors import IntegrityError
+from bk_core.model import EntryId
+from bk_core.protocol.events import IdRange, ReadAnswered
+
+
+def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
+    """The batches of an answer's frames; raises IntegrityError at the first that fails.
+
+    Both CRCs are always checked. Entry digests are verified when ``always`` (recovery, MAC ledgers) and where the
+    bookie cut the frame: a frame as it was stored bears its placement stamp, a cut one bears 0 (docs/formats.md §1.4).
+    """
+    batches = []
+    for header, frame in split_frames(frames):
+        if header.ledger_id != digester.ledger_id:
+            raise IntegrityError(
+                "a bookie answered with another ledger", value=f"ledger {header.ledger_id} for {digester.ledger_id}"
+            )
+        batches.append(decode_frame(frame, digester=digester, verify_digests=always or header.tag == 0))
+    return batches
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one bookie said so far about the window."""
+
+    index: int
+    first: EntryId
+    through: EntryId | None = None  # None: not finished
+    absent: tuple[IdRange, ...] = ()
+    unknown: tuple[IdRange, ...] = ()
+    problem: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.through is not None
+
+    def denies(self, entry_id: EntryId) -> bool:
+        return self.answers(entry_id) and any(r.first <= entry_id <= r.last for r in self.absent)
+
+    def answers(self, entry_id: EntryId) -> bool:
+        return self.through is not None and self.first <= entry_id <= self.through
+
+
+@dataclass(slots=True)
+class Window:
+    """Ids ``first`` to ``last`` and everything heard about them.
+
+    ``cursor`` is the next id to take; ``held`` are verified batches with entries at or above it.
+    """
+
+    first: EntryId
+    last: EntryId
+    answers: dict[int, Answer] = field(default_factory=dict)  # request → answer
+    held: list[EntryBatch] = field(default_factory=list)
+    cursor: EntryId = 0
+    _found: npt.NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cursor = self.first
+        self._found = np.zeros(self.last - self.first + 1, dtype=np.bool_)
+
+    def asked(self, request: int, index: int, first: EntryId) -> None:
+        self.answers[request] = Answer(index, first)
+
+    def add(self, batch: EntryBatch) -> None:
+        """Keep the entries of a verified batch that lie in the window and are not taken yet."""
+        ids = batch.entry_ids()
+        wanted = (ids >= self.cursor) & (ids <= self.last)
+        wanted[wanted] = ~self._found[ids[wanted] - self.first]  # another bookie gave the rest already
+        if not wanted.all():
+            batch, ids = batch.select(wanted), ids[wanted]
+        if len(batch):
+            self.held.append(batch)
+            self._found[ids - self.first] = True
+
+    def finish(self, event: ReadAnswered) -> None:
+        answer = self.answers[event.request]
+        answer.through = min(event.answered_through, self.last)
+        answer.absent, answer.unknown, answer.problem = event.absent, event.unknown, event.detail
+
+    def fail(self, request: int, problem: str) -> None:
+        """The bookie gave no (further) answer: everything from here on is UNKNOWN by it."""
+        answer = self.answers[request]
+        answer.through = self.last
+        answer.unknown, answer.problem = (IdRange(answer.first, self.last),), problem
+
+    @property
+    def all_finished(self) -> bool:
+        return all(answer.finished for answer in self.answers.values())
+
+    def run_end(self) -> EntryId:
+        """First id at or above the cursor that nobody gave yet."""
+        rest = self._found[self.cursor - self.first :]
+        gaps = np.flatnonzero(~rest)
+        return self.cursor + int(gaps[0] if gaps.size else rest.size)
+
+    def next_found_after(self, entry_id: EntryId) -> EntryId:
+        """First id above ``entry_id`` that is held, or last + 1."""
+        hits = np.flatnonzero(self._found[entry_id + 1 - self.first :])
+        return entry_id + 1 + int(hits[0]) if hits.size else self.last + 1
+
+    def take(self) -> EntryBatch | None:
+        """The entries from the cursor to the end of the run, each once, in order; moves the cursor."""
+        end = self.run_end()
+        if end == self.cursor:
+            return None
+        taken: list[EntryBatch] = []
+        kept: list[EntryBatch] = []
+        for batch in self.held:
+            before = batch.entry_ids() < end
+            if before.all():
+                taken.append(batch)
+            elif not before.any():
+                kept.append(batch)
+            else:
+                taken.append(batch.select(before))
+                kept.append(batch.select(~before))
+        self.held, self.cursor = kept, end
+        return taken[0] if len(taken) == 1 else EntryBatch.merge_by_id(taken)
+
+    def deniers(self, entry_id: EntryId, indices: Iterable[int]) -> set[int]:
+        """Which of ``indices`` say that the entry is absent; a set of bookies, never of messages (MUST 5)."""
+        wanted = tuple(indices)
+        return {a.index for a in self.answers.values() if a.index in wanted and a.denies(entry_id)}
+
+    def waiting(self, entry_id: EntryId, indices: Iterable[int]) -> bool:
+        """Whether one of ``indices`` may still say something about the entry."""
+        wanted = tuple(indices)
+        return any(a.index in wanted and not a.finished for a in self.answers.values())
+
+    def unanswered(self, entry_id: EntryId, indices: Iterable[int]) -> bool:
+        """Whether one of ``indices`` finished below the entry, so that it has to be asked again."""
+        wanted = tuple(indices)
+        return any(a.index in wanted and a.finished and not a.answers(entry_id) for a in self.answers.values())
+
+    def problems(self) -> str:
+        said = [f"index {a.index}: {a.problem or 'UNKNOWN'}" for a in self.answers.values() if a.unknown or a.problem]
+        return "; ".join(said) or "no bookie could say"

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delivery of frames to an ensemble: sessions, acks, re-sending, and the confirmed id. Pure.
+
+The part that the writer and recovery share. A *lane* is one ensemble index: one bookie, one session at a time. Acks are
+(session, n): the first n frames of this session are durable (RULES P1), so a lane needs one queue and one watermark,
+and the confirmed id is arithmetic on E integers (RULES P2). Nothing carries over between sessions: a lane that comes back
+re-attaches under a new number and re-sends from its watermark.
+
+Invariants: ``packets`` holds, in order, every packet that some lane may still have to send; a lane's watermark never
+passes a frame that is not durable on its bookie; acks of earlier sessions are void.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bk_core import quorum
+from bk_core.entries.frame import with_session
+from bk_core.model import BookieId, EntryId
+from bk_core.protocol.events import AttachSession, Buffer, DetachSession, FramesAcked, SendFrame, SessionEffect
+from bk_core.wire.lane import AttachMode
+
+
+@dataclass(slots=True)
+class Packet:
+    """The frames of one append: one for all bookies, or one for each index (None: this index holds none of it)."""
+
+    first: EntryId
+    last: EntryId
+    size: int  # bytes kept in memory until every lane has it
+    session: int  # the number inside the frames
+    frames: tuple[Buffer | None, ...]
+
+    def frame_for(self, index: int) -> Buffer | None:
+        return self.frames[0] if len(self.frames) == 1 else self.frames[index]
+
+
+class LaneState(enum.Enum):
+    """Whether a lane can send."""
+
+    IDLE = "idle"  # no session, nothing to send
+    ATTACHED = "attached"
+    WAITING = "waiting"  # broken with frames outstanding; re-attaches when told
+    FAILED = "failed"  # given up; waits for a replacement
+
+
+@dataclass(slots=True)
+class Lane:
+    """One ensemble index."""
+
+    bookie: BookieId
+    watermark: EntryId
+    state: LaneState = LaneState.IDLE
+    session: int = 0
+    next_number: int = 0  # packet number to send next
+    outstanding: deque[int] = field(default_factory=deque)  # numbers of packets sent and not acked in this session
+    acked: int = 0  # frames acked in this session
+    progress: int = 0  # acks ever, to see whether it moves
+
+
+class Delivery:
+    """Frames of one ledger on their way to one ensemble. Methods return effects; none is taken back."""
+
+    def __init__(
+        self,
+        ensemble: tuple[BookieId, ...],
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        confirmed: EntryId,
+        mode: AttachMode,
+        new_session: Callable[[], int],
+    ) -> None:
+        self.write_quorum, self.ack_quorum, self.mode = write_quorum, ack_quorum, mode
+        self.lanes = [Lane(bookie, confirmed) for bookie in ensemble]
+        self.packets: deque[Packet] = deque()
+        self.base = 0  # number of packets[0]
+        self.last_sent = confirmed
+        self.retained_bytes = 0
+        self._new_session = new_session
+        self.common_session = new_session()  # shared by all lanes at first, so that one buffer serves all of them
+
+    @property
+    def end(self) -> int:
+        """Number that the next packet gets."""
+        return self.base + len(self.packets)
+
+    @property
+    def ensemble(self) -> tuple[BookieId, ...]:
+        return tuple(lane.bookie for lane in self.lanes)
+
+    def confirmed(self) -> EntryId:
+        return quorum.confirmed_id(
+            [lane.watermark for lane in self.lanes], self.write_quorum, self.ack_quorum, self.last_sent
+        )
+
+    def everywhere(self) -> EntryId:
+        """Highest id that every bookie which has to hold it has."""
+        return min(min(lane.watermark for lane in self.lanes), self.last_sent)
+
+    def behind(self) -> tuple[BookieId, ...]:
+        """Bookies that still miss something."""
+        return tuple(lane.bookie for lane in self.lanes if lane.watermark < self.last_sent)
+
+    def unacked_bytes(self, index: int) -> int:
+        """Bytes kept for this lane."""
+        lane = self.lanes[index]
+        first = lane.outstanding[0] if lane.outstanding else lane.next_number
+        if first <= self.base:
+            return self.retained_bytes
+        return sum(self.packets[n - self.base].size for n in range(first, self.end))
+
+    def attach_all(self) -> list[SessionEffect]:
+        """Open sessions before the first packet, so that it finds the connections made."""
+        effects: list[SessionEffect] = []
+        for index in range(len(self.lanes)):
+            effects += self.attach(index)
+        return effects
+
+    def push(self, packet: Packet) -> list[SessionEffect]:
+        """Take the next packet and send it to every lane that can send."""
+        assert packet.first == self.last_sent + 1, (packet.first, self.last_sent)
+        self.packets.append(packet)
+        self.retained_bytes += packet.size
+        self.last_sent = packet.last
+        effects: list[SessionEffect] = []
+        for index, lane in enumerate(self.lanes):
+            if lane.state is LaneState.IDLE:
+                effects += self.attach(index)
+            elif lane.state is LaneState.ATTACHED:
+                effects += self._send_rest(index)
+        return effects
+
+    def attach(self, index: int) -> list[SessionEffect]:
+        """(Re-)attach a lane under a session number it never had, and re-send what its watermark does not cover."""
+        lane = self.lanes[index]
+        fresh = lane.session == 0
+        lane.session = self.common_session if fresh else self._new_session()
+        lane.state, lane.acked = LaneState.ATTACHED, 0
+        lane.outstanding.clear()
+        lane.next_number = self._first_above(lane.watermark)
+        return [AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
+
+    def acked(self, event: FramesAcked) -> bool:
+        """Take an ack; False if it is of an earlier session or says nothing new."""
+        lane = self.lanes[event.index]
+        if lane.session != event.session or lane.state is not LaneState.ATTACHED or event.frames <= lane.acked:
+            return False
+        assert event.frames - lane.acked <= len(lane.outstanding), "bookie acked frames that were never sent"
+        for _ in range(event.frames - lane.acked):
+            lane.outstanding.popleft()
+        lane.acked = event.frames
+        lane.progress += 1
+        self._raise_watermark(lane)
+        self._release()
+        return True
+
+    def is_current(self, index: int, session: int) -> bool:
+        lane = self.lanes[index]
+        return lane.state is LaneState.ATTACHED and lane.session == session
+
+    def broken(self, index: int) -> bool:
+        """The lane's session is over; True if it has something to send again."""
+        lane = self.lanes[index]
+        lane.outstanding.clear()
+        owed = lane.watermark < self.last_sent
+        lane.state = LaneState.WAITING if owed else LaneState.IDLE
+        lane.next_number = self._first_above(lane.watermark)
+        return owed
+
+    def fail(self, index: int) -> list[SessionEffect]:
+        """Give the lane up until it is replaced."""
+        lane = self.lanes[index]
+        was = lane.state
+        lane.state = LaneState.FAILED
+        lane.outstanding.clear()
+        lane.next_number = self._first_above(lane.watermark)
+        return [DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
+
+    def replace(self, index: int, bookie: BookieId, confirmed: EntryId) -> None:
+        """Another bookie takes the index from ``confirmed`` + 1 on; acks of the old one are void (RULES P2)."""
+        session = self.lanes[index].session
+        self.lanes[index] = Lane(bookie, confirmed, session=session)
+        # keep the old number: attach() then draws a new one, which no stale callback can carry
+        self.lanes[index].next_number = self._first_above(confirmed)
+        self._release()
+
+    def detach_all(self) -> list[SessionEffect]:
+        effects: list[SessionEffect] = []
+        for index in range(len(self.lanes)):
+            effects += self.fail(index)
+        return effects
+
+    def _send_rest(self, index: int) -> list[SessionEffect]:
+        lane = self.lanes[index]
+        effects: list[SessionEffect] = []
+        while lane.next_number < self.end:
+            packet = self.packets[lane.next_number - self.base]
+            frame = packet.frame_for(index)
+            if frame is not None:
+                if packet.session != lane.session:
+                    frame = with_session(frame, lane.session)
+                lane.outstanding.append(lane.next_number)
+                effects.append(SendFrame(index, lane.bookie, lane.session, frame))
+            lane.next_number += 1
+        self._raise_watermark(lane)
+        return effects
+
+    def _raise_watermark(self, lane: Lane) -> None:
+        """Everything before the first frame that is not acked or not sent is durable on this lane's bookie."""
+        first = lane.outstanding[0] if lane.outstanding else lane.next_number
+        reached = self.packets[first - self.base].first - 1 if first < self.end else self.last_sent
+        lane.watermark = max(lane.watermark, reached)
+
+    def _first_above(self, watermark: EntryId) -> int:
+        number = self.base
+        for packet in self.packets:
+            if packet.last > watermark:
+                break
+            number += 1
+        return number
+
+    def _release(self) -> None:
+        """Forget packets that every lane has."""
+        done = self.everywhere()
+        while self.packets and self.packets[0].last <= done:
+            self.retained_bytes -= self.packets.popleft().size
+            self.base += 1

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replacing failed bookies: the state of one ensemble change and the choice of the new ones. Pure.
+
+Source: protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble; facts: client.md §3.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bk_core.errors import NotEnoughBookiesError, Outcome
+from bk_core.model import BookieId, EntryId, LedgerMetadata
+from bk_core.placement import RandomSource, choose_ensemble
+
+
+@dataclass(slots=True)
+class EnsembleChange:
+    """``indices`` are replaced from ``first_entry_id`` on. ``ensemble`` is set once the bookies are chosen, ``intent``
+    once the compare-and-set is under way."""
+
+    first_entry_id: EntryId
+    indices: tuple[int, ...]
+    ensemble: tuple[BookieId, ...] | None = None
+    intent: LedgerMetadata | None = None
+
+
+def replacement(
+    metadata: LedgerMetadata, indices: tuple[int, ...], writable: tuple[BookieId, ...], random: RandomSource
+) -> tuple[BookieId, ...] | NotEnoughBookiesError:
+    """The last ensemble with other bookies at ``indices``; good bookies keep their place."""
+    ensemble = list(metadata.last_fragment.ensemble)
+    try:
+        spare = choose_ensemble(writable, len(indices), random, exclude=ensemble)
+    except NotEnoughBookiesError as error:
+        failed = ", ".join(ensemble[index] for index in indices)
+        return NotEnoughBookiesError(
+            f"{len(indices)} of {len(ensemble)} bookies of the ensemble failed ({failed}) and no spare can take over",
+            value=error.value,
+            remedy="start more bookies than the ensemble size, so that one can fail; "
+            "then open the ledger with recover=True",
+            outcome=Outcome.UNKNOWN,
+        )
+    for index, bookie in zip(indices, spare, strict=True):
+        ensemble[index] = bookie
+    return tuple(ensemble)

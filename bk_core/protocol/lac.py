@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an ensemble says about the end of a ledger: coverage, and the highest LAC that is proven. Pure.
+
+Sources: protocol document "Closing a ledger as a reader"; facts: client.md §3.1, §3.12, reliability.md §1.5; RULES P5:
+the LAC is evidence only when digested, so a bookie whose evidence fails its digest has not been heard.
+"""
+
+from __future__ import annotations
+
+from bk_core import quorum
+from bk_core.entries.apache import parse_lac_body
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.entries.frame import decode_frame
+from bk_core.errors import IntegrityError
+from bk_core.model import NO_ENTRY, EntryId
+from bk_core.protocol.events import Buffer, LacAnswered, LacFailed
+
+
+def one_entry(frame: Buffer, digester: Digester) -> EntryBatch:
+    """The entry of a one-entry frame, verified end to end. Raises IntegrityError."""
+    batch = decode_frame(frame, digester=digester, verify_digests=True)
+    if len(batch) != 1 or batch.ledger_id != digester.ledger_id:
+        raise IntegrityError("evidence of a LAC must be one entry of the ledger", value=f"ledger {batch.ledger_id}")
+    return batch
+
+
+class LacQuery:
+    """Answers of one ensemble to a fence or a LAC read.
+
+    ``lac`` never falls below ``floor`` (MUST 9: the first entry id of the last fragment − 1). ``known`` are the indices
+    heard; ``problems`` says why others are not. ``lengths`` keeps the ledger length at entries that came as evidence.
+    """
+
+    def __init__(
+        self, digester: Digester, ensemble_size: int, write_quorum: int, ack_quorum: int, *, floor: EntryId = NO_ENTRY
+    ) -> None:
+        self.digester = digester
+        self.ensemble_size, self.write_quorum, self.ack_quorum = ensemble_size, write_quorum, ack_quorum
+        self.lac = floor
+        self.known: dict[int, EntryId] = {}
+        self.problems: dict[int, str] = {}
+        self.lengths: dict[EntryId, int] = {}
+
+    @property
+    def covered(self) -> bool:
+        """No ack quorum is left unheard."""
+        return quorum.covers(self.known, self.ensemble_size, self.write_quorum, self.ack_quorum)
+
+    @property
+    def exhausted(self) -> bool:
+        """Every bookie answered or failed."""
+        return len(self.known) + len(self.problems) == self.ensemble_size
+
+    def answered(self, event: LacAnswered) -> None:
+        """Count a bookie, after verifying what it brought."""
+        if event.index in self.known:
+            return
+        try:
+            lac = self._verified(event)
+        except IntegrityError as error:
+            self.problems[event.index] = str(error)
+            return
+        self.problems.pop(event.index, None)
+        self.known[event.index] = lac
+        self.lac = max(self.lac, lac)
+
+    def failed(self, event: LacFailed) -> None:
+        if event.index not in self.known:
+            self.problems[event.index] = event.message or event.reason.name
+
+    def _verified(self, event: LacAnswered) -> EntryId:
+        lac = NO_ENTRY
+        if event.lac_body:
+            lac = max(lac, parse_lac_body(event.lac_body, self.digester))
+        for frame in (event.last_entry_frame, event.lac_frame):
+            if len(frame):
+                entry = one_entry(frame, self.digester)
+                lac = max(lac, entry.lac)
+                if entry.ledger_lengths is not None or entry.length_before >= 0:
+                    self.lengths[entry.first_entry_id] = int(entry.cumulative_lengths()[0])
+        return lac

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a batch to the frames that the bookies of an ensemble get. Pure; no Python per entry.
+
+E = Qw: one frame, the same bytes for all. E > Qw: one frame an index, with the entries whose write set it is in
+(protocol document "Write quorums": striping is per entry).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.entries.frame import encode_frame, encode_striped
+from bk_core.model import EntryId
+from bk_core.protocol.delivery import Packet
+from bk_core.protocol.events import Buffer
+
+
+def encode_packet(
+    batch: EntryBatch,
+    *,
+    first: EntryId,
+    lac: EntryId,
+    length_before: int,
+    digester: Digester,
+    ensemble_size: int,
+    write_quorum: int,
+    session: int,
+) -> Packet:
+    """Number, digest and frame a batch of new entries, which get the ids from ``first`` on and carry ``lac``."""
+    ledger_id, last = digester.ledger_id, first + len(batch) - 1
+    if ensemble_size == write_quorum:
+        frame = encode_frame(
+            batch,
+            digester=digester,
+            ledger_id=ledger_id,
+            first_entry_id=first,
+            lac=lac,
+            length_before=length_before,
+            session=session,
+        )
+        return Packet(first, last, len(frame), session, (frame,))
+    digests = digester.compute_run(first, lac, length_before, batch.lengths, batch.payload)
+    frames: tuple[Buffer | None, ...] = tuple(
+        encode_striped(
+            batch,
+            ledger_id=ledger_id,
+            first_entry_id=first,
+            lac=lac,
+            length_before=length_before,
+            digests=digests,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            index=index,
+            session=session,
+        )
+        for index in range(ensemble_size)
+    )
+    return Packet(first, last, _size(frames), session, frames)
+
+
+def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int, session: int) -> Packet:
+    """Frames of entries that were read and verified, to be written back unchanged (RULES P6): LAC, length and digest
+    of each entry stay what they were."""
+    first, last = batch.first_entry_id, batch.last_entry_id
+    if ensemble_size == write_quorum:
+        frame = encode_frame(batch, digester=None, session=session)
+        return Packet(first, last, len(frame), session, (frame,))
+    ids = batch.entry_ids()
+    frames: list[Buffer | None] = []
+    for index in range(ensemble_size):
+        part = batch.select(np.flatnonzero((index - ids) % ensemble_size < write_quorum))
+        frames.append(encode_frame(part, digester=None, session=session) if len(part) else None)
+    return Packet(first, last, _size(tuple(frames)), session, tuple(frames))
+
+
+def _size(frames: tuple[Buffer | None, ...]) -> int:
+    return sum(len(frame) for frame in frames if frame is not None)

@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery: fence a ledger, find its end, make it whole, close it. Pure.
+
+Sources: protocol document "Closing a ledger as a reader"; TLA actions ClientStartsRecovery, ClientReceivesFencing-
+ReadLacResponse, ClientSendsRecoveryReadRequests, ClientReceivesRecoveryReadResponse, ClientWritesBackEntry,
+RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; RULES P4 to P7; facts: reliability.md §1.8 (MUST 9, 10).
+
+Phases: CLAIM the ledger (rewrite the metadata as IN_RECOVERY; its new version is this attempt's epoch) → FENCE the
+last ensemble until no ack quorum is left unheard → READ on from the highest proven LAC with fencing reads, writing
+every entry back unchanged, until one is denied by so many of its write set that it cannot have been acknowledged →
+CLOSE with exactly the claimed version. Reads go to the ensemble as it was when the attempt began; ensemble changes
+stay in memory until the close. What cannot be decided aborts the attempt and leaves the ledger IN_RECOVERY; whoever
+loses the close to another recoverer adopts the store's end.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from bk_core import quorum
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.errors import (
+    BookKeeperError,
+    IntegrityError,
+    MetadataUnavailableError,
+    Outcome,
+    RecoveryInconclusiveError,
+    WrongPasswordError,
+)
+from bk_core.model import NO_ENTRY, EntryId, LedgerMetadata, LedgerState, Versioned
+from bk_core.placement import RandomSource
+from bk_core.protocol.answers import Window, verified_batches
+from bk_core.protocol.events import (
+    BookiesRead,
+    CancelRead,
+    Fail,
+    FinishRecovery,
+    FramesAcked,
+    FramesRead,
+    LacAnswered,
+    LacFailed,
+    MarkUnderreplicated,
+    MetadataCallFailed,
+    MetadataConflicted,
+    MetadataEffect,
+    MetadataEvent,
+    MetadataRead,
+    MetadataWritten,
+    ReadAnswered,
+    ReadFailed,
+    ReadMetadata,
+    SendFence,
+    SendRead,
+    SessionBroken,
+    SessionEffect,
+    SessionEnded,
+    SessionEvent,
+    SetTimer,
+    TimerFired,
+    WriteMetadata,
+)
+from bk_core.protocol.lac import LacQuery
+from bk_core.protocol.write_back import WriteBack, WriteBackEffect
+from bk_core.wire.lane import Reason
+
+RecoveryEvent: TypeAlias = (
+    SessionEvent | MetadataEvent | TimerFired | LacAnswered | LacFailed | FramesRead | ReadAnswered | ReadFailed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Fire the timer ``again`` after ``factor`` times the time since this attempt began (RULES P7)."""
+
+    factor: float
+
+
+RecoveryEffect: TypeAlias = (
+    SessionEffect
+    | MetadataEffect
+    | WriteBackEffect
+    | SetTimer
+    | SendFence
+    | SendRead
+    | CancelRead
+    | BackOff
+    | Fail
+    | FinishRecovery
+)
+
+
+class Phase(enum.Enum):
+    """Where an attempt stands."""
+
+    CLAIM = "claim"
+    FENCE = "fence"
+    READ = "read"
+    LENGTH = "length"  # the end is the LAC itself: its entry says how long the ledger is
+    DRAIN = "drain"  # the end is known; write-backs are outstanding
+    CLOSE = "close"
+    WAIT = "wait"  # another recoverer is at work
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryConfig:
+    """Bounds of one recovery."""
+
+    attempts_max: int = 10
+    read_window_entries: int = 1 << 14
+    read_bytes_max: int = 4 << 20
+    write_back_bytes_max: int = 16 << 20
+    add_timeout_ms: float = 10_000
+    retry_delay_ms: float = 50
+    reconnect_budget_ms: float = 2_000
+    close_linger_ms: float = 2_000
+    metadata_retry_ms: float = 250
+    metadata_retries_max: int = 20
+
+
+class LedgerRecovery:
+    """One recovery of one ledger, with its attempts. Step it with one event at a time."""
+
+    def __init__(
+        self,
+        digester: Digester,
+        *,
+        config: RecoveryConfig,
+        new_session: Callable[[], int],
+        random: RandomSource,
+    ) -> None:
+        self.digester, self.config, self.random, self._new_session = digester, config, random, new_session
+        self.phase = Phase.CLAIM
+        self.attempt = 0
+        self.metadata: Versioned[LedgerMetadata] | None = None  # as the store has it, by our last knowledge
+        self.frozen: LedgerMetadata | None = None  # as it was when the attempt began: reads go here
+        self.recovered = 0
+        self._query: LacQuery | None = None
+        self._write_back: WriteBack | None = None
+        self._window: Window | None = None
+        self._request = 0
+        self._end: EntryId = NO_ENTRY
+        self._length: int | None = None
+        self._intent: LedgerMetadata | None = None
+        self._metadata_retries = 0
+        self._answer_lost = False  # of the last write
+        self._claimed_from = -1  # version that the claim was written against
+        self._epoch = -1  # version that the claim made
+
+    def start(self) -> list[RecoveryEffect]:
+        return self._begin_attempt()
+
+    def step(self, event: RecoveryEvent) -> list[RecoveryEffect]:
+        """What to do about ``event``; nothing once DONE."""
+        if self.phase is Phase.DONE:
+            return []
+        if isinstance(event, (MetadataWritten, MetadataConflicted, MetadataRead, MetadataCallFailed)):
+            return self._metadata_event(event)
+        if isinstance(event, (LacAnswered, LacFailed)):
+            return self._fence_event(event)
+        if isinstance(event, (FramesRead, ReadAnswered, ReadFailed)):
+            return self._read_event(event)
+        if isinstance(event, TimerFired) and event.name in ("again", "metadata"):
+            return self._timer(event.name)
+        assert isinstance(event, (FramesAcked, SessionEnded, SessionBroken, BookiesRead, TimerFired))
+        if self._write_back is None:
+            return []
+        return self._after_write_back(self._write_back.step(event))
+
+    # --- claim -------------------------------------------------------------------------------------------------------
+
+    def _begin_attempt(self) -> list[RecoveryEffect]:
+        self.attempt += 1
+        if self.attempt > self.config.attempts_max:
+            return self._abort(
+                "another client recovered at the same time, again and again", "try again when it is through"
+            )
+        effects = self._drop_work()
+        self.phase, self._intent, self._metadata_retries = Phase.CLAIM, None, 0
+        return [*effects, ReadMetadata()]
+
+    def _metadata_event(self, event: MetadataEvent) -> list[RecoveryEffect]:
+        match event:
+            case MetadataRead(metadata):
+                return self._metadata_read(metadata)
+            case MetadataWritten(metadata):
+                self.metadata = metadata
+                return self._begin_fencing() if self.phase is Phase.CLAIM else self._finish(metadata)
+            case MetadataConflicted():
+                return [ReadMetadata()]
+            case MetadataCallFailed(error):
+                return self._metadata_failed(error)
+        return []
+
+    def _metadata_read(self, metadata: Versioned[LedgerMetadata]) -> list[RecoveryEffect]:
+        value, answer_lost = metadata.value, self._answer_lost
+        self.metadata, self._answer_lost = metadata, False
+        if value.is_closed:
+            return self._finish(metadata)
+        if self.phase is Phase.CLAIM:
+            if answer_lost and value == self._intent and metadata.version == self._claimed_from + 1:
+                return self._begin_fencing()  # our claim was applied, its answer lost
+            if self._intent is not None and value.state is LedgerState.IN_RECOVERY:
+                return self._wait()  # somebody claimed it between our read and our write
+            self._intent = value.in_recovery()
+            self._claimed_from = metadata.version
+            return [WriteMetadata(self._intent, metadata.version)]
+        if self.phase is Phase.CLOSE and metadata.version == self._epoch:
+            return self._write_close()  # the close was lost before it was applied
+        return self._wait()
+
+    def _wait(self) -> list[RecoveryEffect]:
+        """Another recoverer holds a newer epoch: give it time to finish (RULES P7)."""
+        effects = self._drop_work()
+        self.phase = Phase.WAIT
+        return [*effects, BackOff(2.0 + 2.0 * self.random.random())]
+
+    def _metadata_failed(self, error: BookKeeperError) -> list[RecoveryEffect]:
+        self._metadata_retries += 1
+        if not isinstance(error, MetadataUnavailableError) or self._metadata_retries > self.config.metadata_retries_max:
+            return self._fail(error)
+        self._answer_lost = True
+        return [SetTimer("metadata", self.config.metadata_retry_ms)]
+
+    def _timer(self, name: str) -> list[RecoveryEffect]:
+        if name == "again":
+            return self._begin_attempt() if self.phase is Phase.WAIT else []
+        return [ReadMetadata()] if self.phase in (Phase.CLAIM, Phase.CLOSE) else []
+
+    # --- fence -------------------------------------------------------------------------------------------------------
+
+    def _begin_fencing(self) -> list[RecoveryEffect]:
+        assert self.metadata is not None
+        value = self.metadata.value
+        self.phase, self.frozen, self._epoch = Phase.FENCE, value, self.metadata.version
+        self._intent, self._length = None, None
+        self._query = LacQuery(
+            self.digester,
+            value.ensemble_size,
+            value.write_quorum_size,
+            value.ack_quorum_size,
+            floor=value.last_fragment.first_entry_id - 1,
+        )
+        return [SendFence(index, bookie) for index, bookie in enumerate(value.last_fragment.ensemble)]
+
+    def _fence_event(self, event: LacAnswered | LacFailed) -> list[RecoveryEffect]:
+        if self.phase is not Phase.FENCE or self._query is None:
+            return []
+        if isinstance(event, LacAnswered):
+            self._query.answered(event)
+        elif event.reason is Reason.UNAUTHORIZED:
+            return self._fail(
+                WrongPasswordError(
+                    f"the bookies hold ledger {self.digester.ledger_id} under another password",
+                    remedy="give the password the ledger was created with",
+                )
+            )
+        else:
+            self._query.failed(event)
+        if self._query.covered:
+            return self._begin_reading()
+        if self._query.exhausted:
+            problems = "; ".join(f"index {i}: {why}" for i, why in sorted(self._query.problems.items()))
+            why = f"too few bookies could be fenced ({problems})"
+            return self._abort(why, "bring these bookies back and try again")
+        return []
+
+    # --- read on -----------------------------------------------------------------------------------------------------
+
+    def _begin_reading(self) -> list[RecoveryEffect]:
+        assert self.frozen is not None
+        assert self._query is not None
+        self.phase, start = Phase.READ, self._query.lac
+        self._end = start
+        self._length = 0 if start == NO_ENTRY else self._query.lengths.get(start)
+        self._write_back = WriteBack(
+            self.frozen,
+            confirmed=start,
+            config=self.config,
+            new_session=self._new_session,
+            random=self.random,
+        )
+        return self._open_window(start + 1)
+
+    def _open_window(self, first: EntryId) -> list[RecoveryEffect]:
+        assert self.frozen is not None
+        self._window = Window(first, first + self.config.read_window_entries - 1)
+        return [self._ask(index, first, self._window.last) for index in range(self.frozen.ensemble_size)]
+
+    def _ask(self, index: int, first: EntryId, last: EntryId) -> SendRead:
+        assert self.frozen is not None
+        assert self._window is not None
+        self._request += 1
+        self._window.asked(self._request, index, first)
+        bookie = self.frozen.fragment_of(first).ensemble[index]
+        return SendRead(self._request, bookie, first, last, self.config.read_bytes_max, fence=True)
+
+    def _read_event(self, event: FramesRead | ReadAnswered | ReadFailed) -> list[RecoveryEffect]:
+        window = self._window
+        if window is None or event.request not in window.answers or window.answers[event.request].finished:
+            return []
+        effects: list[RecoveryEffect] = []
+        if isinstance(event, FramesRead):
+            try:
+                for batch in verified_batches(event.frames, self.digester, always=True):
+                    window.add(batch)
+            except IntegrityError as error:
+                window.fail(event.request, str(error))
+                effects.append(CancelRead(event.request))
+        elif isinstance(event, ReadAnswered):
+            window.finish(event)
+        else:
+            window.fail(event.request, event.message)
+        return effects + (self._decide(window) if self.phase is Phase.READ else self._decide_length(window))
+
+    def _decide(self, window: Window) -> list[RecoveryEffect]:
+        """Take what is found, in order; then see whether the next entry is denied, undecided or undecidable."""
+        assert self._write_back is not None
+        effects: list[RecoveryEffect] = []
+        if self._write_back.retained_bytes > self.config.write_back_bytes_max:
+            return effects  # acks bring us back here
+        batch = window.take()
+        if batch is not None:
+            effects += self._recovered(batch)
+        if window.cursor > window.last:
+            return effects + self._open_window(window.cursor)
+        assert self.frozen is not None
+        entry, size, write_quorum = window.cursor, self.frozen.ensemble_size, self.frozen.write_quorum_size
+        replicas = quorum.write_set(entry, size, write_quorum)
+        needed = quorum.negatives_needed(write_quorum, self.frozen.ack_quorum_size)
+        if len(window.deniers(entry, replicas)) >= needed:
+            return effects + self._end_found(window)
+        if window.waiting(entry, replicas):
+            return effects
+        if window.unanswered(entry, replicas) and entry > window.first:
+            return effects + self._drop_window() + self._open_window(entry)
+        return effects + self._abort(
+            f"entry {entry} is neither found nor denied by {needed} bookies ({window.problems()})",
+            "bring these bookies back and try again",
+        )
+
+    def _recovered(self, batch: EntryBatch) -> list[RecoveryEffect]:
+        assert self._write_back is not None
+        self._end = batch.last_entry_id
+        self._length = int(batch.cumulative_lengths()[-1])
+        self.recovered += len(batch)
+        return [*self._write_back.push(batch)]
+
+    def _end_found(self, window: Window) -> list[RecoveryEffect]:
+        effects = self._drop_window()
+        if self._length is not None:
+            self.phase = Phase.DRAIN
+            assert self._write_back is not None
+            return effects + self._after_write_back(self._write_back.finish())
+        self.phase = Phase.LENGTH
+        assert self.frozen is not None
+        replicas = quorum.write_set(self._end, self.frozen.ensemble_size, self.frozen.write_quorum_size)
+        self._window = Window(self._end, self._end)
+        return [*effects, *(self._ask(index, self._end, self._end) for index in replicas)]
+
+    def _decide_length(self, window: Window) -> list[RecoveryEffect]:
+        batch = window.take()
+        if batch is not None:
+            self._length = int(batch.cumulative_lengths()[-1])
+            return self._end_found(window)
+        if window.all_finished:
+            return self._abort(
+                f"entry {self._end}, which was confirmed, cannot be read ({window.problems()})",
+                "bring these bookies back and try again",
+            )
+        return []
+
+    def _drop_window(self) -> list[RecoveryEffect]:
+        window, self._window = self._window, None
+        if window is None:
+            return []
+        return [CancelRead(request) for request, answer in window.answers.items() if not answer.finished]
+
+    # --- write back and close ----------------------------------------------------------------------------------------
+
+    def _after_write_back(self, effects: list[WriteBackEffect]) -> list[RecoveryEffect]:
+        done: list[RecoveryEffect] = [*effects]
+        write_back = self._write_back
+        assert write_back is not None
+        if write_back.problem is not None:
+            return done + self._abort(write_back.problem, "bring these bookies back or start others, and try again")
+        if self.phase is Phase.READ and self._window is not None:
+            return done + self._decide(self._window)
+        if self.phase is Phase.DRAIN and write_back.finished:
+            missing = write_back.delivery.behind()
+            if missing:
+                done.append(MarkUnderreplicated(missing))
+            return done + self._write_close()
+        return done
+
+    def _write_close(self) -> list[RecoveryEffect]:
+        assert self._write_back is not None
+        assert self._length is not None
+        self.phase = Phase.CLOSE
+        self._metadata_retries = 0
+        self._intent = self._with_changes().closed_at(self._end, self._length)
+        return [WriteMetadata(self._intent, self._epoch)]
+
+    def _with_changes(self) -> LedgerMetadata:
+        """The frozen metadata with this recovery's ensemble changes, without fragments that got no entry."""
+        assert self._write_back is not None
+        assert self.frozen is not None
+        changed, kept = self._write_back.metadata, len(self.frozen.fragments)
+        used = tuple(f for i, f in enumerate(changed.fragments) if i < kept or f.first_entry_id <= self._end)
+        return replace(changed, fragments=used)
+
+    def _finish(self, metadata: Versioned[LedgerMetadata]) -> list[RecoveryEffect]:
+        effects = self._drop_work()
+        self.phase = Phase.DONE
+        return [*effects, FinishRecovery(metadata, self.recovered)]
+
+    def _drop_work(self) -> list[RecoveryEffect]:
+        effects = self._drop_window()
+        write_back, self._write_back, self._query = self._write_back, None, None
+        return effects if write_back is None else [*effects, *write_back.stop()]
+
+    def _abort(self, why: str, remedy: str) -> list[RecoveryEffect]:
+        """Leave the ledger IN_RECOVERY; nothing of it was exposed, and the next attempt may succeed (MUST 9)."""
+        return self._fail(
+            RecoveryInconclusiveError(
+                f"recovery of ledger {self.digester.ledger_id} could not finish: {why}",
+                remedy=remedy,
+                outcome=Outcome.NOT_APPLIED,
+            )
+        )
+
+    def _fail(self, error: BookKeeperError) -> list[RecoveryEffect]:
+        effects = self._drop_work()
+        self.phase = Phase.DONE
+        return [*effects, Fail(error)]
