@@ -7,8 +7,9 @@ views. pyarrow is imported only by the three Arrow methods, so that a bookie nee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -92,15 +93,12 @@ class EntryBatch:
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> EntryBatch:
         """An Arrow binary or string column as entries, without copying (``entries/arrow.py`` says what is refused)."""
-        from bk_core.entries.arrow import batch_from_arrow
-
-        return batch_from_arrow(array)
+        batch: EntryBatch = _arrow().batch_from_arrow(array)
+        return batch
 
     def to_arrow(self) -> pa.Array:
         """The payloads as an Arrow ``binary`` array over the same memory."""
-        from bk_core.entries.arrow import batch_to_arrow
-
-        return batch_to_arrow(self)
+        return _arrow().batch_to_arrow(self)
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
         """Arrow PyCapsule interface: polars, duckdb and pyarrow take a batch as it is."""
@@ -180,13 +178,26 @@ class EntryBatch:
             end = begin + int(self.lengths[start:stop].sum())
         return self._part(slice(start, stop), self.lengths[start:stop], self.payload[begin:end], start, begin)
 
+    def split(self, bytes_max: int, *, bytes_per_entry: int = 0) -> Iterator[EntryBatch]:
+        """The same entries in as few parts as have at most ``bytes_max`` bytes each, ``bytes_per_entry`` of columns
+        counted; views. An entry that is over it alone is a part of its own."""
+        ends = self.offsets() + np.arange(self.count + 1, dtype=np.int64) * bytes_per_entry
+        start = 0
+        while start < self.count:
+            stop = int(np.searchsorted(ends, int(ends[start]) + bytes_max, side="right")) - 1
+            stop = max(stop, start + 1)
+            yield self.slice(start, stop)
+            start = stop
+
     def select(self, selector: Selector) -> EntryBatch:
         """The entries that a boolean mask or an array of positions names, in that order. Copies payload unless the
-        positions are one ascending run."""
+        positions are one ascending run. IndexError for a position outside."""
         mask = np.asarray(selector)
         at = np.flatnonzero(mask) if mask.dtype == np.bool_ else mask.astype(np.int64, copy=False)
         if at.size == 0:
             return self.slice(0, 0)
+        if int(at.min()) < 0 or int(at.max()) >= self.count:
+            raise IndexError(f"positions {int(at.min())} to {int(at.max())} of {self.count} entries")
         if int(at[-1]) - int(at[0]) == at.size - 1 and bool((np.diff(at) == 1).all()):
             return self.slice(int(at[0]), int(at[-1]) + 1)
         numbered = replace(
@@ -250,6 +261,11 @@ class EntryBatch:
         from bk_core.entries.join import merge_by_id
 
         return merge_by_id(batches)
+
+
+def _arrow() -> Any:
+    """By name, so that importing a batch, as a bookie does, does not mean depending on pyarrow."""
+    return import_module("bk_core.entries.arrow")
 
 
 def gather_payload(batch: EntryBatch, at: npt.NDArray[np.int64]) -> memoryview:

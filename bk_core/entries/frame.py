@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry batches to frames and back, and frames cut out of frames. docs/formats.md §1 is the definition.
+"""Entry batches to frames and back. docs/formats.md §1 is the definition.
 
-Layout and checks are in ``frame_layout.py``, records and tags in ``frame_record.py``; this file gives out their
-public names too, so that callers import one.
+Layout and checks are in ``frame_layout.py``, records and tags in ``frame_record.py``, frames cut out of frames in
+``frame_slice.py``; this file gives out their public names too, so that callers import one.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from bk_core.entries.apache import entry_lacs_of, split_entries
-from bk_core.entries.batch import I64, U8, Bytes, EntryBatch, byte_view, check_entry_sizes
+from bk_core.entries.apache import split_entries
+from bk_core.entries.batch import U8, Bytes, EntryBatch, byte_view, check_entry_sizes, gather_payload
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame_layout import (
     APACHE_BYTES,
@@ -33,6 +33,7 @@ from bk_core.entries.frame_layout import (
     assemble,
     check_frame,
     check_header,
+    column_bytes,
     columns_of,
     entry_ids_of,
     frame_extent,
@@ -49,6 +50,7 @@ from bk_core.entries.frame_record import (
     set_tag_inplace,
     with_session,
 )
+from bk_core.entries.frame_slice import slice_frame
 from bk_core.errors import IntegrityError, InvalidArgumentError
 from bk_core.model import DigestType
 from bk_core.wire.lane import FRAME_BYTES_MAX
@@ -111,11 +113,11 @@ def encode_frame(
         if digester.ledger_id != run.ledger_id:
             raise InvalidArgumentError("the digester is another ledger's", value=f"{digester.ledger_id}")
         digests, digest_type = digester.for_batch(run), digester.digest_type
-    flags, columns = 0, [_bytes(run.lengths, "<u4"), _bytes(digests, "u1")]
+    flags, columns = 0, [column_bytes(run.lengths, "<u4"), column_bytes(digests, "u1")]
     for flag, numbers in ((IDS, run.ids), (LACS, run.lacs), (LEDGER_LENGTHS, run.ledger_lengths)):
         if numbers is not None:
             flags |= flag
-            columns.append(_bytes(numbers, "<i8"))
+            columns.append(column_bytes(numbers, "<i8"))
     head = (1, flags, int(digest_type), run.ledger_id, run.first_entry_id, run.lac, run.length_before, run.count)
     return assemble(head, columns, run.payload, session)
 
@@ -139,18 +141,24 @@ def encode_striped(
     batch's entries are in a row from ``first_entry_id``. Errors as :func:`encode_frame`.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
-    if not 0 < write_quorum < ensemble_size or not 0 <= index < ensemble_size or run.ids is not None:
+    if not 0 < write_quorum < ensemble_size <= 0xFFFF or not 0 <= index < ensemble_size:
         raise InvalidArgumentError("no such stripe", value=f"E {ensemble_size}, Qw {write_quorum}, index {index}")
+    if run.ids is not None or run.ledger_lengths is not None or length_before < 0:
+        raise InvalidArgumentError("only entries in a row can be striped", value=f"ledger {ledger_id}")
+    if digests.shape[0] != run.count or digests.shape[1] not in _TYPE_OF_WIDTH:
+        raise InvalidArgumentError("digests of another batch", value=f"{digests.shape} for {run.count} entries")
     stripe = Stripe(ensemble_size, write_quorum, index, run.count)
-    present = stripe.present(first_entry_id)
-    part = run.select(present)
-    if part.count == 0:
+    at = np.flatnonzero(stripe.present(first_entry_id)).astype(np.int64, copy=False)
+    if at.size == 0:
         return None
-    columns = [STRIPE_PREFIX.pack(ensemble_size, write_quorum, index, 0, run.count)]
-    columns += [_bytes(run.lengths, "<u4"), _bytes(digests[present], "u1")]
+    flags, columns = STRIPED, [STRIPE_PREFIX.pack(ensemble_size, write_quorum, index, 0, run.count)]
+    columns += [column_bytes(run.lengths, "<u4"), column_bytes(digests[at], "u1")]
+    if run.lacs is not None:
+        flags, lac = flags | LACS, int(run.lacs[at].max())
+        columns.append(column_bytes(run.lacs[at], "<i8"))
     digest_type = _TYPE_OF_WIDTH[digests.shape[1]]
-    head = (1, STRIPED, int(digest_type), ledger_id, first_entry_id, lac, length_before, part.count)
-    return assemble(head, columns, part.payload, session)
+    head = (1, flags, int(digest_type), ledger_id, first_entry_id, lac, length_before, int(at.size))
+    return assemble(head, columns, gather_payload(run, at), session)
 
 
 def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> bytearray:
@@ -165,10 +173,10 @@ def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> 
     ids = np.ascontiguousarray(numbers[:, 1], dtype="<i8")
     if bool((numbers[:, 0] != ledger_id).any()) or int(ids.min()) < 0:
         raise InvalidArgumentError("an Apache entry of another ledger, or with a negative id", value=f"{ledger_id}")
-    flags, columns = APACHE_BYTES, [_bytes(lengths, "<u4")]
+    flags, columns = APACHE_BYTES, [column_bytes(lengths, "<u4")]
     if bool((np.diff(ids) != 1).any()):
         flags |= IDS
-        columns.append(_bytes(ids, "<i8"))
+        columns.append(column_bytes(ids, "<i8"))
     head = (1, flags, DIGEST_NONE, ledger_id, int(ids.min()), max(-1, int(numbers[:, 2].max())), -1, len(entries))
     return assemble(head, columns, b"".join(entries), session)
 
@@ -197,62 +205,6 @@ def decode_frame(buf: Bytes, *, digester: Digester | None = None, verify_digests
             raise InvalidArgumentError("verifying digests needs a digester", value=f"ledger {header.ledger_id}")
         _check_digests(batch, digester)
     return batch
-
-
-def slice_frame(buf: Bytes, first: int, last: int) -> bytes | bytearray | memoryview | None:
-    """A frame of those entries whose ids are first to last (both inclusive), or None if there are none.
-
-    The frame itself if all are. Otherwise a new one: both CRCs made anew over the bytes as they lie here, digests
-    kept, so that each entry is verifiable by its digest and must be verified by the reader. Only header and columns
-    are checked first, except where the frame holds no digests to answer for the entries (DUMMY, APACHE_BYTES): there
-    the payload's CRC is too. IntegrityError when a check fails; the tag of a new frame is 0.
-    """
-    header = check_header(buf)
-    extent = frame_extent(buf, header)
-    if header.kind != FrameKind.ENTRIES or first > extent.last or last < extent.first or first > last:
-        return None
-    if first <= extent.first and extent.last <= last:
-        return buf
-    if header.digest_bytes == 0:
-        check_frame(buf)
-    columns = columns_of(header, buf)
-    ids = entry_ids_of(header, buf)
-    at = np.flatnonzero((ids >= first) & (ids <= last)).astype(np.int64, copy=False)
-    if at.size == 0:
-        return None
-    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
-    if columns.stripe is not None:
-        return _slice_striped(header, columns, columns.stripe, payload, (first, last), at)
-    part = _batch_of(header, columns, payload).select(at)
-    out = [_bytes(part.lengths, "<u4"), _bytes(columns.digests[at], "u1")]
-    out += [_bytes(numbers[at], "<i8") for numbers in columns[-3:] if numbers is not None]
-    lac, before = part.lac, part.length_before
-    if header.flags & APACHE_BYTES:
-        lac, before = max(-1, int(entry_lacs_of(part.payload, part.offsets()).max())), -1
-    head = (1, header.flags, header.digest_type, header.ledger_id, int(ids[at].min()), lac, before, part.count)
-    return assemble(head, out, part.payload, 0)
-
-
-def _slice_striped(
-    header: FrameHeader, columns: Columns, stripe: Stripe, payload: memoryview, wanted: tuple[int, int], at: I64
-) -> bytearray:
-    """The entries present are in order, so those wanted are one piece of the payload."""
-    low = max(0, wanted[0] - header.first_entry_id)
-    high = min(stripe.span, wanted[1] + 1 - header.first_entry_id)
-    begin = int(columns.lengths[: at[0]].sum())
-    end = begin + int(columns.lengths[at].sum())
-    out = [STRIPE_PREFIX.pack(*stripe[:3], 0, high - low), _bytes(columns.span_lengths[low:high], "<u4")]
-    out.append(_bytes(columns.digests[at], "u1"))
-    lac = header.lac
-    if columns.lacs is not None:
-        lac = int(columns.lacs[at].max())
-        out.append(_bytes(columns.lacs[at], "<i8"))
-    before = header.length_before
-    if before >= 0:
-        before += int(columns.span_lengths[:low].sum())
-    first_entry_id = header.first_entry_id + low
-    head = (1, header.flags, header.digest_type, header.ledger_id, first_entry_id, lac, before, int(at.size))
-    return assemble(head, out, payload[begin:end], 0)
 
 
 def _batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> EntryBatch:
@@ -304,10 +256,16 @@ def _numbered(
     """The batch with what the writer knows of it; the batch itself if nothing differs."""
     if batch.count == 0:
         raise InvalidArgumentError("a frame needs an entry", value="an empty batch")
+    check_entry_sizes(batch.lengths)
     given = (ledger_id, first_entry_id, lac, length_before)
+    listed_first = None if batch.ids is None else int(batch.ids.min())
+    listed_lac = None if batch.lacs is None else int(batch.lacs.max())
     own = (batch.ledger_id, batch.first_entry_id, batch.lac, batch.length_before)
     wanted = tuple(mine if theirs is None else theirs for theirs, mine in zip(given, own, strict=True))
-    check_entry_sizes(batch.lengths)
+    if listed_first not in (None, wanted[1]) or listed_lac not in (None, wanted[2]):
+        raise InvalidArgumentError("ids or LACs differ from those that the batch lists", value=f"{given}")
+    if min(wanted[0], wanted[1]) < 0 or wanted[2] < -1:
+        raise InvalidArgumentError("no ledger, entry id or LAC", value=f"{wanted[:3]}")
     if wanted == own:
         return batch
     return EntryBatch(
@@ -321,7 +279,3 @@ def _numbered(
         length_before=wanted[3],
         ledger_lengths=batch.ledger_lengths,
     )
-
-
-def _bytes(column: np.ndarray[tuple[int, ...], np.dtype[np.generic]], dtype: str) -> bytes:
-    return column.astype(dtype, copy=False).tobytes()

@@ -129,9 +129,18 @@ class Stripe(NamedTuple):
     span: int
 
     def present(self, first_entry_id: int) -> npt.NDArray[np.bool_]:
-        """Which ids of the span this frame holds."""
-        places = (self.index - first_entry_id - np.arange(self.span, dtype=np.int64)) % self.ensemble_size
-        return places < self.write_quorum
+        """Which ids of the span this frame holds: a pattern that repeats every E ids."""
+        period = min(self.ensemble_size, self.span)
+        pattern = (self.index - first_entry_id - np.arange(period)) % self.ensemble_size < self.write_quorum
+        return np.tile(pattern, -(-self.span // period))[: self.span]
+
+    def extent(self, first_entry_id: int) -> tuple[int, int]:
+        """First and last id present, of a span that holds one: write sets wrap at E, so at most E − Qw ids away."""
+        last = first_entry_id + self.span - 1
+        ahead = (self.index - first_entry_id) % self.ensemble_size
+        behind = (self.index - last) % self.ensemble_size
+        first_present = first_entry_id + max(0, ahead - self.write_quorum + 1)
+        return first_present, last - (self.ensemble_size - behind if behind >= self.write_quorum else 0)
 
 
 class Columns(NamedTuple):
@@ -194,8 +203,8 @@ def _check_entries_header(header: FrameHeader) -> None:
     if flags & APACHE_BYTES:
         if flags & ~IDS != APACHE_BYTES or header.digest_type != DIGEST_NONE or header.length_before != -1:
             refuse("fields that APACHE_BYTES excludes", header)
-    elif header.digest_type == DIGEST_NONE:
-        refuse("entries without a digest type", header)
+    elif header.digest_type == DIGEST_NONE or (header.length_before < 0 and not flags & LEDGER_LENGTHS):
+        refuse("entries without what their digest needs", header)
     if flags & STRIPED and flags & (IDS | LEDGER_LENGTHS):
         refuse("STRIPED with ids or ledger lengths", header)
     span = header.span
@@ -308,9 +317,8 @@ def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
     columns = columns_of(header, buf)
     last = first + count - 1
     dense = True
-    if columns.present is not None:
-        at = np.flatnonzero(columns.present)
-        first, last = first + int(at[0]), first + int(at[-1])
+    if columns.stripe is not None:
+        first, last = columns.stripe.extent(first)
         dense = last - first + 1 == count
     elif columns.ids is not None:
         first, last = int(columns.ids.min()), int(columns.ids.max())
@@ -327,6 +335,11 @@ def entry_ids_of(header: FrameHeader, buf: Bytes) -> I64:
     if columns.present is not None:
         return header.first_entry_id + np.flatnonzero(columns.present)
     return np.arange(header.first_entry_id, header.first_entry_id + header.count, dtype=np.int64)
+
+
+def column_bytes(column: npt.NDArray[np.generic], dtype: str) -> bytes:
+    """A column in its little-endian form."""
+    return column.astype(dtype, copy=False).tobytes()
 
 
 def assemble(

@@ -23,7 +23,7 @@ def concat(batches: Sequence[EntryBatch]) -> EntryBatch:
     lengths = np.concatenate([batch.lengths for batch in batches])
     payload = memoryview(b"".join([batch.payload for batch in batches]))
     first = batches[0]
-    if first.ledger_id < 0:  # not numbered yet: what the batches say of ids and lengths means nothing
+    if first.ledger_id < 0 and all(batch.ids is None for batch in batches):  # not numbered yet
         return EntryBatch(lengths=lengths, payload=payload, first_entry_id=first.first_entry_id)
     digests = None
     if all(batch.digests is not None for batch in batches):
