@@ -89,7 +89,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
 def _places(environ: Mapping[str, str]) -> Iterator[str]:
     if home := environ.get("JAVA_HOME"):
         yield os.path.join(home, "bin", "java")
-    yield shutil.which("java", path=environ.get("PATH")) or ""
+    yield shutil.which("java", path=environ.get("PATH", "")) or ""
     if os.access("/usr/libexec/java_home", os.X_OK):  # macOS keeps its own list
         finder = ["/usr/libexec/java_home", "-v", f"{MAJOR_MIN}+"]
         home = subprocess.run(finder, capture_output=True, text=True, timeout=20, check=False).stdout.strip()

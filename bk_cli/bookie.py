@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk bookie``: one storage server in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bk_cli import options
+
+DEFAULT_PORT = 3181
+
+
+@click.group()
+def bookie() -> None:
+    """A bookie: stores entries of many ledgers and acknowledges them once they are on disk."""
+
+
+@bookie.command("run")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Its data directory; made if missing.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port of the gRPC lane.")
+@click.option("--advertised-address", metavar="HOST", help="Host that clients connect to.  [default: this host's name]")
+@click.option("--listen-address", metavar="HOST", default="0.0.0.0", help="Local address to listen on.")
+@click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")
+@click.option("--allow-loopback", is_flag=True, help="Register an address that only this machine can reach.")
+@click.option("--lifeline-fd", type=int, hidden=True, help="End when this pipe closes (set by bk local).")
+@options.metadata_service_uri
+def run(
+    data: Path,
+    port: int,
+    advertised_address: str | None,
+    listen_address: str,
+    bookie_id: str | None,
+    allow_loopback: bool,
+    lifeline_fd: int | None,
+    uri: str,
+) -> int:
+    """Run a bookie until SIGTERM or Ctrl-C."""
+    from bookie_server.config import BookieConfig
+    from bookie_server.main import run as run_bookie
+
+    if lifeline_fd is not None:
+        from bk_cli import lifeline
+
+        lifeline.end_with(lifeline_fd)
+    config = BookieConfig(
+        data_dir=data,
+        metadata_service_uri=uri,
+        port=port,
+        bookie_id=bookie_id,
+        advertised_address=advertised_address,
+        listen_address=listen_address,
+        allow_loopback=allow_loopback,
+    )
+    return run_bookie(config)

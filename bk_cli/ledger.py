@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk ledger``: ledgers one by one. Reading never disturbs a writer unless ``--recover`` asks to take over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from bk_cli import options, output
+from bk_core.errors import InvalidArgumentError
+from bk_core.model import DigestType
+
+if TYPE_CHECKING:
+    from bk_core.entries.batch import EntryBatch
+    from bk_core.model import LedgerMetadata, Versioned
+
+APPEND_BYTES = 1 << 20  # how much of the input becomes one batch at most
+
+
+@click.group()
+def ledger() -> None:
+    """Ledgers: replicated, append-only, with one writer each."""
+
+
+@ledger.command("list")
+@options.metadata_service_uri
+@click.option("--ids", is_flag=True, help="Print only the ids: much faster where there are many.")
+@options.as_json
+def list_ledgers(uri: str, ids: bool, as_json: bool) -> None:
+    """All ledgers in ascending order."""
+    from bk_core.metadata import open_store
+
+    with closing(open_store(uri)) as store:
+        if ids:
+            for ledger_id in store.list_ledgers():
+                output.print_json({"ledgerId": ledger_id}) if as_json else output.print_line(str(ledger_id))
+            return
+        rows = []
+        with output.progress("reading ledgers") as advance:
+            for ledger_id in store.list_ledgers():
+                found = store.read_ledger(ledger_id)
+                advance(1)
+                if as_json:
+                    output.print_json(_as_object(ledger_id, found))
+                else:
+                    rows.append(_as_row(ledger_id, found.value))
+        if not as_json:
+            output.print_table(("ledger ", "state", "E/Qw/Qa", "entries ", "bytes ", "digest", "created"), rows)
+
+
+@ledger.command("show")
+@click.argument("ledger_id", type=int)
+@options.metadata_service_uri
+@options.as_json
+def show(ledger_id: int, uri: str, as_json: bool) -> None:
+    """The metadata of a ledger."""
+    from bk_core.metadata import open_store
+
+    with closing(open_store(uri)) as store:
+        found = store.read_ledger(ledger_id)
+    if as_json:
+        output.print_json(_as_object(ledger_id, found))
+        return
+    value = found.value
+    output.print_facts(
+        {
+            "ledger": ledger_id,
+            "state": value.state.name,
+            "entries": value.last_entry_id + 1 if value.is_closed else "not closed yet",
+            "length": output.in_words(value.length) if value.is_closed else "not closed yet",
+            "quorums": f"ensemble {value.ensemble_size}, write {value.write_quorum_size}, ack {value.ack_quorum_size}",
+            "digest": value.digest_type.name if value.digest_type else "-",
+            "created": output.moment(value.ctime_ms),
+            "version": found.version,
+            **{f"custom {name}": output.payload_text(data) for name, data in sorted(value.custom_metadata.items())},
+        }
+    )
+    output.print_line()
+    output.print_table(("from entry ", "bookies"), [(f.first_entry_id, ", ".join(f.ensemble)) for f in value.fragments])
+
+
+@ledger.command("read")
+@click.argument("ledger_id", type=int)
+@click.option("--from", "first", type=click.IntRange(min=0), default=0, help="First entry id.")
+@click.option("--to", "last", type=click.IntRange(min=0), help="Last entry id.  [default: the last readable]")
+@click.option("--recover", is_flag=True, help="Take over first: fence the writer, recover, close, read to the end.")
+@click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
+@options.digest_type(default=None)
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def read(
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    recover: bool,
+    raw: bool,
+    digest_type: str | None,
+    password: bytes,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Print entries; of an open ledger those up to its LAC, without disturbing the writer."""
+    from bk_core import blocking
+
+    with blocking.connect(uri) as bookkeeper:
+        reader = bookkeeper.open_ledger(ledger_id, recover=recover, password=password, digest_type=_digest(digest_type))
+        end = reader.last_add_confirmed
+        stop = end if last is None else last
+        if stop > end or first > end + 1:
+            wrong, value = ("--to", stop) if stop > end else ("--from", first)
+            raise InvalidArgumentError(
+                f"ledger {ledger_id} can be read to entry {end}",
+                value=f"{wrong} is {value}",
+                remedy="leave it out, or read later" if not recover else "leave it out",
+            )
+        for batch in reader.read(first, stop) if first <= stop else ():
+            _print_batch(batch, raw, as_json)
+
+
+@ledger.command("tail")
+@click.argument("ledger_id", type=int)
+@click.option("--from", "first", type=click.IntRange(min=0), help="First entry id.  [default: what comes next]")
+@click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
+@options.digest_type(default=None)
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def tail(
+    ledger_id: int, first: int | None, raw: bool, digest_type: str | None, password: bytes, uri: str, as_json: bool
+) -> None:
+    """Print entries as they are confirmed, until the ledger is closed or you press Ctrl-C."""
+    from bk_core import blocking
+
+    with blocking.connect(uri) as bookkeeper:
+        reader = bookkeeper.open_ledger(ledger_id, recover=False, password=password, digest_type=_digest(digest_type))
+        for batch in reader.tail(from_entry=reader.last_add_confirmed + 1 if first is None else first):
+            _print_batch(batch, raw, as_json)
+
+
+@ledger.command("append")
+@click.argument("source", type=click.File("rb"), default="-")
+@options.quorum
+@options.digest_type(default="CRC32C")
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def append(
+    source: BinaryIO,
+    ensemble_size: int,
+    write_quorum_size: int,
+    ack_quorum_size: int,
+    digest_type: str,
+    password: bytes,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Make a ledger of the lines of SOURCE (stdin by default), one entry a line, and close it.
+
+    A ledger has one writer and is never written again once closed; to go on, append to another one, or use a log.
+    """
+    from bk_core import blocking
+    from bk_core.entries.batch import EntryBatch
+
+    entries = size = 0
+    with (
+        blocking.connect(uri) as bookkeeper,
+        bookkeeper.create_ledger(
+            ensemble_size=ensemble_size,
+            write_quorum_size=write_quorum_size,
+            ack_quorum_size=ack_quorum_size,
+            digest_type=DigestType[digest_type.upper()],
+            password=password,
+        ) as writer,
+    ):
+        ledger_id = writer.ledger_id
+        output.print_note(f"writing ledger {ledger_id}")
+        with output.progress("appending") as advance:
+            for lines in _lines(source):
+                writer.wait_confirmed(writer.append_batch(EntryBatch.from_list(lines)))
+                entries, size = entries + len(lines), size + sum(map(len, lines))
+                advance(len(lines))
+    if as_json:
+        output.print_json({"ledgerId": ledger_id, "entries": entries, "bytes": size})
+    else:
+        output.print_line(f"ledger {ledger_id}: {entries:,} entries, {output.in_words(size)}, closed")
+
+
+@ledger.command("recover")
+@click.argument("ledger_id", type=int)
+@options.digest_type(default=None)
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def recover(ledger_id: int, digest_type: str | None, password: bytes, uri: str, as_json: bool) -> None:
+    """Take a ledger over: fence its writer, recover what it wrote, and close it."""
+    from bk_core import blocking
+
+    with blocking.connect(uri) as bookkeeper:
+        reader = bookkeeper.open_ledger(ledger_id, recover=True, password=password, digest_type=_digest(digest_type))
+        last = reader.last_add_confirmed
+    if as_json:
+        output.print_json({"ledgerId": ledger_id, "state": "CLOSED", "lastEntryId": last})
+    else:
+        output.print_line(f"ledger {ledger_id}: closed with {last + 1:,} entries")
+
+
+@ledger.command("delete")
+@click.argument("ledger_id", type=int)
+@click.option("--yes", is_flag=True, help="Do it; without it the command only says what would be deleted.")
+@click.option("--force", is_flag=True, help="Also when the ledger belongs to a named log, which then has a hole.")
+@options.metadata_service_uri
+@options.as_json
+def delete(ledger_id: int, yes: bool, force: bool, uri: str, as_json: bool) -> None:
+    """Delete a ledger for good."""
+    from bk_core.metadata import open_store
+
+    with closing(open_store(uri)) as store:
+        found = store.read_ledger(ledger_id)
+        if "bk.log.uuid" in found.value.custom_metadata and not force:
+            raise InvalidArgumentError(
+                f"ledger {ledger_id} was made for a named log",
+                value=f"log uuid {output.payload_text(found.value.custom_metadata['bk.log.uuid'])}",
+                remedy="deleting it may leave a hole in the log; if you are sure, add --force",
+            )
+        if not yes:
+            raise InvalidArgumentError(
+                f"this would delete ledger {ledger_id} for good",
+                value=f"{found.value.state.name}, {found.value.last_entry_id + 1:,} entries"
+                if found.value.is_closed
+                else f"{found.value.state.name}: a writer may be using it",
+                remedy="if that is what you want, add --yes",
+            )
+        store.delete_ledger(ledger_id, found.version)
+    output.print_json({"ledgerId": ledger_id, "deleted": True}) if as_json else output.print_line(
+        f"ledger {ledger_id}: deleted"
+    )
+
+
+def _digest(name: str | None) -> DigestType | None:
+    return DigestType[name.upper()] if name else None
+
+
+def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """Whole lines as they arrive, many at once where many are there."""
+    rest = b""
+    read_some = getattr(source, "read1", source.read)
+    while piece := read_some(APPEND_BYTES):
+        *lines, rest = (rest + piece).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _print_batch(batch: EntryBatch, raw: bool, as_json: bool) -> None:
+    entries = batch.to_list()
+    if raw:
+        click.get_binary_stream("stdout").write(b"".join(entry + b"\n" for entry in entries))
+        click.get_binary_stream("stdout").flush()
+        return
+    for entry_id, payload in zip(batch.entry_ids().tolist(), entries, strict=True):
+        if as_json:
+            output.print_json({"entryId": entry_id, **output.payload_json(payload)})
+        else:
+            output.print_line(f"{entry_id}\t{output.payload_text(payload)}")
+
+
+def _as_row(ledger_id: int, value: LedgerMetadata) -> tuple[object, ...]:
+    sizes = (f"{value.last_entry_id + 1:,}", output.in_words(value.length)) if value.is_closed else ("-", "-")
+    quorums = f"{value.ensemble_size}/{value.write_quorum_size}/{value.ack_quorum_size}"
+    digest = value.digest_type.name if value.digest_type else "-"
+    return (ledger_id, value.state.name, quorums, *sizes, digest, output.moment(value.ctime_ms))
+
+
+def _as_object(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
+    value = found.value
+    return {
+        "ledgerId": ledger_id,
+        "state": value.state.name,
+        "ensembleSize": value.ensemble_size,
+        "writeQuorumSize": value.write_quorum_size,
+        "ackQuorumSize": value.ack_quorum_size,
+        "digestType": value.digest_type.name if value.digest_type else None,
+        "lastEntryId": value.last_entry_id if value.is_closed else None,
+        "length": value.length if value.is_closed else None,
+        "ctimeMs": value.ctime_ms,
+        "fragments": [{"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)} for f in value.fragments],
+        "customMetadata": {name: output.payload_json(data) for name, data in sorted(value.custom_metadata.items())},
+        "version": found.version,
+    }

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``bk``: finds the sub-command, runs it, and turns errors into one line and an exit code.
+
+A sub-command's file is imported only when it is asked for, so that ``bk --version`` starts at once. Only this package
+reads the environment and configures logging.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import bk_core
+from bk_cli import exit_codes, output
+from bk_core.errors import BookKeeperError
+
+# name → where its click command is, and the line of help (so that --help imports nothing)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
+    "bookie": ("bk_cli.bookie:bookie", "Run a bookie."),
+    "ledger": ("bk_cli.ledger:ledger", "List, show, read, tail, append, recover and delete ledgers."),
+    "log": ("bk_cli.log:log", "List, show and read named logs."),
+    "doctor": ("bk_cli.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(bk_core.__version__, prog_name="bk")
+@click.option(
+    "-v", "--verbose", count=True, show_default=False, help="Log to stderr: -v for INFO, -vv for DEBUG and tracebacks."
+)
+def bk(verbose: int) -> None:
+    """Ledgers and named logs of a BookKeeper cluster: run one, look into it, read and write it.
+
+    Commands take the cluster from --metadata-service-uri or BK_METADATA_SERVICE_URI. With --json they print for
+    programs. The exit code tells what went wrong: 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 integrity.
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if verbose < 2:
+        logging.getLogger("kazoo").setLevel(logging.ERROR)  # it reports every lost connection; our errors say it once
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code. Errors are on stderr by then, one line each."""
+    try:
+        code = bk.main(args=None if arguments is None else list(arguments), prog_name="bk", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BookKeeperError as error:
+        output.print_error(error)
+        return exit_codes.exit_code_of(type(error))
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        # `bk … | head` closed our output: nothing more can be said there, not even at the exit of the interpreter
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.OTHER
+
+
+def main() -> None:
+    """The console script ``bk`` (and ``pyspark-bookkeeper``)."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share. Names are Spark's option names in kebab case (RULES K7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+DEFAULT_URI = "zk://localhost:2181/ledgers"
+URI_VARIABLE = "BK_METADATA_SERVICE_URI"
+PASSWORD_VARIABLE = "BK_LEDGER_PASSWORD"
+DIGEST_TYPES = ("CRC32C", "CRC32", "MAC", "DUMMY")
+
+
+def metadata_service_uri(command: Command) -> Command:
+    return click.option(
+        "--metadata-service-uri",
+        "uri",
+        metavar="URI",
+        envvar=URI_VARIABLE,
+        default=DEFAULT_URI,
+        help=f"Where the cluster's metadata is (or {URI_VARIABLE}).",
+    )(command)
+
+
+def as_json(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, for programs.")(command)
+
+
+def ledger_password(command: Command) -> Command:
+    return click.option(
+        "--ledger-password",
+        "--password",
+        "password",
+        metavar="TEXT",
+        envvar=PASSWORD_VARIABLE,
+        default="",
+        show_default=False,
+        help=f"Password of the ledger or log (better given as {PASSWORD_VARIABLE}: arguments are seen by all users).",
+        callback=lambda _ctx, _param, value: str(value).encode("utf-8"),
+    )(command)
+
+
+def digest_type(*, default: str | None) -> Callable[[Command], Command]:
+    shown = "" if default else " [default: the ledger's own]"
+    return click.option(
+        "--digest-type",
+        type=click.Choice(DIGEST_TYPES, case_sensitive=False),
+        default=default,
+        help=f"Digest of the entries.{shown}",
+    )
+
+
+def quorum(command: Command) -> Command:
+    """``--ensemble-size``, ``--write-quorum-size``, ``--ack-quorum-size``: 3/3/2 by default (RULES E2)."""
+    for name, size, text in (
+        ("--ack-quorum-size", 2, "Copies on disk before an entry counts as written."),
+        ("--write-quorum-size", 3, "Copies of each entry."),
+        ("--ensemble-size", 3, "Bookies that a ledger is spread over."),
+    ):
+        command = click.option(name, type=click.IntRange(min=1), default=size, help=text)(command)
+    return command

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How commands print: tables for people, JSON lines for programs, progress and errors on stderr."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bk_core.errors import BookKeeperError
+
+PIPED_COLUMNS = 1000  # a pipe has no width: nothing may be cut there
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """One object, one line, at once."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_line(text: str = "") -> None:
+    click.echo(text)
+
+
+def print_note(text: str) -> None:
+    """Something to know beside the result; on stderr, so that the result can be piped."""
+    click.echo(text, err=True)
+
+
+def print_error(error: BookKeeperError) -> None:
+    """The one line of RULES E1; with ``bk -vv`` the traceback before it."""
+    if logging.getLogger().isEnabledFor(logging.DEBUG):
+        logging.getLogger(__name__).debug("the command failed", exc_info=error)
+    click.echo(" ".join(str(error).split()), err=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table without lines; columns whose name ends in a space are right-aligned."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    for name in columns:
+        table.add_column(name.strip(), justify="right" if name.endswith(" ") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    _console().print(table, markup=False)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Names and values below each other."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_COLUMNS)
+
+
+def in_words(size_bytes: float) -> str:
+    """``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def moment(time_ms: int | None) -> str:
+    """Milliseconds since 1970 as local time, seconds exact; ``-`` for none."""
+    if time_ms is None or time_ms < 0:
+        return "-"
+    return datetime.datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def payload_json(payload: bytes) -> dict[str, str]:
+    """``{"text": …}`` where the bytes are UTF-8, else ``{"base64": …}``: nothing is lost either way."""
+    try:
+        return {"text": payload.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(payload).decode("ascii")}
+
+
+def payload_text(payload: bytes) -> str:
+    """One line for a person: UTF-8 where it is, everything unprintable escaped."""
+    text = payload.decode("utf-8", errors="backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+class Advance(Protocol):
+    """Reports that so much more is done."""
+
+    def __call__(self, done: float, /) -> None: ...
+
+
+@contextmanager
+def progress(what: str, total: float | None = None) -> Iterator[Advance]:
+    """Progress of long work on stderr, drawn only on a terminal."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"))
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, transient=True
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)
