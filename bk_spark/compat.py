@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between pyspark 4.0 and 4.3, in one place (facts: spark.md §1.2).
+
+Admission control (``latestOffset(start, limit)``) and ``Trigger.AvailableNow`` with limits exist from 4.2 on. Before,
+``latestOffset()`` is called without arguments and AvailableNow makes one batch of everything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_ADMISSION_CONTROL = True
+
+    class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        """Base of stream readers where triggers can be limited."""
+
+except ImportError:  # pyspark 4.0, 4.1
+    HAS_ADMISSION_CONTROL = False
+    ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None
+
+    class StreamReaderBase(DataSourceStreamReader):  # type: ignore[no-redef]
+        """Base of stream readers where a trigger takes everything."""
+
+
+def default_read_limit(entries_max: int | None, bytes_max: int | None) -> Any:
+    """The one limit Spark carries; the reader applies both of its own whenever it is not "everything"."""
+    if entries_max is not None:
+        return ReadMaxRows(entries_max)
+    return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
+
+
+def is_unlimited(limit: Any) -> bool:
+    """Whether Spark asks for everything: ``Trigger.Once``, or a pyspark without limits."""
+    return limit is None or ReadAllAvailable is None or isinstance(limit, ReadAllAvailable)
+
+
+def columns_of(schema: Any) -> list[tuple[str, str, bool]]:
+    """(name, Spark type, nullable) of each field of a StructType."""
+    return [(field.name, field.dataType.simpleString(), bool(field.nullable)) for field in schema.fields]

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of options: the only list of their names, kinds, defaults and meanings. Pure data.
+
+docs/spark.md's table is generated from it (:func:`options_table`) and a test compares them. To add an option: one row
+here and one field of :class:`bk_spark.options.BkOptions` of the same name in snake_case.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class Use(enum.Enum):
+    """What Spark wants the options for."""
+
+    READ = "batch read"
+    STREAM = "stream"
+    WRITE = "batch write"
+
+
+class Kind(enum.Enum):
+    """How an option's text is read."""
+
+    TEXT = "text"
+    SECRET = "secret text"
+    COUNT = "count"
+    BYTES = "bytes"
+    BOOLEAN = "true or false"
+    CHOICE = "choice"
+    OFFSETS = "offsets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionDefinition:
+    """One row of the table. ``choices`` are those built, ``planned`` those that answer BK_NOT_BUILT."""
+
+    name: str
+    kind: Kind
+    uses: tuple[Use, ...]
+    doc: str
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
+
+
+_ALL = (Use.READ, Use.STREAM, Use.WRITE)
+_READS = (Use.READ, Use.STREAM)
+
+OPTIONS: tuple[OptionDefinition, ...] = (
+    OptionDefinition(
+        name="metadataServiceUri",
+        kind=Kind.TEXT,
+        uses=_ALL,
+        doc="Required. Where the cluster's metadata is, for instance `zk://localhost:2181/ledgers`.",
+    ),
+    OptionDefinition(name="ledgerId", kind=Kind.TEXT, uses=_READS, doc="The ledger to read. Path form: `ledger:17`."),
+    OptionDefinition(name="log", kind=Kind.TEXT, uses=_ALL, doc="The named log to read or write. Path form: the name."),
+    OptionDefinition(
+        name="ledgerPassword",
+        kind=Kind.SECRET,
+        uses=_ALL,
+        default="",
+        doc="Password of the ledger or log, UTF-8. Spark redacts it in its logs and UI.",
+    ),
+    OptionDefinition(
+        name="digestType",
+        kind=Kind.CHOICE,
+        uses=_ALL,
+        choices=("CRC32C", "CRC32", "MAC", "DUMMY"),
+        doc="Digest of entries. Reads: compared with the ledger's, an error if it differs. Writes: that of a log which "
+        "the write creates (then `CRC32C` if not given).",
+    ),
+    OptionDefinition(
+        name="readMode",
+        kind=Kind.CHOICE,
+        uses=(Use.READ,),
+        default="lac",
+        choices=("lac", "fence"),
+        planned=("closedOnly",),
+        doc="`lac` reads to the last add confirmed and never disturbs a writer. `fence` recovers and closes the ledger "
+        "first, which ends its writer; needs `ledgerId`, batch only.",
+    ),
+    OptionDefinition(
+        name="startingOffsets",
+        kind=Kind.OFFSETS,
+        uses=_READS,
+        doc='Where to begin, inclusive: `earliest`, `latest` (streams only), `{"events":1000234}` or `{"17":23}`. '
+        "Default: `earliest` for a batch, `latest` for a stream. A stream that has a checkpoint goes on from there.",
+    ),
+    OptionDefinition(
+        name="endingOffsets",
+        kind=Kind.OFFSETS,
+        uses=(Use.READ,),
+        default="latest",
+        doc="Where to end, exclusive: `latest` or JSON as above.",
+    ),
+    OptionDefinition(
+        name="startingEntryId",
+        kind=Kind.COUNT,
+        uses=_READS,
+        doc="Short for `startingOffsets` with `ledgerId`: the first entry to read.",
+    ),
+    OptionDefinition(
+        name="endingEntryId",
+        kind=Kind.COUNT,
+        uses=(Use.READ,),
+        doc="Short for `endingOffsets` with `ledgerId`: the first entry not to read.",
+    ),
+    OptionDefinition(
+        name="maxBytesPerPartition",
+        kind=Kind.BYTES,
+        uses=_READS,
+        default="128m",
+        doc="A Spark partition holds about this many payload bytes: larger ledgers are split, small ones share one.",
+    ),
+    OptionDefinition(
+        name="maxEntriesPerPartition",
+        kind=Kind.COUNT,
+        uses=_READS,
+        aliases=("maxRecordsPerPartition",),
+        doc="Upper bound of entries in a Spark partition.",
+    ),
+    OptionDefinition(
+        name="minPartitions",
+        kind=Kind.COUNT,
+        uses=_READS,
+        doc="Split further to make at least about this many partitions.",
+    ),
+    OptionDefinition(
+        name="maxEntriesPerTrigger",
+        kind=Kind.COUNT,
+        uses=(Use.STREAM,),
+        aliases=("maxOffsetsPerTrigger",),
+        doc="Upper bound of entries in a micro-batch (Spark 4.2 and later).",
+    ),
+    OptionDefinition(
+        name="maxBytesPerTrigger",
+        kind=Kind.BYTES,
+        uses=(Use.STREAM,),
+        default="1g",
+        doc="Upper bound of payload bytes in a micro-batch, estimated from the average entry; at least one entry "
+        "(Spark 4.2 and later).",
+    ),
+    OptionDefinition(
+        name="failOnDataLoss",
+        kind=Kind.BOOLEAN,
+        uses=_READS,
+        default="true",
+        doc="`false`: go on from the earliest offset left when wanted ones were trimmed or the ledger was deleted.",
+    ),
+    OptionDefinition(
+        name="ensembleSize", kind=Kind.COUNT, uses=(Use.WRITE,), default="3", doc="Bookies of each new ledger."
+    ),
+    OptionDefinition(
+        name="writeQuorumSize", kind=Kind.COUNT, uses=(Use.WRITE,), default="3", doc="Bookies that store each entry."
+    ),
+    OptionDefinition(
+        name="ackQuorumSize",
+        kind=Kind.COUNT,
+        uses=(Use.WRITE,),
+        default="2",
+        doc="Bookies that must have an entry on disk before it counts as written.",
+    ),
+    OptionDefinition(
+        name="codec",
+        kind=Kind.CHOICE,
+        uses=_ALL,
+        default="raw",
+        choices=("raw",),
+        planned=("arrow", "json", "envelope"),
+        doc="`raw`: one row is one entry, its bytes are column `value`.",
+    ),
+    OptionDefinition(
+        name="nullValues",
+        kind=Kind.CHOICE,
+        uses=(Use.WRITE,),
+        default="fail",
+        choices=("fail",),
+        planned=("skip", "empty"),
+        doc="What a null `value` does: `fail` ends the job before anything is published.",
+    ),
+)
+
+PLANNED_OPTIONS: Mapping[str, str] = {
+    "ledgerIds": "load the ledgers one by one and union them",
+    "logs": "load the logs one by one and union them",
+    "logPattern": "load the logs one by one and union them",
+    "startingTimestamp": "use startingOffsets",
+    "txnAppId": "leave it out: each job is published once",
+    "txnVersion": "leave it out: each job is published once",
+    "includeMetadata": "leave it out",
+    "ignoreMetadataColumns": "select the column value before writing",
+    "mergeSchema": "leave it out",
+    "minEntriesPerTrigger": "use a longer trigger",
+    "maxTriggerDelay": "use a longer trigger",
+}
+"""Options the documentation of the connector plans: they answer BK_NOT_BUILT with what to do until then."""
+
+STREAM_REFUSES: Mapping[str, str] = {
+    "endingOffsets": "a stream has no end; use a batch read, or trigger(availableNow=True)",
+    "endingEntryId": "a stream has no end; use a batch read, or trigger(availableNow=True)",
+}
+"""Options that would change what a stream means: an error, never ignored."""
+
+CLIENT_PREFIX = "bookkeeper."
+PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
+    "metadataserviceuri": "metadataServiceUri",
+    "password": "ledgerPassword",
+    "ledgerpassword": "ledgerPassword",
+    "digesttype": "digestType",
+    "ensemblesize": "ensembleSize",
+    "writequorumsize": "writeQuorumSize",
+    "ackquorumsize": "ackQuorumSize",
+}
+
+# Keys that Spark itself adds for tables, views and streams (facts: spark.md §2.2, §2.4). They mean nothing here.
+SPARKS_OWN = frozenset(
+    {"path", "paths", "provider", "owner", "location", "external", "checkpointlocation", "queryname"}
+)
+SPARKS_OWN_PREFIX = "option."
+
+
+def options_table() -> str:
+    """The Markdown table of docs/spark.md."""
+    rows = ["| option | for | default | meaning |", "|---|---|---|---|"]
+    for d in OPTIONS:
+        name = f"`{d.name}`" + "".join(f" (also `{alias}`)" for alias in d.aliases)
+        uses = "all" if d.uses == _ALL else ", ".join(use.value for use in d.uses)
+        default = f"`{d.default}`" if d.default else "–"
+        rows.append(f"| {name} | {uses} | {default} | {d.doc} |")
+    return "\n".join(rows) + "\n"

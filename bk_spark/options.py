@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns Spark's option strings into :class:`BkOptions`, by the table of :mod:`bk_spark.option_table` (RULES K7). Pure.
+
+Spark hands keys over in lower case; ``writeQuorumSize``, ``write_quorum_size`` and ``write-quorum-size`` are the same.
+Options of another use (write options on a read) are checked and ignored, because a temporary view hands its options to
+reads and writes alike; the few that would change what a read means are refused (``STREAM_REFUSES``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError
+from bk_spark.errors import bad_value, not_built, unknown_option
+from bk_spark.offsets import EARLIEST, LATEST, parse_bound
+from bk_spark.option_table import (
+    CLIENT_PREFIX,
+    OPTIONS,
+    PLANNED_OPTIONS,
+    PROTECTED_CLIENT_KEYS,
+    SPARKS_OWN,
+    SPARKS_OWN_PREFIX,
+    STREAM_REFUSES,
+    Kind,
+    OptionDefinition,
+    Use,
+)
+from bk_spark.selection import LedgerSelection, LogSelection, Selection, select
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BkOptions:
+    """The options of one load or save, checked. Field names are the table's in snake_case; sizes are numbers.
+
+    ``starting_offset`` and ``ending_offset`` are the next entry id or log offset, or EARLIEST or LATEST.
+    ``client_settings`` are the ``bookkeeper.*`` pairs, sorted; :func:`bk_spark.clients.client_config` reads them.
+    """
+
+    metadata_service_uri: str
+    selection: Selection
+    starting_offset: int
+    ending_offset: int
+    read_mode: str
+    digest_type: str | None
+    max_bytes_per_partition: int
+    max_entries_per_partition: int | None
+    min_partitions: int | None
+    max_entries_per_trigger: int | None
+    max_bytes_per_trigger: int
+    fail_on_data_loss: bool
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    codec: str
+    null_values: str
+    ledger_password: bytes = field(repr=False)
+    client_settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def log(self) -> str:
+        """The log's name. Raises InvalidArgumentError when a ledger is selected: only logs can be written."""
+        if isinstance(self.selection, LogSelection):
+            return self.selection.name
+        raise InvalidArgumentError(
+            "Spark writes to a named log, because a job makes several ledgers",
+            value=str(self.selection),
+            remedy='name a log: .save("events") or .option("log", "events")',
+        )
+
+
+def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
+    """Check every option and make a :class:`BkOptions`, without I/O. ``use`` None: Spark has not said yet what for.
+
+    Raises InvalidArgumentError for an unknown, malformed, missing or conflicting option, NotBuiltError for planned.
+    """
+    texts, client = _sort_out(given, use)
+    values = {d.name: _read(d, texts.get(d.name, d.default)) for d in OPTIONS}
+    if not values["metadataServiceUri"]:
+        raise InvalidArgumentError(
+            "option metadataServiceUri is missing", remedy='.option("metadataServiceUri", "zk://host:2181/ledgers")'
+        )
+    by_key = {normalise(key): value for key, value in given.items()}
+    selection = select(texts.get("ledgerId"), texts.get("log"), by_key.get("path"), by_key.get("paths"))
+    _check_quorums(values)
+    _check_read_mode(values["readMode"], selection, use)
+    return BkOptions(
+        metadata_service_uri=values["metadataServiceUri"],
+        selection=selection,
+        starting_offset=_starting(texts, selection, use),
+        ending_offset=_ending(texts, selection),
+        read_mode=values["readMode"],
+        digest_type=values["digestType"],
+        max_bytes_per_partition=values["maxBytesPerPartition"],
+        max_entries_per_partition=values["maxEntriesPerPartition"],
+        min_partitions=values["minPartitions"],
+        max_entries_per_trigger=values["maxEntriesPerTrigger"],
+        max_bytes_per_trigger=values["maxBytesPerTrigger"],
+        fail_on_data_loss=values["failOnDataLoss"],
+        ensemble_size=values["ensembleSize"],
+        write_quorum_size=values["writeQuorumSize"],
+        ack_quorum_size=values["ackQuorumSize"],
+        codec=values["codec"],
+        null_values=values["nullValues"],
+        ledger_password=values["ledgerPassword"].encode(),
+        client_settings=client,
+    )
+
+
+def normalise(name: str) -> str:
+    """``writeQuorumSize``, ``write_quorum_size`` and ``--write-quorum-size`` as one key."""
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """``128m``, ``1 GiB``, ``1048576``: powers of 1024, at least 1."""
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if size < 1:
+        raise bad_value(option, text, "a size such as 128m, 1g or 1048576")
+    return size
+
+
+def parse_count(option: str, text: str, minimum: int) -> int:
+    """A decimal number of at least ``minimum``."""
+    if not text.strip().isascii() or not text.strip().isdigit() or int(text) < minimum:
+        raise bad_value(option, text, f"a number of at least {minimum}")
+    return int(text)
+
+
+def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """Texts by the table's names, and the client's pairs."""
+    names = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)}
+    planned = {normalise(name): name for name in PLANNED_OPTIONS}
+    texts: dict[str, str] = {}
+    client: list[tuple[str, str]] = []
+    for key, text in given.items():
+        folded = normalise(key)
+        if folded.startswith(CLIENT_PREFIX):
+            client.append((_client_key(key), text))
+        elif folded in names:
+            name = names[folded]
+            if texts.get(name, text) != text:
+                raise InvalidArgumentError("an option is given twice", value=f"{name}={texts[name]!r} and {text!r}")
+            texts[name] = text
+        elif folded in planned:
+            name = planned[folded]
+            raise not_built(f"option {name}", f"{name}={text!r}", PLANNED_OPTIONS[name])
+        elif folded not in SPARKS_OWN and not folded.startswith(SPARKS_OWN_PREFIX):
+            raise unknown_option(key, [n for d in OPTIONS for n in (d.name, *d.aliases)])
+    for name in STREAM_REFUSES.keys() & texts.keys() if use is Use.STREAM else ():
+        raise InvalidArgumentError(
+            f"option {name} is not for a stream", value=f"{name}={texts[name]!r}", remedy=STREAM_REFUSES[name]
+        )
+    return texts, tuple(sorted(client))
+
+
+def _client_key(key: str) -> str:
+    folded = normalise(key).removeprefix(CLIENT_PREFIX)
+    if folded in PROTECTED_CLIENT_KEYS:
+        option = PROTECTED_CLIENT_KEYS[folded]
+        raise InvalidArgumentError(f"{key} is set by the data source", value=key, remedy=f"use option {option}")
+    return folded
+
+
+def _read(definition: OptionDefinition, text: str | None) -> Any:
+    if text is None:
+        return None
+    return _READERS[definition.kind](definition, text)
+
+
+def _read_boolean(definition: OptionDefinition, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise bad_value(definition.name, text, "true or false")
+    return text.strip().lower() == "true"
+
+
+def _read_choice(definition: OptionDefinition, text: str) -> str:
+    wanted = text.strip().lower()
+    for choice in definition.choices:
+        if choice.lower() == wanted:
+            return choice
+    built = " or ".join(definition.choices)
+    if wanted in {choice.lower() for choice in definition.planned}:
+        raise not_built(f"{definition.name}={text}", f"{definition.name}={text!r}", f"use {built}")
+    raise bad_value(definition.name, text, built)
+
+
+def _read_count(definition: OptionDefinition, text: str) -> int:
+    return parse_count(definition.name, text, 0 if definition.name.endswith("EntryId") else 1)
+
+
+_READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
+    Kind.TEXT: lambda _, text: text,
+    Kind.SECRET: lambda _, text: text,
+    Kind.OFFSETS: lambda _, text: text,
+    Kind.COUNT: _read_count,
+    Kind.BYTES: lambda d, text: parse_bytes(d.name, text),
+    Kind.BOOLEAN: _read_boolean,
+    Kind.CHOICE: _read_choice,
+}
+
+
+def _check_quorums(values: Mapping[str, Any]) -> None:
+    e, qw, qa = values["ensembleSize"], values["writeQuorumSize"], values["ackQuorumSize"]
+    if not e >= qw >= qa:
+        raise InvalidArgumentError(
+            "quorums do not fit each other",
+            value=f"ensembleSize={e}, writeQuorumSize={qw}, ackQuorumSize={qa}",
+            remedy="choose ensembleSize ≥ writeQuorumSize ≥ ackQuorumSize",
+        )
+
+
+def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
+    """RULES K2: fencing ends a writer, so it must be asked for by ledger id, in a batch."""
+    if mode != "fence" or use is Use.WRITE:
+        return
+    if use is Use.STREAM:
+        raise InvalidArgumentError(
+            "readMode=fence is not for a stream",
+            value=str(selection),
+            remedy="leave it out: a stream follows the writer",
+        )
+    if not isinstance(selection, LedgerSelection):
+        raise InvalidArgumentError(
+            "readMode=fence needs ledgerId",
+            value=str(selection),
+            remedy="name the ledger to fence with option ledgerId",
+        )
+
+
+def _starting(texts: Mapping[str, str], selection: Selection, use: Use | None) -> int:
+    bound = _bound(texts, "startingOffsets", "startingEntryId", selection)
+    if bound is None:
+        return LATEST if use is Use.STREAM else EARLIEST
+    if bound == LATEST and use is Use.READ:
+        raise bad_value("startingOffsets", texts["startingOffsets"], "earliest or JSON: a batch from latest is empty")
+    return bound
+
+
+def _ending(texts: Mapping[str, str], selection: Selection) -> int:
+    bound = _bound(texts, "endingOffsets", "endingEntryId", selection)
+    if bound == EARLIEST:
+        raise bad_value("endingOffsets", texts["endingOffsets"], "latest or JSON: a batch to earliest is empty")
+    return LATEST if bound is None else bound
+
+
+def _bound(texts: Mapping[str, str], offsets: str, entry_id: str, selection: Selection) -> int | None:
+    if entry_id in texts:
+        if offsets in texts:
+            raise InvalidArgumentError(f"{offsets} and {entry_id} exclude each other", remedy=f"keep {offsets}")
+        if not isinstance(selection, LedgerSelection):
+            raise InvalidArgumentError(f"{entry_id} needs ledgerId", value=str(selection), remedy=f"use {offsets}")
+        return parse_count(entry_id, texts[entry_id], 0)
+    return parse_bound(offsets, texts[offsets], selection) if offsets in texts else None

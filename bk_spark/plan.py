@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much each Spark task and each micro-batch reads. Pure: numbers in, numbers out.
+
+Theory. A task costs about 30 ms however little it reads (facts: spark.md §4), so small ledgers share a task and large
+ones are split, by payload bytes. Bytes of a part of a ledger are its share of the ledger's bytes: entries of a ledger
+are assumed to be of like size. The partition count may differ when a batch is planned again; the rows may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId, LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRange:
+    """Entries ``first`` to ``last`` of a ledger, both inclusive. ``offset`` is the log offset of ``first``, or None for
+    a bare ledger. ``bytes`` are payload bytes, estimated."""
+
+    ledger_id: LedgerId
+    first: EntryId
+    last: EntryId
+    bytes: int
+    offset: int | None = None
+
+    @property
+    def entries(self) -> int:
+        return self.last - self.first + 1
+
+    def part(self, skip: int, entries: int) -> LedgerRange:
+        """``entries`` entries from the ``skip``-th on."""
+        return replace(
+            self,
+            first=self.first + skip,
+            last=self.first + skip + entries - 1,
+            bytes=self.bytes * entries // self.entries,
+            offset=None if self.offset is None else self.offset + skip,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlan:
+    """Everything one reading task needs, so that it asks no metadata store (RULES K3). Picklable.
+
+    ``ledgers`` holds the metadata of each ledger in ``ranges`` and ``bookies`` the endpoints of their ensembles.
+    ``version`` is the package's on the driver.
+    """
+
+    version: str
+    instance_id: str
+    log: str | None
+    ranges: tuple[LedgerRange, ...]
+    ledgers: Mapping[LedgerId, LedgerMetadata]
+    bookies: Mapping[BookieId, BookieServiceInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLimits:
+    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``."""
+
+    bytes_max: int
+    entries_max: int | None = None
+    partitions_min: int | None = None
+
+
+def pack(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> list[tuple[LedgerRange, ...]]:
+    """Ranges, in order, as the work of tasks: large ones split evenly, neighbours joined up to the limits.
+
+    Never splits an entry; ranges without entries vanish; the order of entries is kept within and across tasks.
+    """
+    ranges = [r for r in ranges if r.entries > 0]
+    bytes_max, entries_max = _effective(ranges, limits)
+    packed: list[list[LedgerRange]] = []
+    room_bytes = room_entries = -1
+    for piece in (p for r in ranges for p in _split(r, bytes_max, entries_max)):
+        if piece.bytes > room_bytes or piece.entries > room_entries:
+            packed.append([])
+            room_bytes, room_entries = bytes_max, entries_max
+        packed[-1].append(piece)
+        room_bytes -= piece.bytes
+        room_entries -= piece.entries
+    return [tuple(task) for task in packed]
+
+
+def _effective(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> tuple[int, int]:
+    """The limits in bytes and entries, lowered where ``minPartitions`` wants more tasks."""
+    total_bytes, total_entries = sum(r.bytes for r in ranges), sum(r.entries for r in ranges)
+    bytes_max, entries_max = limits.bytes_max, limits.entries_max or max(1, total_entries)
+    if limits.partitions_min:
+        bytes_max = min(bytes_max, max(1, -(-total_bytes // limits.partitions_min)))
+        entries_max = min(entries_max, max(1, -(-total_entries // limits.partitions_min)))
+    return bytes_max, entries_max
+
+
+def _split(whole: LedgerRange, bytes_max: int, entries_max: int) -> list[LedgerRange]:
+    """The range in equal parts, each within the limits unless a single entry is over them."""
+    parts = max(-(-whole.bytes // bytes_max), -(-whole.entries // entries_max), 1)
+    parts = min(parts, whole.entries)
+    cuts = [whole.entries * i // parts for i in range(parts + 1)]
+    return [whole.part(begin, end - begin) for begin, end in pairwise(cuts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of positions with like entries: positions ``begin`` to ``end`` − 1 hold ``bytes`` payload bytes."""
+
+    begin: int
+    end: int
+    bytes: int
+
+
+def admit(start: int, end: int, spans: Sequence[Span], entries_max: int | None, bytes_max: int | None) -> int:
+    """Where a micro-batch from ``start`` ends: at most ``end``, within both limits, yet at least one entry.
+
+    ``spans`` are in order; what they do not cover counts no bytes. Never below ``start``.
+    """
+    if end <= start:
+        return start
+    if entries_max is not None:
+        end = min(end, start + entries_max)
+    if bytes_max is not None:
+        end = min(end, max(start + 1, _end_by_bytes(start, end, spans, bytes_max)))
+    return end
+
+
+def _end_by_bytes(start: int, end: int, spans: Sequence[Span], bytes_max: int) -> int:
+    room = bytes_max
+    for span in spans:
+        begin, stop = max(span.begin, start), min(span.end, end)
+        if stop <= begin:
+            continue
+        cost = span.bytes * (stop - begin) // (span.end - span.begin)
+        if cost > room:
+            return begin + room * (span.end - span.begin) // span.bytes
+        room -= cost
+    return end

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets Spark find ``format("bookkeeper")`` by itself, and registers it where Spark cannot look.
+
+Spark's driver imports every top-level module named ``pyspark_*`` and takes its ``DefaultSource``. A module of that kind
+which fails to import disables all others, so this one imports nothing, and a failure means only that the name
+is missing here (RULES K6).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["DefaultSource", "register"]  # noqa: F822 - made on first use
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from bk_spark.source import BookKeeperDataSource
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        print(f'pyspark_bookkeeper: format("bookkeeper") is not available: {reason}', file=sys.stderr)
+        raise AttributeError(f"DefaultSource: {reason}") from None
+    globals()["DefaultSource"] = BookKeeperDataSource
+    return BookKeeperDataSource
+
+
+def register(spark: Any) -> None:
+    """Register the format in a session. Needed only where the package came with ``--py-files``, ``addPyFile`` or Spark
+    Connect's ``addArtifacts``. Raises what the import raises, for instance ImportError without pyspark 4."""
+    from bk_spark.source import BookKeeperDataSource
+
+    spark.dataSource.register(BookKeeperDataSource)

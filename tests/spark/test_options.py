@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options: names, values, conflicts, and what an error tells the user to type."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.errors import BookKeeperError, InvalidArgumentError, NotBuiltError
+from bk_spark.offsets import EARLIEST, LATEST
+from bk_spark.option_table import OPTIONS, PLANNED_OPTIONS, Use, options_table
+from bk_spark.options import BkOptions, parse_bytes, parse_options
+from bk_spark.selection import LedgerSelection, LogSelection
+
+URI = {"metadataserviceuri": "zk://localhost:2181/ledgers"}
+
+
+def parse(use: Use | None = Use.READ, **options: Any) -> BkOptions:
+    return parse_options({**URI, "path": "events", **options}, use)
+
+
+def refusal(use: Use | None = Use.READ, **options: Any) -> str:
+    with pytest.raises(BookKeeperError) as caught:
+        parse_options({**URI, **options}, use)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith("[BK_")
+    assert text.endswith("(not applied)")
+    return text
+
+
+def test_defaults_are_those_of_the_table() -> None:
+    options = parse()
+    assert options.selection == LogSelection("events")
+    assert (options.starting_offset, options.ending_offset) == (EARLIEST, LATEST)
+    assert (options.ensemble_size, options.write_quorum_size, options.ack_quorum_size) == (3, 3, 2)
+    assert options.max_bytes_per_partition == 128 << 20
+    assert options.max_bytes_per_trigger == 1 << 30
+    assert options.read_mode == "lac"
+    assert options.fail_on_data_loss
+    assert options.max_entries_per_partition is None
+
+
+@pytest.mark.rule("K7")
+def test_one_option_has_one_name_in_three_spellings() -> None:
+    for spelling in (
+        "writeQuorumSize",
+        "writequorumsize",
+        "write_quorum_size",
+        "write-quorum-size",
+        "--write-quorum-size",
+    ):
+        assert parse(**{spelling: "1", "ackQuorumSize": "1"}).write_quorum_size == 1
+
+
+@pytest.mark.rule("K7")
+def test_kafkas_names_are_understood() -> None:
+    assert parse(maxoffsetspertrigger="7").max_entries_per_trigger == 7
+    assert parse(maxrecordsperpartition="9").max_entries_per_partition == 9
+
+
+def test_every_row_of_the_table_is_a_field() -> None:
+    names = {re.sub(r"(?<!^)(?=[A-Z])", "_", d.name).lower() for d in OPTIONS}
+    shared = {"ledger_id", "log", "starting_entry_id", "ending_entry_id", "starting_offsets", "ending_offsets"}
+    extra = {"selection", "client_settings", "starting_offset", "ending_offset"}
+    assert names - shared == {f.name for f in fields(BkOptions)} - extra
+
+
+def test_the_documentation_has_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert options_table() in page, "paste what bk_spark.option_table.options_table() returns into docs/spark.md"
+
+
+def test_options_survive_pickling_and_hide_the_password() -> None:
+    options = parse(ledgerpassword="hush")
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert options.ledger_password == b"hush"
+    assert "hush" not in repr(options)
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    assert "did you mean ensembleSize?" in refusal(path="events", ensamblesize="3")
+    assert "docs/spark.md" in refusal(path="events", zzzzqq="3")
+
+
+def test_planned_options_say_that_they_are_not_built() -> None:
+    for name in PLANNED_OPTIONS:
+        assert "BK_NOT_BUILT" in refusal(path="events", **{name.lower(): "x"})
+    for option, value in (("codec", "arrow"), ("readMode", "closedOnly"), ("nullValues", "skip")):
+        with pytest.raises(NotBuiltError, match="use "):
+            parse(**{option: value})
+
+
+def test_metadata_service_uri_is_required() -> None:
+    with pytest.raises(InvalidArgumentError, match=r'\.option\("metadataServiceUri"'):
+        parse_options({"path": "events"}, Use.READ)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"path": "events"}, LogSelection("events")),
+        ({"log": "events"}, LogSelection("events")),
+        ({"path": "ledger:17"}, LedgerSelection(17)),
+        ({"ledgerid": "17"}, LedgerSelection(17)),
+        ({"paths": '["events"]'}, LogSelection("events")),
+        ({"ledgerid": str(2**63 - 1)}, LedgerSelection(2**63 - 1)),
+    ],
+)
+def test_selection(options: dict[str, str], expected: object) -> None:
+    assert parse_options({**URI, **options}, Use.READ).selection == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"path": "17"}, '.load("ledger:17")'),
+        ({"log": "17"}, '.load("ledger:17")'),
+        ({"path": "/data/events"}, "A-Z a-z 0-9"),
+        ({"path": ".hidden"}, "no dot in front"),
+        ({"path": "ledger:x"}, "for instance 17"),
+        ({"ledgerid": "-1"}, "for instance 17"),
+        ({"ledgerid": str(2**63)}, "for instance 17"),
+        ({}, '.load("events")'),
+        ({"path": "events", "ledgerid": "17"}, "keep exactly one"),
+        ({"log": "events", "ledgerid": "17"}, "keep exactly one"),
+        ({"paths": '["a","b"]'}, "union"),
+    ],
+)
+def test_a_bad_selection_says_what_to_write(options: dict[str, str], hint: str) -> None:
+    assert hint in refusal(**options)
+
+
+@pytest.mark.rule("K2")
+def test_fencing_needs_a_ledger_id_and_a_batch() -> None:
+    assert parse_options({**URI, "ledgerid": "17", "readmode": "fence"}, Use.READ).read_mode == "fence"
+    assert "needs ledgerId" in refusal(path="events", readmode="fence")
+    assert "not for a stream" in refusal(Use.STREAM, ledgerid="17", readmode="fence")
+
+
+def test_streams_refuse_what_would_change_their_meaning() -> None:
+    assert "availableNow" in refusal(Use.STREAM, path="events", endingoffsets='{"events":3}')
+    assert "availableNow" in refusal(Use.STREAM, ledgerid="1", endingentryid="3")
+    assert parse_options({**URI, "path": "events"}, Use.STREAM).starting_offset == LATEST
+
+
+def test_a_batch_from_latest_or_to_earliest_is_refused() -> None:
+    assert "startingOffsets" in refusal(path="events", startingoffsets="latest")
+    assert "endingOffsets" in refusal(path="events", endingoffsets="earliest")
+    assert parse(None, startingoffsets="latest").starting_offset == LATEST
+
+
+@pytest.mark.rule("N7")
+def test_users_write_the_short_form_of_positions() -> None:
+    options = parse(startingoffsets='{"events":10}', endingoffsets='{"events":20}')
+    assert (options.starting_offset, options.ending_offset) == (10, 20)
+    ledger = parse_options({**URI, "ledgerid": "17", "startingoffsets": '{"17":23}'}, Use.READ)
+    assert ledger.starting_offset == 23
+    for text in (
+        '{"other":1}',
+        '{"events":1,"b":2}',
+        '{"events":"1"}',
+        '{"events":true}',
+        '{"events":-3}',
+        "soon",
+        "[1]",
+    ):
+        assert '{"events":N}' in refusal(path="events", startingoffsets=text)
+    full = '{"cluster":"c","logs":{"events":{"epoch":0,"next":1,"uuid":"u"}},"v":1}'
+    assert '{"events":N}' in refusal(path="events", startingoffsets=full)
+
+
+def test_entry_ids_are_short_for_offsets_of_one_ledger() -> None:
+    options = parse_options({**URI, "ledgerid": "17", "startingentryid": "0", "endingentryid": "5"}, Use.READ)
+    assert (options.starting_offset, options.ending_offset) == (0, 5)
+    assert "needs ledgerId" in refusal(path="events", startingentryid="1")
+    assert "exclude each other" in refusal(ledgerid="17", startingentryid="1", startingoffsets="earliest")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("128m", 128 << 20), ("1g", 1 << 30), ("64 KiB", 64 << 10), ("7", 7), ("2MB", 2 << 20)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes("maxBytesPerPartition", text) == size
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxbytesperpartition": "0"},
+        {"maxbytesperpartition": "lots"},
+        {"minpartitions": "0"},
+        {"minpartitions": "1.5"},
+        {"failondataloss": "maybe"},
+        {"readmode": "peek"},
+        {"digesttype": "MD5"},
+        {"ensemblesize": "2"},
+        {"ackquorumsize": "4"},
+    ],
+)
+def test_a_bad_value_is_refused_whatever_the_use(options: dict[str, str]) -> None:
+    for use in (None, *Use):
+        refusal(use, path="events", **options)
+
+
+def test_options_of_another_use_are_ignored_because_views_share_them() -> None:
+    assert parse(Use.WRITE, startingoffsets='{"events":3}', minpartitions="4").log == "events"
+    assert parse(Use.READ, ensemblesize="5").ensemble_size == 5
+
+
+def test_writing_to_a_ledger_is_refused() -> None:
+    options = parse_options({**URI, "ledgerid": "17"}, Use.WRITE)
+    with pytest.raises(InvalidArgumentError, match=r'\.save\("events"\)'):
+        _ = options.log
+
+
+def test_client_settings_pass_through_and_protected_ones_do_not() -> None:
+    options = parse(**{"bookkeeper.addTimeoutMs": "5000", "BookKeeper.read_bytes_max": "1"})
+    assert options.client_settings == (("addtimeoutms", "5000"), ("readbytesmax", "1"))
+    assert "use option ledgerPassword" in refusal(path="events", **{"bookkeeper.password": "x"})
+    assert "use option ackQuorumSize" in refusal(path="events", **{"bookkeeper.ack_quorum_size": "x"})
+
+
+def test_keys_that_spark_adds_are_no_mistake() -> None:
+    parse(provider="bookkeeper", owner="root", **{"option.log": "events"})
+
+
+def test_the_same_option_twice_with_two_values_is_refused() -> None:
+    assert "given twice" in refusal(path="events", maxentriespertrigger="1", maxoffsetspertrigger="2")

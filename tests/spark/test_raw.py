@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec raw: columns in and out without copying, nulls and foreign columns refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import InvalidArgumentError
+from bk_spark.codecs import raw
+
+ALL = raw.shape_of([(n, k, True) for n, (k, _) in raw.COLUMNS.items()], has_log=True)
+
+
+def test_rows_carry_where_they_come_from() -> None:
+    batch = EntryBatch.from_list([b"a", b"", b"ccc"], first_entry_id=5)
+    rows = raw.rows_of(batch, batch.entry_ids(), ALL, ledger_id=17, log="events", offset_shift=100)
+    assert rows.to_pydict() == {
+        "value": [b"a", b"", b"ccc"],
+        "log": ["events"] * 3,
+        "ledger_id": [17] * 3,
+        "entry_id": [5, 6, 7],
+        "offset": [105, 106, 107],
+    }
+
+
+def test_values_are_views_of_what_was_received() -> None:
+    received = memoryview(bytes(1000))
+    batch = EntryBatch(lengths=np.full(10, 100, dtype=np.uint32), payload=received)
+    rows = raw.rows_of(batch, batch.entry_ids(), ALL, ledger_id=1, log=None, offset_shift=None)
+    begin = np.frombuffer(received, dtype=np.uint8).__array_interface__["data"][0]
+    assert rows.column(0).buffers()[2].address == begin
+
+
+def test_a_bare_ledger_has_no_log_and_no_offset() -> None:
+    batch = EntryBatch.from_list([b"a"])
+    rows = raw.rows_of(batch, batch.entry_ids(), ALL, ledger_id=17, log=None, offset_shift=None)
+    assert rows.column("log").to_pylist() == rows.column("offset").to_pylist() == [None]
+
+
+def test_a_schema_chooses_columns_their_order_and_nullability() -> None:
+    shape = raw.shape_of([("offset", "bigint", True), ("entry_id", "bigint", False)], has_log=True)
+    rows = raw.rows_of(None, np.arange(3), shape, ledger_id=1, log="events", offset_shift=7)
+    assert rows.schema == pa.schema([pa.field("offset", pa.int64()), pa.field("entry_id", pa.int64(), nullable=False)])
+    assert rows.to_pydict() == {"offset": [7, 8, 9], "entry_id": [0, 1, 2]}
+    assert not shape.reads_values
+
+
+@pytest.mark.parametrize(
+    ("columns", "has_log", "hint"),
+    [
+        ([("key", "binary", True)], True, r"choose from \.schema"),
+        ([("value", "string", True)], True, "CAST"),
+        ([("entry_id", "int", True)], True, "declare entry_id BIGINT"),
+        ([("offset", "bigint", False)], False, "declare offset nullable"),
+        ([], True, "columns must be given"),
+        ([("value", "binary", True), ("value", "binary", True)], True, "once each"),
+    ],
+)
+def test_a_schema_the_codec_cannot_give_is_refused(
+    columns: list[tuple[str, str, bool]], has_log: bool, hint: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=hint):
+        raw.shape_of(columns, has_log=has_log)
+
+
+@pytest.mark.parametrize(
+    ("columns", "paste"),
+    [
+        ([("value", "binary"), ("extra", "int")], 'df.select("value")'),
+        ([("payload", "binary")], 'df.selectExpr("`payload` AS value")'),
+        ([("id", "bigint")], 'df.selectExpr("CAST(`id` AS STRING) AS value")'),
+        ([("value", "bigint")], 'df.selectExpr("CAST(`value` AS STRING) AS value")'),
+        ([("data", "struct<a:int>")], 'df.selectExpr("to_json(`data`) AS value")'),
+        ([("a", "int"), ("b", "string")], 'df.selectExpr("to_json(struct(*)) AS value")'),
+        ([], "no columns"),
+    ],
+)
+def test_a_frame_without_exactly_one_value_column_gets_the_select_to_paste(
+    columns: list[tuple[str, str]], paste: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        raw.check_input(columns, "events")
+    assert paste in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
+def test_binary_and_string_columns_become_entries_without_copying(kind: pa.DataType) -> None:
+    column = pa.array(["ab", "", "cde"]).cast(kind)
+    batch = raw.entries_of(pa.record_batch([column], names=["value"]).slice(1))
+    assert batch.to_list() == [b"", b"cde"]
+    address = np.frombuffer(batch.payload, dtype=np.uint8).__array_interface__["data"][0]
+    assert address == column.buffers()[2].address + 2
+
+
+@pytest.mark.rule("K9")
+def test_a_null_value_fails_the_write() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"1 of 3 rows.*IS NOT NULL"):
+        raw.entries_of(pa.record_batch([pa.array([b"a", None, b"c"])], names=["value"]))
