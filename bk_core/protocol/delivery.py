@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delivery of frames to an ensemble: sessions, acks, re-sending, and the confirmed id. Pure.
 
-The part that the writer and recovery share. A *lane* is one ensemble index: one bookie, one session at a time. Acks are
-(session, n): the first n frames of this session are durable (RULES P1), so a lane needs one queue and one watermark,
-and the confirmed id is arithmetic on E integers (RULES P2). Nothing carries over between sessions: a lane that comes back
-re-attaches under a new number and re-sends from its watermark.
+The part that the writer and recovery share. A *lane* is one ensemble index: one bookie, one session at a time. Acks
+are (session, n): the first n frames of this session are durable (RULES P1), so a lane needs one queue and one
+watermark, and the confirmed id is arithmetic on E integers (RULES P2). Nothing carries over between sessions: a lane
+that comes back re-attaches under a new number and re-sends from its watermark.
 
 Invariants: ``packets`` holds, in order, every packet that some lane may still have to send; a lane's watermark never
 passes a frame that is not durable on its bookie; acks of earlier sessions are void.

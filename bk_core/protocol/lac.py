@@ -25,6 +25,20 @@ def one_entry(frame: Buffer, digester: Digester) -> EntryBatch:
     return batch
 
 
+def verified_lac(event: LacAnswered, digester: Digester) -> tuple[EntryId, dict[EntryId, int]]:
+    """The highest LAC that a bookie's evidence proves (−1: none), and the ledger length at the entries that came with
+    it. Raises IntegrityError if any part of the evidence fails its digest."""
+    lac, lengths = NO_ENTRY, dict[EntryId, int]()
+    if event.lac_body:
+        lac = parse_lac_body(event.lac_body, digester)
+    for frame in (event.last_entry_frame, event.lac_frame):
+        if len(frame):
+            entry = one_entry(frame, digester)
+            lac = max(lac, entry.lac)
+            lengths[int(entry.entry_ids()[0])] = int(entry.cumulative_lengths()[0])
+    return lac, lengths
+
+
 class LacQuery:
     """Answers of one ensemble to a fence or a LAC read.
 
@@ -70,13 +84,6 @@ class LacQuery:
             self.problems[event.index] = event.message or event.reason.name
 
     def _verified(self, event: LacAnswered) -> EntryId:
-        lac = NO_ENTRY
-        if event.lac_body:
-            lac = max(lac, parse_lac_body(event.lac_body, self.digester))
-        for frame in (event.last_entry_frame, event.lac_frame):
-            if len(frame):
-                entry = one_entry(frame, self.digester)
-                lac = max(lac, entry.lac)
-                if entry.ledger_lengths is not None or entry.length_before >= 0:
-                    self.lengths[entry.first_entry_id] = int(entry.cumulative_lengths()[0])
+        lac, lengths = verified_lac(event, self.digester)
+        self.lengths.update(lengths)
         return lac

@@ -2,8 +2,9 @@
 """The writer of one ledger as a pure machine: striping, acks, confirmed id, LAC, ensemble change, close.
 
 Sources: protocol document "Writing to ledgers", "Closing a ledger as a writer"; TLA actions
-ClientSendsAddEntryRequests, ClientReceivesAddConfirmedResponse, ClientReceivesAddFencedResponse, ClientChangesEnsemble, ClientResendsPendingAddOp,
-ClientClosesLedgerSuccess / Fail; RULES P1, P2, P3, P8, P9; facts: reliability.md §1.8.
+ClientSendsAddEntryRequests, ClientReceivesAddConfirmedResponse, ClientReceivesAddFencedResponse,
+ClientChangesEnsemble, ClientResendsPendingAddOp, ClientClosesLedgerSuccess / Fail; RULES P1, P2, P3, P8, P9; facts:
+reliability.md §1.8.
 
 Life: OPEN → CLOSING → CLOSED, or FAILED from anywhere. While an ensemble change is under way the LAC stands still
 (MUST 6): its first entry id was computed from it. A fenced writer withdraws: nothing is sent or resolved later, and

@@ -11,8 +11,23 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bk_core.errors import Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, Reason
+
+
+class RefusedError(TransportError):
+    """A bookie refused a request, with its reason. Not applied, unless the reason is FENCED."""
+
+    code = "BK_REFUSED"
+    outcome = Outcome.NOT_APPLIED
+
+    def __init__(self, reason: Reason, what: str, *, value: str = "", remedy: str = "") -> None:
+        super().__init__(what, value=value or reason.name, remedy=remedy)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RefusedError, (self.reason, self.what)
 
 
 class AddListener(Protocol):
@@ -23,7 +38,7 @@ class AddListener(Protocol):
         ...
 
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
-        """The bookie refused a later frame, or the attach; the first ``frames`` are durable. Last call for a session."""
+        """The bookie refused a later frame, or the attach; the first ``frames`` are durable. The last call."""
         ...
 
     def on_broken(self, session: int, message: str) -> None:
@@ -36,9 +51,9 @@ class LacEvidence:
     """What a bookie says about the end of a ledger; only its digested parts count (RULES P5)."""
 
     last_entry_id: EntryId
-    last_entry_frame: bytes | memoryview
+    last_entry_frame: bytes | bytearray | memoryview
     lac_body: bytes
-    lac_frame: bytes | memoryview
+    lac_frame: bytes | bytearray | memoryview
     fenced: bool
     known: bool
 
@@ -78,13 +93,19 @@ class Transport(Protocol):
     """
 
     def attach(
-        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, session: int, listener: AddListener
+        self,
+        bookie_id: BookieId,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
     ) -> None:
         """Open a session on the add stream of that bookie, connecting if need be. Never blocks and never raises for the
         network: trouble arrives as ``on_broken``. ``session`` is unique in this transport."""
         ...
 
-    def send(self, bookie_id: BookieId, session: int, frame: bytes | memoryview) -> None:
+    def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
         """Queue one frame, whose bytes 60–63 already hold ``session``. What is queued for a bookie in one turn of the
         loop leaves in one write (RULES L4). Frames of an ended session are dropped."""
         ...
@@ -108,9 +129,13 @@ class Transport(Protocol):
         recovery read, which fences first. Closing the iterator cancels the request."""
         ...
 
-    async def fence(self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...
+    async def fence(
+        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float
+    ) -> LacEvidence: ...
     async def read_lac(self, bookie_id: BookieId, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence: ...
-    async def watch_lac(self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
+    async def watch_lac(
+        self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float
+    ) -> LacEvidence:
         """Answers once the bookie has evidence of a LAC above ``previous_lac``, or after ``timeout_s``."""
         ...
 

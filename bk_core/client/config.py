@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's configuration: one frozen dataclass, checked with its relations when it is made (DESIGN §10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.recovery import RecoveryConfig
+from bk_core.protocol.writer import WriterConfig
+from bk_core.wire.lane import FRAME_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """Times in milliseconds or seconds, sizes in bytes, as the names say.
+
+    ``window_bytes_max`` bounds what one writer holds unconfirmed; ``slow_bookie_bytes_max`` what it keeps for its
+    slowest bookie before it waits (RULES P3). ``frame_bytes`` is the size that coalescing aims at.
+    """
+
+    window_bytes_max: int = 16 << 20
+    slow_bookie_bytes_max: int = 64 << 20
+    frame_bytes: int = 1 << 20
+    add_timeout_ms: float = 10_000
+    reconnect_budget_ms: float = 2_000
+    explicit_lac_delay_ms: float = 5
+    close_linger_ms: float = 2_000
+    read_timeout_ms: float = 10_000
+    read_bytes_max: int = 8 << 20
+    lac_timeout_ms: float = 5_000
+    lac_stall_ms: float = 2_000
+    watch_timeout_ms: float = 10_000
+    quarantine_ms: float = 30_000
+    close_timeout_ms: float = 60_000
+    metadata_timeout_s: float = 10.0
+    session_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                raise InvalidArgumentError(
+                    f"{field.name} must be positive", value=f"{field.name}={getattr(self, field.name)}"
+                )
+        for small, large in (
+            ("frame_bytes", "window_bytes_max"),
+            ("window_bytes_max", "slow_bookie_bytes_max"),
+            ("reconnect_budget_ms", "add_timeout_ms"),
+            ("explicit_lac_delay_ms", "lac_stall_ms"),
+        ):
+            if getattr(self, small) > getattr(self, large):
+                raise InvalidArgumentError(
+                    f"{small} must not exceed {large}",
+                    value=f"{small}={getattr(self, small)}, {large}={getattr(self, large)}",
+                    remedy=f"lower {small} or raise {large}",
+                )
+        if self.frame_bytes > FRAME_BYTES_MAX // 2:
+            raise InvalidArgumentError(
+                "frame_bytes must leave room for columns",
+                value=f"frame_bytes={self.frame_bytes}",
+                remedy="at most 4 MiB",
+            )
+
+    def writer(self) -> WriterConfig:
+        """The part the writer machine needs."""
+        return WriterConfig(
+            reconnect_budget_ms=self.reconnect_budget_ms,
+            add_timeout_ms=self.add_timeout_ms,
+            slow_bookie_bytes_max=self.slow_bookie_bytes_max,
+            explicit_lac_delay_ms=self.explicit_lac_delay_ms,
+            close_linger_ms=self.close_linger_ms,
+        )
+
+    def recovery(self) -> RecoveryConfig:
+        """The part the recovery machine needs."""
+        return RecoveryConfig(
+            add_timeout_ms=self.add_timeout_ms,
+            reconnect_budget_ms=self.reconnect_budget_ms,
+            close_linger_ms=self.close_linger_ms,
+            read_bytes_max=min(self.read_bytes_max, 4 << 20),
+            write_back_bytes_max=self.window_bytes_max,
+        )

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop between one machine and the adapters (STYLE §3.5). Knows no rule of the protocol.
+
+One owner: everything here runs on one asyncio loop. Effects are carried out in order; an event that arises meanwhile
+waits its turn, so ``step`` is never re-entered. Each request becomes exactly one event. Every event and effect is
+logged at DEBUG in one place: that log is a trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from bk_core.errors import BookKeeperError, MetadataConflictError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, LedgerId
+from bk_core.protocol.events import (
+    AttachSession,
+    BookiesRead,
+    CancelTimer,
+    DetachSession,
+    FramesAcked,
+    MarkUnderreplicated,
+    MetadataCallFailed,
+    MetadataConflicted,
+    MetadataRead,
+    MetadataWritten,
+    ReadBookies,
+    ReadMetadata,
+    SendFrame,
+    SessionBroken,
+    SessionEnded,
+    SetTimer,
+    TimerFired,
+    WriteMetadata,
+)
+from bk_core.transport.port import Transport
+from bk_core.wire.lane import Reason
+
+log = logging.getLogger("bk_core.client")
+
+
+class Driver:
+    """Feeds events to ``step`` and hands each effect to the handler of its type. Timers are its own business."""
+
+    def __init__(self, name: str, step: Callable[[Any], Iterable[Any]]) -> None:
+        self.name, self._step = name, step
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            SetTimer: self.set_timer,
+            CancelTimer: lambda effect: self.cancel_timer(effect.name),
+        }
+        self.loop = asyncio.get_running_loop()
+        self._events: deque[Any] = deque()
+        self._running = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.stopped = False
+
+    def begin(self, effects: Iterable[Any]) -> None:
+        """Carry out the effects a machine starts with."""
+        self._running = True
+        try:
+            self._carry(effects)
+        finally:
+            self._running = False
+        self._drain()
+
+    def feed(self, event: Any) -> None:
+        """Give the machine an event, now or after the one it is at."""
+        if self.stopped:
+            return
+        self._events.append(event)
+        if not self._running:
+            self._drain()
+
+    def _drain(self) -> None:
+        self._running = True
+        try:
+            while self._events and not self.stopped:
+                event = self._events.popleft()
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug("%s <- %s", self.name, _short(event))
+                self._carry(self._step(event))
+        finally:
+            self._running = False
+
+    def _carry(self, effects: Iterable[Any]) -> None:
+        debug = log.isEnabledFor(logging.DEBUG)
+        for effect in effects:
+            if debug:
+                log.debug("%s -> %s", self.name, _short(effect))
+            self._handlers[type(effect)](effect)
+
+    def handle(self, handlers: Mapping[type, Callable[[Any], None]]) -> None:
+        """Who carries out effects of these types."""
+        self._handlers.update(handlers)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` beside the machine; it ends with the driver."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def set_timer(self, effect: SetTimer) -> None:
+        self.cancel_timer(effect.name)
+        self._timers[effect.name] = self.loop.call_later(effect.delay_ms / 1000, self._fire, effect.name)
+
+    def cancel_timer(self, name: str) -> None:
+        handle = self._timers.pop(name, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _fire(self, name: str) -> None:
+        self._timers.pop(name, None)
+        self.feed(TimerFired(name))
+
+    def stop(self) -> None:
+        """No more events; timers and tasks end."""
+        self.stopped = True
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+def _short(what: object) -> str:
+    """An event or effect on one line, without payloads."""
+    text = repr(what)
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+class SessionAdapter:
+    """Session effects of one machine to the transport, and back. Listeners carry the ensemble index."""
+
+    def __init__(
+        self, transport: Transport, ledger_id: LedgerId, ledger_key: bytes, feed: Callable[[Any], None]
+    ) -> None:
+        self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, feed
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            SendFrame: self._send,
+            AttachSession: self._attach,
+            DetachSession: lambda effect: transport.detach(effect.bookie, effect.session),
+        }
+
+    def _send(self, effect: SendFrame) -> None:
+        self._transport.send(effect.bookie, effect.session, effect.frame)
+
+    def _attach(self, effect: AttachSession) -> None:
+        listener = _Listener(effect.index, self._feed)
+        self._transport.attach(effect.bookie, self._ledger_id, self._ledger_key, effect.mode, effect.session, listener)
+
+
+class _Listener:
+    """One session's callbacks as events."""
+
+    __slots__ = ("_feed", "_index")
+
+    def __init__(self, index: int, feed: Callable[[Any], None]) -> None:
+        self._index, self._feed = index, feed
+
+    def on_acked(self, session: int, frames: int) -> None:
+        self._feed(FramesAcked(self._index, session, frames))
+
+    def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
+        self._feed(SessionEnded(self._index, session, frames, reason, message))
+
+    def on_broken(self, session: int, message: str) -> None:
+        self._feed(SessionBroken(self._index, session, message))
+
+
+class MetadataAdapter:
+    """Metadata effects of one machine to the store, each in a thread, and back as one event."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledger_id: LedgerId,
+        driver: Driver,
+        writable: Callable[[], Awaitable[tuple[BookieId, ...]]],
+    ) -> None:
+        self._store, self._ledger_id, self._driver, self._writable = store, ledger_id, driver, writable
+        self._marks: list[asyncio.Task[None]] = []
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            WriteMetadata: lambda effect: self._spawn(self._write(effect.metadata, effect.version)),
+            ReadMetadata: lambda _: self._spawn(self._read()),
+            ReadBookies: lambda _: self._spawn(self._read_bookies()),
+            MarkUnderreplicated: lambda effect: self._marks.append(driver.spawn(self._mark(effect.bookies))),
+        }
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._driver.spawn(work)
+
+    async def marked(self) -> None:
+        """Wait for the marks of missing copies (RULES P8)."""
+        if self._marks:
+            await asyncio.gather(*self._marks)
+
+    async def _write(self, metadata: Any, version: int) -> None:
+        try:
+            written = await asyncio.to_thread(self._store.write_ledger, self._ledger_id, metadata, version)
+        except MetadataConflictError:
+            self._driver.feed(MetadataConflicted())
+        except BookKeeperError as error:
+            self._driver.feed(MetadataCallFailed(error))
+        else:
+            self._driver.feed(MetadataWritten(written))
+
+    async def _read(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._store.read_ledger, self._ledger_id)
+        except BookKeeperError as error:
+            self._driver.feed(MetadataCallFailed(error))
+        else:
+            self._driver.feed(MetadataRead(found))
+
+    async def _read_bookies(self) -> None:
+        try:
+            writable = await self._writable()
+        except BookKeeperError as error:
+            self._driver.feed(MetadataCallFailed(error))
+        else:
+            self._driver.feed(BookiesRead(writable))
+
+    async def _mark(self, bookies: tuple[BookieId, ...]) -> None:
+        """Best effort: a mark that cannot be written is logged, the entries are on their ack quorum."""
+        try:
+            await asyncio.to_thread(self._store.mark_underreplicated, self._ledger_id, bookies)
+        except BookKeeperError as error:
+            log.warning("ledger %d misses entries on %s, which could not be noted: %s", self._ledger_id, bookies, error)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handles do not survive a fork (RULES K4): sockets and threads stay with the parent. This notices it cheaply."""
+
+from __future__ import annotations
+
+import os
+
+from bk_core.errors import ForkedHandleError
+
+_generation = 0
+
+
+def _forked() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class ForkGuard:
+    """Remembers in which process a handle was made."""
+
+    __slots__ = ("_made_in",)
+
+    def __init__(self) -> None:
+        self._made_in = _generation
+
+    @property
+    def forked(self) -> bool:
+        return self._made_in != _generation
+
+    def check(self, what: str) -> None:
+        """Raises ForkedHandleError in a child of the process that made the handle."""
+        if self._made_in != _generation:
+            raise ForkedHandleError(
+                f"{what} was made before this process was forked", remedy="connect again in the child process"
+            )

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Driving :class:`~bk_core.protocol.reader.RangeRead` over a transport: one async generator, pulled by its consumer.
+
+Back-pressure is the pull: what arrives waits in a queue of a few parts, and a bookie's stream is read no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from bk_core.client.config import ClientConfig
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.errors import BookKeeperError
+from bk_core.model import EntryId, LedgerId, LedgerMetadata
+from bk_core.protocol.events import (
+    CancelRead,
+    DeliverBatch,
+    Fail,
+    FinishRead,
+    FramesRead,
+    IdRange,
+    ReadAnswered,
+    ReadFailed,
+    SendRead,
+    SetTimer,
+    TimerFired,
+)
+from bk_core.protocol.reader import RangeRead, ReadEvent
+from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError, Transport
+from bk_core.wire.lane import Reason
+
+PARTS_QUEUED_MAX = 8
+
+
+async def answer_events(
+    transport: Transport, ledger_id: LedgerId, effect: SendRead, *, fence_key: bytes | None, deadline_s: float
+) -> AsyncIterator[FramesRead | ReadAnswered | ReadFailed]:
+    """One request as events; the last is ReadAnswered or ReadFailed, deadline and refusal included."""
+    try:
+        parts = transport.read(
+            effect.bookie,
+            ledger_id,
+            effect.first,
+            effect.last,
+            bytes_max=effect.bytes_max,
+            fence_key=fence_key,
+            deadline_s=deadline_s,
+        )
+        async for part in parts:
+            if isinstance(part, ReadPart):
+                yield FramesRead(effect.request, part.frames)
+            else:
+                yield _answered(effect.request, part)
+                return
+    except BookKeeperError as error:
+        reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
+        yield ReadFailed(effect.request, str(error), reason)
+        return
+    yield ReadFailed(effect.request, f"bookie {effect.bookie} ended its answer without a trailer")
+
+
+def _answered(request: int, trailer: ReadTrailer) -> ReadAnswered:
+    return ReadAnswered(
+        request,
+        trailer.answered_through,
+        tuple(IdRange(r.first, r.last) for r in trailer.absent),
+        tuple(IdRange(r.first, r.last) for r in trailer.unknown),
+        "; ".join(sorted({f"{r.reason.name} {r.message}".strip() for r in trailer.unknown})),
+    )
+
+
+async def read_range(
+    transport: Transport,
+    metadata: LedgerMetadata,
+    digester: Digester,
+    first: EntryId,
+    last: EntryId,
+    *,
+    config: ClientConfig,
+    prefer: int = 0,
+) -> AsyncIterator[EntryBatch]:
+    """Entries first to last, in order, each once, verified. Raises NoSuchEntryError or EntryUnreadableError."""
+    read = RangeRead(metadata, digester, first, last, bytes_max=config.read_bytes_max, prefer=prefer)
+    requests = _Requests(transport, digester.ledger_id, config.read_timeout_ms / 1000)
+    try:
+        effects = read.start()
+        while True:
+            for effect in effects:
+                if isinstance(effect, DeliverBatch):
+                    yield effect.batch
+                elif isinstance(effect, FinishRead):
+                    return
+                elif isinstance(effect, Fail):
+                    raise effect.error
+                else:
+                    requests.carry_out(effect)
+            effects = read.step(await requests.next_event())
+    finally:
+        requests.stop()
+
+
+class _Requests:
+    """The requests of one range read, each a task that puts its events into one bounded queue."""
+
+    def __init__(self, transport: Transport, ledger_id: LedgerId, deadline_s: float) -> None:
+        self._transport, self._ledger_id, self._deadline_s = transport, ledger_id, deadline_s
+        self._events: asyncio.Queue[ReadEvent] = asyncio.Queue(PARTS_QUEUED_MAX)
+        self._tasks: dict[int | str, asyncio.Task[None]] = {}
+
+    def carry_out(self, effect: SendRead | CancelRead | SetTimer) -> None:
+        if isinstance(effect, SendRead):
+            self._tasks[effect.request] = asyncio.create_task(self._ask(effect))
+        elif isinstance(effect, SetTimer):
+            self._tasks[effect.name] = asyncio.create_task(self._later(effect))
+        else:
+            task = self._tasks.pop(effect.request, None)
+            if task is not None:
+                task.cancel()
+
+    async def next_event(self) -> ReadEvent:
+        event = await self._events.get()
+        if isinstance(event, (ReadAnswered, ReadFailed)):
+            self._tasks.pop(event.request, None)
+        return event
+
+    async def _ask(self, effect: SendRead) -> None:
+        events = answer_events(self._transport, self._ledger_id, effect, fence_key=None, deadline_s=self._deadline_s)
+        async for event in events:
+            await self._events.put(event)
+
+    async def _later(self, effect: SetTimer) -> None:
+        await asyncio.sleep(effect.delay_ms / 1000)
+        await self._events.put(TimerFired(effect.name))
+
+    def stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handle of a ledger that is read. Opened without recovery it never disturbs the writer and ends at the LAC;
+opened with recovery the ledger is closed and it ends at the last entry."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.fork import ForkGuard
+from bk_core.client.lac import LacFollower
+from bk_core.client.ranges import read_range
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
+from bk_core.transport.port import Transport
+
+TAIL_WAIT_S = 30.0
+
+
+class LedgerReader:
+    """Made by ``BookKeeper.open_ledger``; an async context manager."""
+
+    def __init__(
+        self,
+        metadata: Versioned[LedgerMetadata],
+        lac: EntryId,
+        digester: Digester,
+        *,
+        store: MetadataStore,
+        transport: Transport,
+        config: ClientConfig,
+        prefer: int,
+    ) -> None:
+        self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer
+        self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
+        self._guard = ForkGuard()
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._digester.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._follower.metadata.value
+
+    @property
+    def is_closed(self) -> bool:
+        return self._follower.closed
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last entry that may be read: the LAC as far as known here, the last entry of a closed ledger."""
+        return self._follower.lac
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of a closed ledger; 0 while it is open (the store does not know)."""
+        return self.metadata.length
+
+    async def read(self, first: EntryId, last: EntryId) -> AsyncIterator[EntryBatch]:
+        """Entries first to last, both inclusive, in order, in batches. An empty range (last = first − 1) yields nothing.
+
+        Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
+        EntryUnreadableError when no replica could say.
+        """
+        self._guard.check("this ledger")
+        if not 0 <= first <= last + 1 or last > self.last_add_confirmed:
+            raise InvalidArgumentError(
+                f"entries {first} to {last} of ledger {self.ledger_id} cannot be read",
+                value=f"readable: 0 to {self.last_add_confirmed}",
+                remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
+            )
+        batches = read_range(
+            self._transport, self.metadata, self._digester, first, last, config=self._config, prefer=self._prefer
+        )
+        async for batch in batches:
+            yield batch
+
+    async def tail(self, from_entry: EntryId = 0) -> AsyncIterator[EntryBatch]:
+        """Every entry from ``from_entry`` on as it is confirmed, until the ledger is closed. Never fences."""
+        position = from_entry
+        while True:
+            last = self.last_add_confirmed
+            if position <= last:
+                async for batch in self.read(position, last):
+                    yield batch
+                position = last + 1
+            elif self.is_closed:
+                return
+            else:
+                await self._follower.wait(position - 1, TAIL_WAIT_S)
+
+    async def refresh_lac(self) -> EntryId:
+        """Ask the store and a quorum of bookies how far the ledger is confirmed."""
+        self._guard.check("this ledger")
+        return await self._follower.refresh()
+
+    async def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
+        """Wait until the LAC is above ``above``, the ledger closes, or the time is over; returns the LAC."""
+        self._guard.check("this ledger")
+        return await self._follower.wait(above, timeout_s)
+
+    async def close(self) -> None:
+        """End the watches. The ledger is not touched."""
+        self._follower.stop()
+
+    async def __aenter__(self) -> LedgerReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

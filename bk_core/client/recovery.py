@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Driving :class:`~bk_core.protocol.recovery.LedgerRecovery` over the adapters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
+from bk_core.client.ranges import answer_events
+from bk_core.entries.digest import Digester, ledger_key
+from bk_core.errors import BookKeeperError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, LedgerMetadata, Versioned
+from bk_core.protocol.events import (
+    CancelRead,
+    Fail,
+    FinishRecovery,
+    LacAnswered,
+    LacFailed,
+    SendFence,
+    SendRead,
+    SetTimer,
+)
+from bk_core.protocol.recovery import BackOff, LedgerRecovery
+from bk_core.transport.port import RefusedError, Transport
+from bk_core.wire.lane import Reason
+
+
+class RecoveryDriver:
+    """One recovery of one ledger; ``run`` returns its closed metadata."""
+
+    def __init__(
+        self,
+        machine: LedgerRecovery,
+        password: bytes,
+        *,
+        store: MetadataStore,
+        transport: Transport,
+        config: ClientConfig,
+        writable: Callable[[tuple[BookieId, ...]], Awaitable[tuple[BookieId, ...]]],
+    ) -> None:
+        self._machine, self._transport, self._config = machine, transport, config
+        self._ledger_id, self._key = machine.digester.ledger_id, ledger_key(password)
+        self._driver = Driver(f"recovery {self._ledger_id}", machine.step)
+        self._sessions = SessionAdapter(transport, self._ledger_id, self._key, self._driver.feed)
+        self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: writable(()))
+        self._driver.handle(self._sessions.handlers)
+        self._driver.handle(self._metadata.handlers)
+        self._driver.handle(
+            {
+                SendFence: self._send_fence,
+                SendRead: self._send_read,
+                CancelRead: self._cancel_read,
+                BackOff: self._back_off,
+                FinishRecovery: self._finish,
+                Fail: self._fail,
+            }
+        )
+        self._done: asyncio.Future[FinishRecovery] = self._driver.loop.create_future()
+        self._reads: dict[int, asyncio.Task[None]] = {}
+        self._attempt_began = self._driver.loop.time()
+
+    async def run(self) -> tuple[Versioned[LedgerMetadata], int]:
+        """The closed metadata and how many entries were written back.
+
+        Raises RecoveryInconclusiveError (the ledger stays IN_RECOVERY, nothing of it was exposed), WrongPasswordError,
+        NoSuchLedgerError, MetadataUnavailableError.
+        """
+        try:
+            self._driver.begin(self._machine.start())
+            finished = await self._done
+            await self._metadata.marked()
+            return finished.metadata, finished.recovered_entries
+        finally:
+            self._driver.stop()
+
+    def _send_fence(self, effect: SendFence) -> None:
+        self._driver.spawn(self._fence(effect.index, effect.bookie))
+
+    def _send_read(self, effect: SendRead) -> None:
+        self._reads[effect.request] = self._driver.spawn(self._read(effect))
+
+    def _cancel_read(self, effect: CancelRead) -> None:
+        task = self._reads.pop(effect.request, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def _back_off(self, effect: BackOff) -> None:
+        delay_ms = max((self._driver.loop.time() - self._attempt_began) * 1000 * effect.factor, 10.0)
+        self._attempt_began = self._driver.loop.time() + delay_ms / 1000
+        self._driver.set_timer(SetTimer("again", delay_ms))
+
+    def _finish(self, effect: FinishRecovery) -> None:
+        if not self._done.done():
+            self._done.set_result(effect)
+
+    def _fail(self, effect: Fail) -> None:
+        if not self._done.done():
+            self._done.set_exception(effect.error)
+
+    async def _fence(self, index: int, bookie: BookieId) -> None:
+        deadline_s = self._config.lac_timeout_ms / 1000
+        try:
+            said = await self._transport.fence(bookie, self._ledger_id, self._key, deadline_s=deadline_s)
+        except BookKeeperError as error:
+            reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
+            self._driver.feed(LacFailed(index, f"{bookie}: {error}", reason))
+        else:
+            self._driver.feed(LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame))
+
+    async def _read(self, effect: SendRead) -> None:
+        deadline_s = self._config.read_timeout_ms / 1000
+        key = self._key if effect.fence else None
+        async for event in answer_events(
+            self._transport, self._ledger_id, effect, fence_key=key, deadline_s=deadline_s
+        ):
+            self._driver.feed(event)
+        self._reads.pop(effect.request, None)
+
+
+def recovery_of(
+    digester: Digester, config: ClientConfig, new_session: Callable[[], int], random: Any
+) -> LedgerRecovery:
+    """The machine with this client's bounds."""
+    return LedgerRecovery(digester, config=config.recovery(), new_session=new_session, random=random)

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handle of a ledger that is being written: coalescing, the bounded window, who waits for what.
+
+The machine (:mod:`bk_core.protocol.writer`) decides; this file queues payloads, makes batches of them while a frame is
+in flight, and wakes waiters. ``append_nowait`` may be called from any thread; everything else belongs to the loop.
+A cancelled ``append`` stops waiting; it does not un-send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
+from bk_core.client.fork import ForkGuard
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.entries.digest import ledger_key
+from bk_core.errors import (
+    BookKeeperError,
+    ClientClosedError,
+    EntryTooLargeError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    QuorumTimeoutError,
+    WindowFullError,
+)
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
+from bk_core.protocol import writer as machine
+from bk_core.protocol.events import (
+    Append,
+    Close,
+    Confirm,
+    Fail,
+    FailClose,
+    FinishClose,
+    FramesAcked,
+    SendLac,
+)
+from bk_core.transport.port import Transport
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+
+COALESCED_ENTRIES_MAX = 16_384
+
+
+class LedgerWriter:
+    """A ledger open for appending. Made by ``BookKeeper.create_ledger``; an async context manager that closes it.
+
+    ``length`` is in payload bytes. After a failure every call raises the error that ended it.
+    """
+
+    def __init__(
+        self,
+        protocol: machine.LedgerWriter,
+        *,
+        store: MetadataStore,
+        transport: Transport,
+        config: ClientConfig,
+        writable: Callable[[tuple[BookieId, ...]], Awaitable[tuple[BookieId, ...]]],
+    ) -> None:
+        self._machine, self._transport, self._config = protocol, transport, config
+        password = protocol.metadata.value.password or b""
+        self._key = ledger_key(password)
+        self._driver = Driver(f"writer {protocol.ledger_id}", self._step)
+        self._loop = self._driver.loop
+        self._sessions = SessionAdapter(transport, protocol.ledger_id, self._key, self._driver.feed)
+        self._metadata = MetadataAdapter(
+            store, protocol.ledger_id, self._driver, lambda: writable(self._failed_bookies())
+        )
+        self._driver.handle(self._sessions.handlers)
+        self._driver.handle(self._metadata.handlers)
+        self._driver.handle(
+            {
+                Confirm: lambda effect: self._confirm(effect.lac),
+                SendLac: lambda effect: self._hint_lac(effect.bookie, effect.lac_body),
+                FinishClose: lambda _: self._finish_close(),
+                Fail: lambda effect: self._end(effect.error),
+                FailClose: lambda effect: self._end(effect.error),
+            }
+        )
+        self._guard = ForkGuard()
+        self._lock = threading.Lock()  # guards the queue and the numbering
+        self._queue: deque[EntryBatch | list[Bytes]] = deque()
+        self._queued_bytes = 0  # not handed to the machine yet
+        self._next_id: EntryId = 0  # id that the next appended entry gets
+        self._flush_scheduled = False
+        self._sizes: deque[tuple[EntryId, int]] = deque()  # (last id, bytes) of batches not confirmed yet
+        self._unconfirmed_bytes = 0
+        self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
+        self._ticket = 0
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._error: BookKeeperError | None = None
+        self._closing = False
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._driver.begin(protocol.start())
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._machine.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._machine.metadata.value
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        return self._machine.lac
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """Highest id given out, whether sent yet or not."""
+        return self._next_id - 1
+
+    @property
+    def length(self) -> int:
+        return self._machine.length
+
+    @property
+    def is_failed(self) -> bool:
+        return self._error is not None
+
+    # --- appending ---------------------------------------------------------------------------------------------------
+
+    def append_nowait(self, payload: Bytes) -> EntryId:
+        """Queue one entry and return its id; any thread may call. The payload must not be changed afterwards.
+
+        Raises WindowFullError when the window has no room, EntryTooLargeError, LedgerClosedError, or the error that
+        ended this writer; in all cases the entry was not queued.
+        """
+        size = len(payload)
+        if size > ENTRY_BYTES_MAX:
+            raise EntryTooLargeError(
+                f"an entry may have at most {ENTRY_BYTES_MAX} bytes",
+                value=f"this one has {size}",
+                remedy="split the value over several entries",
+            )
+        with self._lock:
+            self._check_open()
+            if not self._has_room(size):
+                raise WindowFullError(
+                    f"the window of ledger {self.ledger_id} is full",
+                    value=f"window_bytes_max={self._config.window_bytes_max}",
+                    remedy="wait for confirmations (wait_confirmed) or use append",
+                )
+            if not self._queue or not isinstance(self._queue[-1], list):
+                self._queue.append([])
+            last = self._queue[-1]
+            assert isinstance(last, list)
+            last.append(payload)
+            self._queued_bytes += size
+            entry_id = self._next_id
+            self._next_id += 1
+            self._schedule_flush()
+        return entry_id
+
+    async def append(self, payload: Bytes) -> EntryId:
+        """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
+
+        Raises what append_nowait does, except WindowFullError: it waits for room. LedgerFencedError and other errors
+        of unknown outcome: the entry may be part of the ledger.
+        """
+        while True:
+            try:
+                entry_id = self.append_nowait(payload)
+            except WindowFullError:
+                await self._wait_room()
+            else:
+                await self.wait_confirmed(entry_id)
+                return entry_id
+
+    async def append_batch(self, batch: EntryBatch) -> EntryId:
+        """Queue a batch, waiting for room in the window as it goes; returns the id of its last entry.
+
+        The batch's buffers must not be changed until the entries are confirmed. An empty batch returns the last id.
+        """
+        self._check_open()
+        for piece in pieces(batch, self._config.frame_bytes):
+            while True:
+                with self._lock:
+                    self._check_open()
+                    if self._has_room(piece.payload_bytes):
+                        self._queue.append(piece)
+                        self._queued_bytes += piece.payload_bytes
+                        self._next_id += len(piece)
+                        break
+                await self._wait_room()
+            self._flush()
+        return self.last_add_pushed
+
+    async def wait_confirmed(self, entry_id: EntryId) -> None:
+        """Wait until ``entry_id`` and all before it are confirmed. Raises the error that ended the writer if it was
+        not confirmed before; whether the entry is in the ledger is then as unknown as the error says."""
+        self._guard.check("this ledger")
+        if entry_id <= self._machine.lac:
+            return
+        if self._error is not None:
+            raise self._error
+        if entry_id >= self._next_id:
+            raise InvalidArgumentError(
+                "no such entry was appended", value=f"entry {entry_id}; last is {self.last_add_pushed}"
+            )
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._ticket += 1
+        heapq.heappush(self._waiters, (entry_id, self._ticket, waiter))
+        await waiter
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is confirmed."""
+        if self._next_id:
+            await self.wait_confirmed(self._next_id - 1)
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Deliver what is queued, close the ledger at its last entry. Idempotent.
+
+        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger elsewhere,
+        and the error that ended this writer before. Copies that could not be made within ``close_linger_ms`` are
+        marked under-replicated before it returns (RULES P8).
+        """
+        self._guard.check("this ledger")
+        self._closing = True
+        self._flush()
+        if self._error is None:
+            await self._drain_and_close()
+        if self._error is not None:
+            self._driver.stop()
+            raise self._error
+
+    async def _drain_and_close(self) -> None:
+        try:
+            async with asyncio.timeout(self._config.close_timeout_ms / 1000):
+                while self._queue and self._error is None:
+                    await self._wait_room()
+                self._driver.feed(Close())
+                await asyncio.shield(self._closed)
+        except TimeoutError:
+            waited = f"close_timeout_ms={self._config.close_timeout_ms:g}"
+            error = QuorumTimeoutError(
+                f"ledger {self.ledger_id} could not be closed in time", value=waited, remedy="recover it"
+            )
+            self._end(error)
+        except BookKeeperError:
+            return  # it is self._error, raised by close
+        await self._metadata.marked()
+        self._driver.stop()
+
+    async def abandon(self) -> None:
+        """Stop without closing the ledger: it stays OPEN for somebody to recover. What is in flight is unknown."""
+        self._closing = True
+        self._driver.begin(self._machine.delivery.detach_all())
+        self._end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
+        self._driver.stop()
+
+    async def __aenter__(self) -> LedgerWriter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except BookKeeperError:
+            if error is None:
+                raise
+
+    # --- between the application and the machine ---------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        self._guard.check("this ledger")
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise LedgerClosedError(
+                f"ledger {self.ledger_id} is closed", remedy="a closed ledger cannot be reopened: create another"
+            )
+
+    def _has_room(self, size: int) -> bool:
+        held = self._queued_bytes + self._unconfirmed_bytes
+        if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
+            return False
+        return held == 0 or held + size <= self._config.window_bytes_max
+
+    async def _wait_room(self) -> None:
+        self._flush()
+        if self._error is not None:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(waiter)
+        await waiter
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon_threadsafe(self._flush)
+
+    def _flush(self) -> None:
+        """Hand queued payloads to the machine: all at once when nothing is in flight, else whole frames only."""
+        self._flush_scheduled = False
+        while self._queue and self._error is None:
+            if not self._machine.idle and self._queued_bytes < self._config.frame_bytes and not self._closing:
+                return
+            if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
+                return
+            batch = self._next_batch()
+            self._sizes.append((self._machine.lap + len(batch), batch.payload_bytes))
+            self._unconfirmed_bytes += batch.payload_bytes
+            self._driver.feed(Append(batch))
+
+    def _next_batch(self) -> EntryBatch:
+        """What to send next: a queued batch, or single payloads joined up to a frame."""
+        with self._lock:
+            head = self._queue[0]
+            if isinstance(head, EntryBatch):
+                self._queue.popleft()
+                self._queued_bytes -= head.payload_bytes
+                return head
+            size = sum(map(len, head))
+            if size <= self._config.frame_bytes and len(head) <= COALESCED_ENTRIES_MAX:
+                self._queue.popleft()
+                self._queued_bytes -= size
+                return EntryBatch.from_list(head)
+            part, size = _prefix(head, self._config.frame_bytes)
+            del head[: len(part)]
+            self._queued_bytes -= size
+            return EntryBatch.from_list(part)
+
+    def _step(self, event: Any) -> list[Any]:
+        effects: list[Any] = self._machine.step(event)
+        if isinstance(event, FramesAcked):
+            self._loop.call_soon(self._flush_and_wake)
+        return effects
+
+    def _flush_and_wake(self) -> None:
+        self._flush()
+        self._wake_room()
+
+    def _wake_room(self) -> None:
+        while self._room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _confirm(self, lac: EntryId) -> None:
+        while self._sizes and self._sizes[0][0] <= lac:
+            self._unconfirmed_bytes -= self._sizes.popleft()[1]
+        while self._waiters and self._waiters[0][0] <= lac:
+            waiter = heapq.heappop(self._waiters)[2]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _end(self, error: BookKeeperError) -> None:
+        """Everything that waits fails with ``error``."""
+        if self._error is None:
+            self._error = error
+        with self._lock:
+            self._queue.clear()
+            self._queued_bytes = 0
+        for _, _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiters.clear()
+        self._wake_room()
+        if not self._closed.done():
+            self._closed.set_exception(error)
+            self._closed.exception()  # seen: whoever closes is told through self._error
+
+    def _finish_close(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _hint_lac(self, bookie: BookieId, body: bytes) -> None:
+        self._driver.spawn(self._send_lac(bookie, body))
+
+    async def _send_lac(self, bookie: BookieId, body: bytes) -> None:
+        """A hint (RULES P9): who misses it learns the LAC from the next entry or hint."""
+        try:
+            deadline_s = self._config.lac_timeout_ms / 1000
+            await self._transport.write_lac(bookie, self.ledger_id, self._key, body, deadline_s=deadline_s)
+        except BookKeeperError:
+            return
+
+    def _failed_bookies(self) -> tuple[BookieId, ...]:
+        change = self._machine.change
+        ensemble = self._machine.delivery.ensemble
+        return tuple(ensemble[index] for index in change.indices) if change is not None else ()
+
+
+def pieces(batch: EntryBatch, frame_bytes: int) -> list[EntryBatch]:
+    """The batch in slices of about ``frame_bytes`` of payload, an entry at least in each; nothing is copied."""
+    if batch.payload_bytes <= frame_bytes and len(batch) <= COALESCED_ENTRIES_MAX:
+        return [batch] if len(batch) else []
+    offsets = batch.offsets()
+    parts, start = [], 0
+    while start < len(batch):
+        stop = int(offsets.searchsorted(offsets[start] + frame_bytes, side="right")) - 1
+        stop = min(max(stop, start + 1), len(batch), start + COALESCED_ENTRIES_MAX)
+        parts.append(batch.slice(start, stop))
+        start = stop
+    return parts
+
+
+def _prefix(payloads: list[Bytes], frame_bytes: int) -> tuple[list[Bytes], int]:
+    """As many payloads as fit a frame, one at least, and their bytes."""
+    size = 0
+    for count, payload in enumerate(payloads):
+        if count and (size + len(payload) > frame_bytes or count == COALESCED_ENTRIES_MAX):
+            return payloads[:count], size
+        size += len(payload)
+    return payloads, size
