@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entry batches to frames and back. docs/formats.md §1 is the definition.
 
-Layout and checks are in ``frame_layout.py``, records and tags in ``frame_record.py``, frames cut out of frames in
-``frame_slice.py``; this file gives out their public names too, so that callers import one.
+Layout and checks are in ``frame_layout.py``, extents in ``frame_extents.py``, records and tags in
+``frame_record.py``, frames cut out of frames in ``frame_slice.py``; this file gives out their public names too, so that
+callers import one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from bk_core.entries.apache import split_entries
 from bk_core.entries.batch import U8, Bytes, EntryBatch, byte_view, check_entry_sizes, gather_payload
 from bk_core.entries.digest import Digester
+from bk_core.entries.frame_extents import FrameExtent, entry_ids_of, frame_extent
 from bk_core.entries.frame_layout import (
     APACHE_BYTES,
     DIGEST_NONE,
@@ -25,7 +27,6 @@ from bk_core.entries.frame_layout import (
     STRIPED,
     TAG_OFFSET,
     Columns,
-    FrameExtent,
     FrameFlag,
     FrameHeader,
     FrameKind,
@@ -35,8 +36,6 @@ from bk_core.entries.frame_layout import (
     check_header,
     column_bytes,
     columns_of,
-    entry_ids_of,
-    frame_extent,
     parse_header,
     refuse,
     split_frames,

@@ -7,6 +7,7 @@ import numpy as np
 
 from bk_core.entries.apache import entry_lacs_of
 from bk_core.entries.batch import I64, Bytes, EntryBatch, byte_view
+from bk_core.entries.frame_extents import frame_extent
 from bk_core.entries.frame_layout import (
     APACHE_BYTES,
     FRAME_HEADER_BYTES,
@@ -20,7 +21,6 @@ from bk_core.entries.frame_layout import (
     check_header,
     column_bytes,
     columns_of,
-    frame_extent,
 )
 
 
