@@ -1,1 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The metadata store: where ledgers, bookies and named logs are registered.
+
+:func:`open_store` opens one by URI; :mod:`bk_core.metadata.port` says what it can do. Importing this loads no adapter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bk_core.metadata.port import MetadataStore
+
+
+def open_store(uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 10.0) -> MetadataStore:
+    """Open the metadata store that ``uri`` names: ``zk://host1:2181;host2:2181/ledgers`` or ``memory://name``.
+
+    ``timeout_s`` is the deadline of connecting and of each call, ``session_timeout_s`` how long the session survives
+    without a connection. Raises InvalidArgumentError for a URI that names no store we know, MetadataUnavailableError
+    when ZooKeeper does not answer in time. The root need not hold a cluster yet. The caller closes the store; it is not
+    usable in a forked child.
+    """
+    from bk_core.metadata.layout import parse_service_uri
+
+    parsed = parse_service_uri(uri)
+    if parsed.scheme == "memory":
+        from bk_core.metadata.memory import MemoryStore, shared_cluster
+
+        cluster = shared_cluster(parsed.hosts[0])
+        return MemoryStore(cluster, uri=uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+    from bk_core.metadata.zookeeper.session import ZooKeeperTree
+    from bk_core.metadata.zookeeper.store import TreeStore
+
+    tree = ZooKeeperTree(parsed.hosts, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+    tree.connect()
+    return TreeStore(tree, parsed)

@@ -112,7 +112,7 @@ def _parse_layout(name: str, uri: str) -> Layout | None:
         raise _bad_uri(
             f"Ledger layout {name!r} is not supported",
             uri,
-            "write zk://…, which takes the layout that the cluster has, or zk+hierarchical, zk+longhierarchical, zk+null",
+            "write zk://…, which takes the cluster's own layout, or zk+hierarchical, zk+longhierarchical, zk+null",
         ) from None
 
 
@@ -132,7 +132,7 @@ def _parse_zk(uri: str, rest: str, layout: Layout | None) -> ServiceUri:
 
 
 def _parse_host(text: str, uri: str) -> str:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::(\d{1,5}))?", text)
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", text)
     port = int(match[2] or DEFAULT_PORT) if match else 0
     if not match or not 0 < port < 65536:
         raise _bad_uri(f"{text!r} is not a host and port", uri)
@@ -167,7 +167,7 @@ def decode_layout(data: bytes) -> Layout:
     raise MetadataCorruptError(
         "The cluster's LAYOUT names no ledger layout that is supported",
         value=repr(data[:200]),
-        remedy=f"flat, legacyhierarchical, hierarchical and longhierarchical are, in manager version {_MANAGER_VERSION}",
+        remedy=f"{', '.join(layout.value for layout in Layout)} are, in manager version {_MANAGER_VERSION}",
     )
 
 
@@ -188,7 +188,7 @@ def ledger_path(layout: Layout, ledger_id: LedgerId) -> str:
     return f"/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
 
-_LEDGER_PATH = re.compile(r"/\d{2}/\d{4}/L\d{4}|/\d{3}/\d{4}/\d{4}/\d{4}/L\d{4}|/L\d{10}")
+_LEDGER_PATH = re.compile(r"/\d{2}/\d{4}/L\d{4}|/\d{3}/\d{4}/\d{4}/\d{4}/L\d{4}|/L\d{10}", re.ASCII)
 
 
 def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
@@ -220,7 +220,7 @@ def mark_name(ledger_id: LedgerId) -> str:
 
 def ledger_of_mark(name: str) -> LedgerId | None:
     """The id in a mark's name, or None."""
-    match = re.fullmatch(r"urL(\d{10,19})", name)
+    match = re.fullmatch(r"urL([0-9]{10,19})", name)
     return int(match[1]) if match else None
 
 

@@ -61,6 +61,10 @@ class MetadataStore(Protocol):
         """Raises NoSuchLedgerError."""
         ...
 
+    def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
+        """When the record was made, by the store's clock (RULES N6). Raises NoSuchLedgerError."""
+        ...
+
     def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
         """Compare-and-set. Raises MetadataConflictError (another version), NoSuchLedgerError, or
         MetadataUnavailableError with ``outcome`` UNKNOWN when the answer was lost: the caller re-reads and compares."""

@@ -3,8 +3,8 @@
 
 Two implementations: :mod:`bk_core.metadata.zookeeper.session` (kazoo) and :mod:`bk_core.metadata.memory`. The parts in
 :mod:`bk_core.metadata.zookeeper` are written once, over this; so tests on the memory adapter run the same code and the
-same bytes. Paths are absolute. The exceptions here are answers of the store and never leave the package; a call that got
-no answer raises MetadataUnavailableError.
+same bytes. Paths are absolute. The exceptions here are answers of the store and never leave the package; a call without
+an answer raises MetadataUnavailableError.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.port import CancelWatch, SessionState
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_000_000
 """ZooKeeper drops the connection of a request over 1 MiB, which would look like a lost answer."""
+
+WRITE_TRIES = 4
+"""How often a write whose answer was lost is tried, each within the tree's own deadline."""
 
 Watcher: TypeAlias = Callable[[], None]
 """Called once, when what was read may have changed or the watch was lost with the connection. It must not block."""
@@ -129,10 +133,15 @@ class Tree(Protocol):
 
 def ensure_path(tree: Tree, path: str) -> None:
     """Create ``path`` and what is missing above it, with empty data; what is there stays."""
-    if path in ("", "/") or tree.exists(path) is not None:
-        return
-    ensure_path(tree, path.rpartition("/")[0])
-    try:
-        tree.create(path)
-    except NodeExistsError:
-        return
+    for last_try in (*[False] * (WRITE_TRIES - 1), True):
+        if path in ("", "/") or tree.exists(path) is not None:
+            return
+        ensure_path(tree, path.rpartition("/")[0])
+        try:
+            tree.create(path)
+            return
+        except NodeExistsError:
+            return
+        except (NoNodeError, MetadataUnavailableError):
+            if last_try:
+                raise

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon thread that runs jobs in order: where an adapter delivers what it has to tell."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Runs jobs one after another, each at its time. The thread starts with the first job and ends with :meth:`stop`.
+
+    Callers bound the queue: a watch or registration has at most one job in it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._jobs: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def submit(self, job: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Run ``job`` on the thread, ``delay_s`` from now; dropped after :meth:`stop`."""
+        with self._changed:
+            if self._stopped:
+                return
+            heapq.heappush(self._jobs, (time.monotonic() + delay_s, next(self._order), job))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Drop what is queued and wait for the job that runs, unless it is this job that asks."""
+        with self._changed:
+            self._stopped = True
+            self._jobs.clear()
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                job()
+            except Exception:
+                _log.exception("a callback of the metadata store failed")
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._stopped:
+                wait_s = self._jobs[0][0] - time.monotonic() if self._jobs else None
+                if wait_s is not None and wait_s <= 0:
+                    return heapq.heappop(self._jobs)[2]
+                self._changed.wait(wait_s)
+            return None

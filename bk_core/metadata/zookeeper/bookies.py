@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bookies: who is writable or read-only, and registering as one of them.
+
+A registration lasts as long as this store is open: when its session was lost and there is a new one, it is made again.
+Source: facts, metadata.md §2.7; RULES M2, M3.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from bk_core.errors import BookieIdentityError, ClientClosedError, MetadataError, MetadataUnavailableError
+from bk_core.metadata.layout import Layout, check_bookie_id
+from bk_core.metadata.port import CancelWatch, SessionState
+from bk_core.metadata.records import decode_service_info, encode_service_info
+from bk_core.metadata.tree import WRITE_TRIES, NodeStat, NoNodeError, Tree, TreeError, ensure_path
+from bk_core.metadata.watches import Watches, read_children
+from bk_core.metadata.worker import Worker
+from bk_core.metadata.zookeeper.base import Part, first_loss
+from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
+
+_log = logging.getLogger(__name__)
+_READ_ONLY = "readonly"
+_RETRY_S = 0.5
+_LOOK_AGAIN_S = 0.5  # a watch tells sooner
+
+
+class Bookies(Part):
+    """The bookies of one cluster, and this process's own registrations."""
+
+    def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
+        super().__init__(tree, root, watches, layout)
+        self._available = f"{root}/available"
+        self._registering = threading.RLock()  # one registration at a time
+        self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # … and the session it was made in
+        self._registrar = Worker("bookkeeper-registration")
+        self._forget_session = tree.on_session(self._session_changed)
+
+    def _registration(self, bookie_id: BookieId, read_only: bool) -> str:
+        return f"{self._available}/{_READ_ONLY}/{bookie_id}" if read_only else f"{self._available}/{bookie_id}"
+
+    # --- reading ---
+
+    def writable_bookies(self) -> dict[BookieId, BookieServiceInfo]:
+        """See the port."""
+        return self._bookies_in(self._available)
+
+    def read_only_bookies(self) -> dict[BookieId, BookieServiceInfo]:
+        """See the port."""
+        return self._bookies_in(f"{self._available}/{_READ_ONLY}")
+
+    def _bookies_in(self, folder: str) -> dict[BookieId, BookieServiceInfo]:
+        try:
+            ids = [name for name in self._tree.children(folder) if name != _READ_ONLY]
+        except NoNodeError:
+            return {}
+        found = self._tree.get_many([f"{folder}/{bookie_id}" for bookie_id in ids])
+        return {i: decode_service_info(i, node[0]) for i, node in zip(ids, found, strict=True) if node is not None}
+
+    def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
+        """See the port."""
+        check_bookie_id(bookie_id)
+        for node in self._tree.get_many([self._registration(bookie_id, False), self._registration(bookie_id, True)]):
+            if node is not None:
+                return decode_service_info(bookie_id, node[0])
+        return None
+
+    def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
+        """See the port."""
+        cancels = [
+            self._watches.add(folder, read_children, lambda _: callback())[1]
+            for folder in (self._available, f"{self._available}/{_READ_ONLY}")
+        ]
+
+        def cancel() -> None:
+            for one in cancels:
+                one()
+
+        return cancel
+
+    # --- registering ---
+
+    def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
+        """See the port."""
+        check_bookie_id(info.bookie_id)
+        with self._registering:
+            self._register(info, read_only)
+            self._registered[info.bookie_id] = (info, read_only, self._tree.session_id)
+
+    def unregister_bookie(self, bookie_id: BookieId) -> None:
+        """See the port."""
+        check_bookie_id(bookie_id)
+        with self._registering:
+            self._registered.pop(bookie_id, None)
+            for read_only in (False, True):
+                path = self._registration(bookie_id, read_only)
+                stat = self._tree.exists(path)
+                if stat is not None and stat.owner == self._tree.session_id:
+                    self._delete_if_there(path)
+
+    def _register(self, info: BookieServiceInfo, read_only: bool) -> None:
+        new, old = self._registration(info.bookie_id, read_only), self._registration(info.bookie_id, not read_only)
+        deadline = time.monotonic() + self._tree.session_timeout_s
+        ensure_path(self._tree, new.rpartition("/")[0])
+        self._await_ours(old, info, deadline)
+        self._create_own(new, info, deadline)
+        self._await_ours(old, info, deadline)
+        self._delete_if_there(old)
+
+    def _create_own(self, path: str, info: BookieServiceInfo, deadline: float) -> None:
+        """Make the ephemeral node in this session, in place of one of ours."""
+        data = encode_service_info(info)
+        lost: MetadataUnavailableError | None = None
+        for _ in range(WRITE_TRIES):
+            found = self._await_ours(path, info, deadline)
+            try:
+                if found is None:
+                    self._tree.create(path, data, ephemeral=True)
+                elif found[1].owner != self._tree.session_id:
+                    self._delete_if_there(path)  # left by the process we replace, which is dead (RULES M3)
+                    continue
+                elif found[0] != data:
+                    self._tree.set(path, data, found[1].version)
+                return
+            except TreeError:
+                continue  # it came, went or changed between our looking and our writing
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)  # looked at again: a node of this session is ours
+        raise lost or _taken(info)
+
+    def _await_ours(self, path: str, info: BookieServiceInfo, deadline: float) -> tuple[bytes, NodeStat] | None:
+        """The node, when it is ours (this session's or incarnation's), or None when there is none.
+
+        Another incarnation's node is waited for, as its session may be over; at the deadline BookieIdentityError.
+        """
+        while True:
+            changed = threading.Event()
+            try:
+                data, stat = self._tree.get(path, changed.set)
+            except NoNodeError:
+                return None
+            if stat.owner == self._tree.session_id or _same_incarnation(info, data):
+                return data, stat
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise _taken(info)
+            changed.wait(min(remaining_s, _LOOK_AGAIN_S))
+
+    def _delete_if_there(self, path: str) -> None:
+        try:
+            self._delete_settled(path)
+        except NoNodeError:
+            return
+
+    # --- registering again ---
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED and self._registered:
+            self._registrar.submit(self._register_again)
+
+    def _register_again(self) -> None:
+        try:
+            with self._registering:
+                for bookie_id, (info, read_only, session_id) in list(self._registered.items()):
+                    if session_id != self._tree.session_id:
+                        self._register(info, read_only)
+                        self._registered[bookie_id] = (info, read_only, self._tree.session_id)
+                        _log.info("bookie %s is registered again: its session had been lost", bookie_id)
+        except ClientClosedError:
+            return
+        except (MetadataError, BookieIdentityError) as error:
+            _log.error("a bookie could not be registered again, trying again: %s", error)
+            self._registrar.submit(self._register_again, _RETRY_S)
+
+    def _stop_registering(self) -> None:
+        self._forget_session()
+        self._registrar.stop(0)
+
+
+def _same_incarnation(info: BookieServiceInfo, data: bytes) -> bool:
+    own = info.properties.get(INCARNATION_PROPERTY)
+    try:
+        theirs = decode_service_info(info.bookie_id, data).properties.get(INCARNATION_PROPERTY)
+    except MetadataError:
+        return False
+    return bool(own) and own == theirs
+
+
+def _taken(info: BookieServiceInfo) -> BookieIdentityError:
+    return BookieIdentityError(
+        f"Bookie {info.bookie_id} is registered already, by a process with another data directory",
+        value=f"this one's incarnation is {info.properties.get(INCARNATION_PROPERTY, 'not set')}",
+        remedy="stop the other process, or give this one another bookie id or address",
+    )

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named logs: heads, pages and transactions as opaque bytes, beside Apache's tree.
+
+Source: docs/formats.md §4; RULES N3 to N6, N8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from bk_core.errors import (
+    InvalidArgumentError,
+    LogExistsError,
+    MetadataConflictError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+)
+from bk_core.metadata.layout import check_log_name, check_node_name
+from bk_core.metadata.port import CancelWatch, LogWrite
+from bk_core.metadata.tree import (
+    WRITE_TRIES,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NodeExistsError,
+    NodeStat,
+    NoNodeError,
+    NotEmptyError,
+    Op,
+    Set,
+    TreeError,
+    ensure_path,
+)
+from bk_core.metadata.watches import read_data
+from bk_core.metadata.zookeeper.base import Part, first_loss
+from bk_core.model import Versioned
+
+_PAGES, _TXNS = "pages", "txns"
+_DELETES_AT_ONCE = 1000
+
+
+class Logs(Part):
+    """The named logs of one cluster, at ``<root>-logs``."""
+
+    def _head(self, name: str) -> str:
+        return f"{self._root}-logs/{check_log_name(name)}"
+
+    def _page(self, name: str, page: str) -> str:
+        return f"{self._head(name)}/{_PAGES}/{check_node_name(page, 'page')}"
+
+    def _txn(self, name: str, key: str) -> str:
+        return f"{self._head(name)}/{_TXNS}/{check_node_name(key, 'transaction')}"
+
+    def _names_in(self, folder: str) -> list[str]:
+        try:
+            return self._tree.children(folder)
+        except NoNodeError:
+            return []
+
+    # --- heads ---
+
+    def list_logs(self) -> list[str]:
+        """See the port."""
+        return self._names_in(f"{self._root}-logs")
+
+    def create_log(self, name: str, head: bytes) -> Versioned[bytes]:
+        """See the port."""
+        path = self._head(name)
+        lost: MetadataUnavailableError | None = None
+        for _ in range(WRITE_TRIES):
+            try:
+                self._tree.multi([Create(path, head), Create(f"{path}/{_PAGES}"), Create(f"{path}/{_TXNS}")])
+                return Versioned(head, 0)
+            except NoNodeError:
+                ensure_path(self._tree, f"{self._root}-logs")
+            except NodeExistsError as error:
+                if lost is None or self._find(path) != head:  # a head holds the log's uuid: equal bytes are ours
+                    raise LogExistsError(f"The log {name!r} exists already", remedy="choose another name") from error
+                return Versioned(head, 0)
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)
+        raise lost or NoSuchLogError("The folder of logs is deleted again and again", value=f"{self._root}-logs")
+
+    def read_log(self, name: str) -> Versioned[bytes]:
+        """See the port."""
+        try:
+            data, stat = self._tree.get(self._head(name))
+        except NoNodeError as error:
+            _raise_no_such_log(name, error)
+        return Versioned(data, stat.version)
+
+    def write_logs(self, writes: Iterable[LogWrite]) -> list[Versioned[bytes]]:
+        """See the port."""
+        writes = list(writes)
+        heads = {self._head(write.name): write.name for write in writes}
+        if len(heads) != len(writes):
+            raise InvalidArgumentError("A log is written twice in one step", value=repr([w.name for w in writes]))
+        try:
+            self._tree.multi([op for write in writes for op in self._ops(write)])
+        except NoNodeError as error:
+            if error.path in heads:
+                _raise_no_such_log(heads[error.path], error)
+            _raise_conflict(error)
+        except (BadVersionError, NodeExistsError) as error:
+            _raise_conflict(error)
+        return [Versioned(write.head, write.version + 1) for write in writes]
+
+    def _ops(self, write: LogWrite) -> list[Op]:
+        if write.version < 0 or (write.txn is not None and (write.txn.version or 0) < 0):
+            raise InvalidArgumentError("A log is only written by compare-and-set", value=f"version={write.version}")
+        ops: list[Op] = [Set(self._head(write.name), write.head, write.version)]
+        if write.txn is not None:
+            path = self._txn(write.name, write.txn.key)
+            version = write.txn.version
+            ops.append(Create(path, write.txn.data) if version is None else Set(path, write.txn.data, version))
+        return ops
+
+    def watch_log(self, name: str, callback: Callable[[Versioned[bytes] | None], None]) -> CancelWatch:
+        """See the port."""
+
+        def changed(found: tuple[bytes, NodeStat] | None) -> None:
+            callback(None if found is None else Versioned(found[0], found[1].version))
+
+        present, cancel = self._watches.add(self._head(name), read_data, changed)
+        if present is None:
+            _raise_no_such_log(name, None)
+        return cancel
+
+    def delete_log(self, name: str, version: int | None = None) -> None:
+        """See the port."""
+        path = self._head(name)
+        lost: MetadataUnavailableError | None = None
+        for _ in range(WRITE_TRIES):
+            stat = self._tree.exists(path)
+            if stat is None and lost is not None:
+                return
+            if stat is None:
+                _raise_no_such_log(name, None)
+            expected = stat.version if version is None else version
+            try:
+                self._delete_children(path, expected)
+                self._tree.multi([Delete(f"{path}/{_PAGES}"), Delete(f"{path}/{_TXNS}"), Delete(path, expected)])
+                return
+            except (NotEmptyError, NoNodeError):
+                continue  # a page came or went meanwhile
+            except BadVersionError as error:
+                if version is not None:
+                    _raise_conflict(error)
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)
+        raise lost or MetadataConflictError(
+            f"The log {name!r} is being written", remedy="stop its writers, then delete it"
+        )
+
+    def _delete_children(self, path: str, version: int) -> None:
+        """Delete pages and transactions, each batch only while the head has this version."""
+        paths = [f"{path}/{folder}/{n}" for folder in (_PAGES, _TXNS) for n in self._names_in(f"{path}/{folder}")]
+        for start in range(0, len(paths), _DELETES_AT_ONCE):
+            batch = paths[start : start + _DELETES_AT_ONCE]
+            self._tree.multi([Check(path, version), *(Delete(child) for child in batch)])
+
+    # --- pages and transactions ---
+
+    def create_page(self, name: str, page: str, data: bytes) -> None:
+        """See the port."""
+        path = self._page(name, page)
+        try:
+            if self._tree.exists(self._head(name)) is None:
+                _raise_no_such_log(name, None)
+            self._create_with_parents(path, data)
+        except NodeExistsError as error:
+            if self._find(path) != data:
+                raise MetadataConflictError(
+                    "Another page has this name", value=path, remedy="draw a new name"
+                ) from error
+
+    def read_page(self, name: str, page: str) -> bytes:
+        """See the port."""
+        found = self._find(self._page(name, page))
+        if found is None:
+            raise MetadataCorruptError(f"The log {name!r} has no page {page}", remedy="read the head again")
+        return found
+
+    def delete_page(self, name: str, page: str) -> None:
+        """See the port."""
+        try:
+            self._delete_settled(self._page(name, page))
+        except NoNodeError:
+            return
+
+    def list_pages(self, name: str) -> list[str]:
+        """See the port."""
+        return self._names_in(f"{self._head(name)}/{_PAGES}")
+
+    def read_txns(self, name: str, key: str) -> Versioned[bytes] | None:
+        """See the port."""
+        try:
+            data, stat = self._tree.get(self._txn(name, key))
+        except NoNodeError:
+            return None
+        return Versioned(data, stat.version)
+
+    def list_txns(self, name: str) -> list[str]:
+        """See the port."""
+        return self._names_in(f"{self._head(name)}/{_TXNS}")
+
+
+def _raise_no_such_log(name: str, cause: NoNodeError | None) -> NoReturn:
+    raise NoSuchLogError(f"There is no log {name!r}", remedy="list the logs; appending makes a new one") from cause
+
+
+def _raise_conflict(error: TreeError) -> NoReturn:
+    raise MetadataConflictError(
+        "A log was changed by somebody else", value=error.path, remedy="read it again"
+    ) from error

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session with ZooKeeper, through kazoo. Nothing else in the product knows kazoo (RULES M2).
+
+Every call has a deadline. A read whose connection broke is repeated within it. A write is sent at most once: it waits
+for a connection first, so that it is definitely not applied while there is none, and once it may have been sent a
+missing answer is an unknown outcome. kazoo's state CONNECTED, SUSPENDED or LOST is ours; it reconnects without end, and
+begins a new session after a loss.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.exceptions import BadVersionError as KazooBadVersion
+from kazoo.exceptions import NodeExistsError as KazooNodeExists
+from kazoo.exceptions import NoNodeError as KazooNoNode
+from kazoo.exceptions import NotEmptyError as KazooNotEmpty
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState, KeeperState
+
+from bk_core.errors import (
+    ClientClosedError,
+    ForkedHandleError,
+    InvalidArgumentError,
+    MetadataError,
+    MetadataUnavailableError,
+    Outcome,
+)
+from bk_core.metadata.port import CancelWatch, SessionState
+from bk_core.metadata.tree import (
+    ANY_VERSION,
+    NODE_BYTES_MAX,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NodeExistsError,
+    NodeStat,
+    NoNodeError,
+    NotEmptyError,
+    Op,
+    Set,
+    TreeError,
+    Watcher,
+)
+from bk_core.metadata.worker import Worker
+
+_log = logging.getLogger(__name__)
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.addHandler(logging.NullHandler())  # its warnings are for who configures logging, not for stderr
+_REPEAT_S = 0.05
+_REVIVE_S = 0.5
+_READS_AT_ONCE = 500
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+_ANSWERS: dict[type[KazooException], type[TreeError]] = {
+    KazooNoNode: NoNodeError,
+    KazooNodeExists: NodeExistsError,
+    KazooBadVersion: BadVersionError,
+    KazooNotEmpty: NotEmptyError,
+}
+_REFUSED = (NoAuthError, InvalidACLError, AuthFailedError)
+
+
+class ZooKeeperTree:
+    """A :class:`~bk_core.metadata.tree.Tree`. Made by :meth:`connect`; not usable in a forked child."""
+
+    def __init__(self, hosts: tuple[str, ...], *, timeout_s: float, session_timeout_s: float) -> None:
+        self._hosts = ",".join(hosts)
+        self._timeout_s, self.session_timeout_s = timeout_s, session_timeout_s
+        self._pid = os.getpid()
+        self._closed = False
+        self._connected = threading.Event()
+        self._session_id = 0
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._events = Worker("bookkeeper-zookeeper-session")
+        self._client = KazooClient(
+            hosts=self._hosts,
+            timeout=session_timeout_s,
+            connection_retry={
+                "max_tries": -1,
+                "delay": 0.1,
+                "backoff": 2,
+                "max_delay": min(2.0, session_timeout_s / 3),
+            },
+            command_retry={"max_tries": 1},  # ours are the only repetitions
+            logger=_kazoo_log,
+        )
+        self._client.add_listener(self._state_changed)
+
+    def connect(self) -> None:
+        """Begin the session. Raises MetadataUnavailableError at the deadline, and leaves nothing running."""
+        self._client.start_async()
+        if not self._connected.wait(self._timeout_s):
+            self._closed = True
+            self._stop_client(wait_s=0)
+            raise MetadataUnavailableError(
+                f"ZooKeeper did not answer within {self._timeout_s:g} s",
+                value=f"hosts {self._hosts}",
+                remedy="check that it runs and that this host may connect to it; for a local one: bk local",
+                outcome=Outcome.NOT_APPLIED,
+            )
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    # --- session ---
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch:
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
+
+    def _state_changed(self, state: str) -> None:
+        """On kazoo's connection thread: nothing here may wait."""
+        if state == KazooState.CONNECTED:
+            self._session_id = self._client.client_id[0]
+            self._connected.set()
+        else:
+            self._connected.clear()
+        for listener in list(self._listeners):
+            self._events.submit(lambda listener=listener: listener(_STATES[state]))  # type: ignore[misc]
+        if state == KazooState.LOST and self._client.client_state == KeeperState.CLOSED and not self._closed:
+            self._events.submit(self._revive, _REVIVE_S)
+
+    def _revive(self) -> None:
+        """kazoo's connection thread ends for good on an answer it cannot read; begin again."""
+        if not self._closed:
+            _log.error("the connection to ZooKeeper broke down and is made again; hosts %s", self._hosts)
+            self._client.start_async()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._listeners.clear()
+            if os.getpid() == self._pid:
+                self._stop_client(wait_s=self._timeout_s)
+                self._events.stop()
+
+    def _stop_client(self, wait_s: float) -> None:
+        """End the session, on a thread of its own: kazoo may wait for a connect that hangs."""
+
+        def stop() -> None:
+            try:
+                self._client.stop()
+                self._client.close()
+            except Exception as error:
+                _log.warning("ending the session with ZooKeeper failed: %s", error)
+
+        thread = threading.Thread(target=stop, name="bookkeeper-zookeeper-stop", daemon=True)
+        thread.start()
+        thread.join(wait_s)
+
+    # --- reads ---
+
+    def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, NodeStat]:
+        data, stat = self._read(path, lambda: self._client.get_async(path, _watcher(watch)))
+        return data, _stat(stat)
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
+        found: list[tuple[bytes, NodeStat] | None] = []
+        for start in range(0, len(paths), _READS_AT_ONCE):
+            batch = paths[start : start + _READS_AT_ONCE]
+            self._check_usable()
+            sent = [self._client.get_async(path) for path in batch]
+            found += [self._finish_get(path, result) for path, result in zip(batch, sent, strict=True)]
+        return found
+
+    def _finish_get(self, path: str, sent: Any) -> tuple[bytes, NodeStat] | None:
+        results = iter([sent])
+        try:
+            data, stat = self._read(path, lambda: next(results, None) or self._client.get_async(path))
+        except NoNodeError:
+            return None
+        return data, _stat(stat)
+
+    def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
+        stat = self._read(path, lambda: self._client.exists_async(path, _watcher(watch)))
+        return None if stat is None else _stat(stat)
+
+    def children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        return sorted(self._read(path, lambda: self._client.get_children_async(path, _watcher(watch))))
+
+    def sync(self, path: str) -> None:
+        self._read(path, lambda: self._client.sync_async(path))
+
+    def _read(self, path: str, send: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            self._check_usable()
+            try:
+                return send().get(timeout=max(0.0, deadline - time.monotonic()))
+            except (ConnectionLoss, SessionExpiredError) as error:
+                if time.monotonic() + _REPEAT_S >= deadline:
+                    raise self._unavailable(path, Outcome.NOT_APPLIED) from error
+                self._connected.wait(deadline - time.monotonic())
+                time.sleep(_REPEAT_S)
+            except KazooTimeoutError as error:
+                raise self._unavailable(path, Outcome.NOT_APPLIED) from error
+            except KazooException as error:
+                raise self._translated(path, error, Outcome.NOT_APPLIED) from error
+
+    # --- writes ---
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        made: str = self._write(
+            path,
+            len(data),
+            lambda: self._client.create_async(path, data, ephemeral=ephemeral, sequence=sequential),
+        )
+        return made
+
+    def set(self, path: str, data: bytes, version: int) -> int:
+        stat = self._write(path, len(data), lambda: self._client.set_async(path, data, version))
+        return int(stat.version)
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._write(path, 0, lambda: self._client.delete_async(path, version))
+
+    def multi(self, ops: Sequence[Op]) -> None:
+        if not ops:
+            return
+        transaction = self._client.transaction()
+        for op in ops:
+            _add(transaction, op)
+        size = sum(len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0) for op in ops)
+        for op, result in zip(ops, self._write(ops[0].path, size, transaction.commit_async), strict=True):
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                raise self._translated(op.path, result, Outcome.NOT_APPLIED) from result
+
+    def _write(self, path: str, size: int, send: Callable[[], Any]) -> Any:
+        if size > NODE_BYTES_MAX:
+            raise InvalidArgumentError(f"A record has at most {NODE_BYTES_MAX} bytes", value=f"{path}: {size} bytes")
+        self._check_usable()
+        deadline = time.monotonic() + self._timeout_s
+        if not self._connected.wait(self._timeout_s):
+            raise self._unavailable(path, Outcome.NOT_APPLIED)
+        try:
+            return send().get(timeout=max(0.0, deadline - time.monotonic()))
+        except SessionExpiredError as error:  # refused by the server, or never sent: kazoo has no session to send it in
+            raise self._unavailable(path, Outcome.NOT_APPLIED) from error
+        except (ConnectionLoss, KazooTimeoutError) as error:
+            raise self._unavailable(path, Outcome.UNKNOWN) from error
+        except KazooException as error:
+            raise self._translated(path, error, Outcome.UNKNOWN) from error
+
+    # --- errors ---
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedHandleError(
+                "A metadata store was used in a forked process", remedy="open another one after the fork"
+            )
+        if self._closed:
+            raise ClientClosedError("The metadata store is closed", outcome=Outcome.NOT_APPLIED)
+
+    def _unavailable(self, path: str, outcome: Outcome) -> MetadataUnavailableError | ClientClosedError:
+        if self._closed:
+            return ClientClosedError("The metadata store was closed meanwhile", value=path, outcome=outcome)
+        return MetadataUnavailableError(
+            "ZooKeeper did not answer" if self._connected.is_set() else "The connection to ZooKeeper is broken",
+            value=f"{path} at hosts {self._hosts}, deadline {self._timeout_s:g} s",
+            remedy="check that ZooKeeper runs and is reachable",
+            outcome=outcome,
+        )
+
+    def _translated(self, path: str, error: Exception, outcome: Outcome) -> Exception:
+        for theirs, ours in _ANSWERS.items():
+            if isinstance(error, theirs):
+                return ours(path)
+        if isinstance(error, _REFUSED):
+            return MetadataError(
+                "ZooKeeper refuses this client access", value=path, remedy="check its ACLs", outcome=Outcome.NOT_APPLIED
+            )
+        return MetadataUnavailableError(f"ZooKeeper answered {type(error).__name__}", value=path, outcome=outcome)
+
+
+def _watcher(watch: Watcher | None) -> Callable[[Any], None] | None:
+    return None if watch is None else lambda _event: watch()
+
+
+def _stat(stat: Any) -> NodeStat:
+    return NodeStat(stat.version, stat.ctime, stat.ephemeralOwner)
+
+
+def _add(transaction: Any, op: Op) -> None:
+    match op:
+        case Create():
+            transaction.create(op.path, op.data)
+        case Set():
+            transaction.set_data(op.path, op.data, op.version)
+        case Delete():
+            transaction.delete(op.path, op.version)
+        case Check():
+            transaction.check(op.path, op.version)
