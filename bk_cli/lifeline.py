@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a command and ends it when its own standard input closes (RULES E4).
+
+``python -m bk_cli.lifeline COMMAND …``: the parent holds the other end of a pipe, which the kernel closes however the
+parent dies, ``kill -9`` included. Where the kernel can, it also ends the command should this process be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+_PR_SET_PDEATHSIG = 1
+_END_S = 5.0
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the pipe alone must do
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+def _watch(child: subprocess.Popen[bytes]) -> None:
+    while os.read(0, 4096):
+        pass
+    _end(child)
+
+
+def main(command: list[str]) -> int:
+    """Run ``command`` with empty input until it ends or our input closes; its exit code, or 128 + signal."""
+    if not command:
+        print("usage: python -m bk_cli.lifeline COMMAND …", file=sys.stderr)
+        return 2
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    threading.Thread(target=_watch, args=(child,), daemon=True).start()
+    code = child.wait()
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

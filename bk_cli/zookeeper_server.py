@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real ZooKeeper server on this machine, for ``bk local`` and for tests.
+
+It runs from the jars that come with pyspark, so nothing is installed. Source: DESIGN §1; RULES E4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bk_core.errors import BookKeeperError, InvalidArgumentError, JavaMissingError, PortInUseError
+
+JAVA_MIN = 17
+MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_START_S = 20.0
+_STOP_S = 8.0
+_TRIES = 3  # another process may take the free port that we found
+
+REQUIRED_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+OPTIONAL_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core", "logback-classic", "logback-core")
+"""Without them the server runs, but says nothing when it fails."""
+
+_CONFIG = """\
+dataDir={data_dir}
+clientPortAddress={host}
+clientPort={port}
+tickTime={tick_ms}
+maxSessionTimeout=600000
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr,ruok
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+"""
+
+
+class ServerStartError(BookKeeperError):
+    """A server process ended or did not answer while it was being started."""
+
+    code = "BK_SERVER_START"
+
+
+# --- Java ---
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> tuple[str, int]:
+    """Path and major version of a Java that Spark and ZooKeeper run on, from ``JAVA_HOME`` or ``PATH``.
+
+    Raises JavaMissingError with what to install.
+    """
+    environment = os.environ if environment is None else environment
+    found = []
+    for java in _java_candidates(environment):
+        version = _java_version(java)
+        if version is not None and version >= JAVA_MIN:
+            return java, version
+        found.append(f"{java} is version {version}" if version else f"{java} does not run")
+    raise JavaMissingError(
+        f"Java {JAVA_MIN} or later is needed",
+        value=", ".join(found) or "there is none in JAVA_HOME or on PATH",
+        remedy=_install_hint(),
+    )
+
+
+def _java_candidates(environment: Mapping[str, str]) -> list[str]:
+    home = environment.get("JAVA_HOME")
+    candidates = [str(Path(home, "bin", "java"))] if home else []
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    return candidates + ([on_path] if on_path else [])
+
+
+def _java_version(java: str) -> int | None:
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    return int(match[1]) if match else None
+
+
+def _install_hint() -> str:
+    if sys.platform == "darwin":
+        return "brew install openjdk@17, then export JAVA_HOME=$(brew --prefix openjdk@17)"
+    return "apt install openjdk-17-jre-headless, or dnf install java-17-openjdk-headless, or set JAVA_HOME"
+
+
+# --- the jars ---
+
+
+def find_zookeeper_classpath(environment: Mapping[str, str] | None = None) -> list[Path] | None:
+    """The jars a ZooKeeper server needs, from the pyspark package or ``SPARK_HOME``; None where neither has them."""
+    environment = os.environ if environment is None else environment
+    for folder in _jar_folders(environment):
+        jars = _named_jars(folder)
+        if jars is not None:
+            return jars
+    return None
+
+
+def _jar_folders(environment: Mapping[str, str]) -> list[Path]:
+    folders = []
+    spec = importlib.util.find_spec("pyspark")  # finds the package without importing it
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        folders.append(Path(location, "jars"))
+    if environment.get("SPARK_HOME"):
+        folders.append(Path(environment["SPARK_HOME"], "jars"))
+    return folders
+
+
+def _named_jars(folder: Path) -> list[Path] | None:
+    jars = []
+    for name in (*REQUIRED_JARS, *OPTIONAL_JARS):
+        found = sorted(
+            path for path in folder.glob(f"{name}-*.jar") if re.fullmatch(rf"{name}-\d[\w.]*\.jar", path.name)
+        )
+        if found:
+            jars.append(found[-1])
+        elif name in REQUIRED_JARS:
+            return None
+    return jars
+
+
+# --- the server ---
+
+
+class ZooKeeperServer:
+    """One server process. It ends with :meth:`stop`, and also when this process dies, however it dies.
+
+    ``durable`` False leaves out the syncs: for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        java: str | None = None,
+        classpath: list[Path] | None = None,
+        host: str = "127.0.0.1",
+        tick_ms: int = 1000,
+        durable: bool = True,
+        heap_mb: int = 128,
+    ) -> None:
+        self._java, self._classpath = java, classpath
+        self.host, self._tick_ms, self._durable, self._heap_mb = host, tick_ms, durable, heap_mb
+        self.port = 0
+        self.log_path: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def connect_string(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, data_dir: str | os.PathLike[str], port: int = 0) -> str:
+        """Start it with its data in ``data_dir`` (made if missing) and wait until it serves; ``host:port``.
+
+        ``port`` 0 takes a free one. Raises JavaMissingError, InvalidArgumentError (no jars, or running already),
+        PortInUseError, ServerStartError with the end of its log.
+        """
+        if self.is_running:
+            raise InvalidArgumentError("This ZooKeeper server runs already", value=self.connect_string)
+        command = self._command(Path(data_dir))
+        for last_try in (*[False] * (_TRIES - 1), True):
+            self.port = port or _free_port(self.host)
+            if not _is_free(self.host, self.port):
+                raise PortInUseError(
+                    f"Port {self.port} is in use", value=f"zookeeper at {self.connect_string}", remedy="choose another"
+                )
+            try:
+                self._launch(command, Path(data_dir))
+                return self.connect_string
+            except ServerStartError:
+                self.stop()
+                if last_try or port:
+                    raise
+        raise AssertionError("not reached")
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended. Data stays."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # the lifeline
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _command(self, data_dir: Path) -> list[str]:
+        java = self._java or find_java()[0]
+        classpath = self._classpath or find_zookeeper_classpath()
+        if not classpath:
+            raise InvalidArgumentError(
+                "There is no ZooKeeper server to run",
+                value="looked in the pyspark package and in SPARK_HOME",
+                remedy="pip install 'pyspark-bookkeeper[spark]', or give the URI of a running ZooKeeper",
+            )
+        return [
+            java,
+            f"-Xmx{self._heap_mb}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            "-Dzookeeper.preAllocSize=1024",  # KiB of its log at a time; 64 MiB by default
+            f"-Dzookeeper.forceSync={'yes' if self._durable else 'no'}",
+            "-cp",
+            os.pathsep.join(str(jar) for jar in classpath),
+            MAIN_CLASS,
+            str(data_dir.absolute() / "zoo.cfg"),
+        ]
+
+    def _launch(self, command: list[str], data_dir: Path) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        config = _CONFIG.format(
+            data_dir=data_dir.absolute() / "data", host=self.host, port=self.port, tick_ms=self._tick_ms
+        )
+        (data_dir / "zoo.cfg").write_text(config, encoding="utf-8")
+        self.log_path = data_dir / "zookeeper.log"
+        with open(self.log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bk_cli.lifeline", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+            )
+        deadline = time.monotonic() + _START_S
+        while not self._serves():
+            if not self.is_running or time.monotonic() > deadline:
+                raise ServerStartError("ZooKeeper did not start", value=self._log_tail(), remedy=f"see {self.log_path}")
+            time.sleep(0.05)
+
+    def _serves(self) -> bool:
+        try:
+            with socket.create_connection((self.host, self.port), timeout=1) as connection:
+                connection.sendall(b"srvr")
+                return b"Mode:" in connection.makefile("rb").read()
+        except OSError:
+            return False
+
+    def _log_tail(self) -> str:
+        assert self.log_path is not None
+        lines = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return " | ".join(lines[-5:]) or "its log is empty"
+
+
+def _import_path() -> list[str]:
+    """Where this process found this package, for a child that may start in another folder."""
+    return [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: TIME_WAIT is no obstacle
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
