@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hand-written codec of the data messages, AddRequest and ReadResponse, whose field 1 is ``bytes frames``.
 
-
 A generated serializer copies the frames twice; here they are joined once on the way out and never copied on the way
 in. The bytes are protobuf's own, so any implementation reads the same message (docs/formats.md §6). What follows
 field 1, the *rest*, is a protobuf message without frames and is left to the generated code.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence

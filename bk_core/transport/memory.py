@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport without a network: bookies are objects of this process.
+
+For tests and examples. The port's promises are kept: callbacks come later, never inside the call that caused them; a
+cut connection breaks its sessions and its requests; each request has one ending. What a bookie is, this file does not
+know: whoever makes the transport says how to connect to one (:class:`LocalBookie`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from bk_core.errors import BookieUnreachableError, TransportError
+from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
+from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer, RefusedError
+from bk_core.wire.lane import AttachMode, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    ledger_id: LedgerId
+    first: EntryId
+    last: EntryId
+    bytes_max: int
+    fence_key: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class FenceCall:
+    ledger_id: LedgerId
+    ledger_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLacCall:
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLacCall:
+    ledger_id: LedgerId
+    previous_lac: EntryId
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLacCall:
+    ledger_id: LedgerId
+    ledger_key: bytes
+    lac_body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The end of a call without evidence: done (REASON_NONE) or refused."""
+
+    reason: Reason = Reason.REASON_NONE
+    message: str = ""
+
+
+Call: TypeAlias = ReadCall | FenceCall | ReadLacCall | WatchLacCall | WriteLacCall
+Answer: TypeAlias = ReadPart | ReadTrailer | LacEvidence | Reply
+
+
+class LocalPeer(Protocol):
+    """What a bookie tells its client on a connection."""
+
+    def on_acks(self, sessions: Sequence[int], frames: Sequence[int]) -> None: ...
+    def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None: ...
+    def on_closed(self, message: str) -> None: ...
+
+
+class LocalConnection(Protocol):
+    """What a client tells its bookie. Nothing here calls back before it returns."""
+
+    def attach(self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode) -> None: ...
+    def frames(self, frames: memoryview) -> None: ...
+    def detach(self, session: int) -> None: ...
+    def request(self, call: Call, answer: Callable[[Answer], None]) -> Callable[[], None]:
+        """Begin a call; returns how to cancel it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalBookie(Protocol):
+    """A bookie in this process, or the way to one."""
+
+    def connect(self, peer: LocalPeer) -> LocalConnection:
+        """Raises BookieUnreachableError."""
+        ...
+
+
+class MemoryTransport:
+    """:class:`~bk_core.transport.port.Transport` over bookies of this process. Belongs to one loop."""
+
+    def __init__(self, find: Callable[[BookieId], LocalBookie | None]) -> None:
+        self._find = find
+        self._links: dict[BookieId, _Link] = {}
+        self._closed = False
+
+    def attach(
+        self,
+        bookie_id: BookieId,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
+    ) -> None:
+        try:
+            link = self._link(bookie_id)
+        except TransportError as error:
+            asyncio.get_running_loop().call_soon(listener.on_broken, session, str(error))
+            return
+        link.listeners[session] = listener
+        link.connection.attach(session, ledger_id, ledger_key, mode)
+
+    def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
+        link = self._links.get(bookie_id)
+        if link and session in link.listeners:
+            link.connection.frames(memoryview(frame))
+
+    def detach(self, bookie_id: BookieId, session: int) -> None:
+        link = self._links.get(bookie_id)
+        if link and link.listeners.pop(session, None):
+            link.connection.detach(session)
+
+    async def read(
+        self,
+        bookie_id: BookieId,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        *,
+        bytes_max: int,
+        fence_key: bytes | None = None,
+        deadline_s: float,
+    ) -> AsyncIterator[ReadPart | ReadTrailer]:
+        link = self._link(bookie_id)
+        call = link.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key))
+        try:
+            async with _deadline(bookie_id, deadline_s):
+                answer = await call.next()
+            while isinstance(answer, ReadPart):
+                yield answer
+                async with _deadline(bookie_id, deadline_s):
+                    answer = await call.next()
+            if not isinstance(answer, ReadTrailer):
+                raise _refused(answer)
+            yield answer
+        finally:
+            call.cancel()
+
+    async def fence(
+        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float
+    ) -> LacEvidence:
+        return _evidence(await self._call(bookie_id, FenceCall(ledger_id, ledger_key), deadline_s))
+
+    async def read_lac(self, bookie_id: BookieId, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
+        return _evidence(await self._call(bookie_id, ReadLacCall(ledger_id), deadline_s))
+
+    async def watch_lac(
+        self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float
+    ) -> LacEvidence:
+        call = WatchLacCall(ledger_id, previous_lac, int(timeout_s * 1000))
+        return _evidence(await self._call(bookie_id, call, timeout_s + 5.0))
+
+    async def write_lac(
+        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
+    ) -> None:
+        answer = await self._call(bookie_id, WriteLacCall(ledger_id, ledger_key, lac_body), deadline_s)
+        if not isinstance(answer, Reply) or answer.reason:
+            raise _refused(answer)
+
+    def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
+        """Nothing to do: there are no addresses."""
+
+    async def close(self) -> None:
+        self._closed = True
+        for link in list(self._links.values()):
+            link.connection.close()
+            link.on_closed("the transport was closed")
+
+    async def _call(self, bookie_id: BookieId, wanted: Call, deadline_s: float) -> Answer:
+        call = self._link(bookie_id).begin(wanted)
+        try:
+            async with _deadline(bookie_id, deadline_s):
+                return await call.next()
+        finally:
+            call.cancel()
+
+    def _link(self, bookie_id: BookieId) -> _Link:
+        if self._closed:
+            raise TransportError("the transport is closed", value=f"bookie {bookie_id}")
+        link = self._links.get(bookie_id)
+        if link is None:
+            bookie = self._find(bookie_id)
+            if bookie is None:
+                raise BookieUnreachableError("no such bookie in this process", value=f"bookie {bookie_id}")
+            link = _Link(lambda: self._links.pop(bookie_id, None))
+            link.connection = bookie.connect(link)
+            self._links[bookie_id] = link
+        return link
+
+
+class _Link:
+    """One connection and who waits on it."""
+
+    connection: LocalConnection
+
+    def __init__(self, forget: Callable[[], object]) -> None:
+        self.listeners: dict[int, AddListener] = {}
+        self.calls: dict[_CallUnderWay, None] = {}
+        self._forget = forget
+
+    def on_acks(self, sessions: Sequence[int], frames: Sequence[int]) -> None:
+        for session, count in zip(sessions, frames, strict=True):
+            listener = self.listeners.get(session)
+            if listener:
+                listener.on_acked(session, count)
+
+    def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
+        listener = self.listeners.pop(session, None)
+        if listener:
+            self.connection.detach(session)
+            listener.on_ended(session, frames, reason, message)
+
+    def on_closed(self, message: str) -> None:
+        self._forget()
+        listeners, self.listeners = self.listeners, {}
+        for session, listener in listeners.items():
+            listener.on_broken(session, message)
+        for call in list(self.calls):
+            call.answers.put_nowait(TransportError("the connection broke", value=message))
+
+    def begin(self, call: Call) -> _CallUnderWay:
+        return _CallUnderWay(self, call)
+
+
+class _CallUnderWay:
+    def __init__(self, link: _Link, call: Call) -> None:
+        self.answers: asyncio.Queue[Answer | TransportError] = asyncio.Queue()
+        self._link = link
+        link.calls[self] = None
+        self._cancel = link.connection.request(call, self.answers.put_nowait)
+
+    async def next(self) -> Answer:
+        answer = await self.answers.get()
+        if isinstance(answer, TransportError):
+            raise answer
+        return answer
+
+    def cancel(self) -> None:
+        if self._link.calls.pop(self, self) is None:
+            self._cancel()
+
+
+class _deadline:  # noqa: N801 - reads as a statement
+    """A wait that ends as a refusal with reason TIMEOUT."""
+
+    def __init__(self, bookie_id: BookieId, seconds: float) -> None:
+        self._bookie_id, self._seconds = bookie_id, seconds
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, None)
+        except TimeoutError:
+            raise RefusedError(
+                Reason.TIMEOUT, f"bookie {self._bookie_id} did not answer in {self._seconds:g} s"
+            ) from error
+
+
+def _refused(answer: Answer) -> RefusedError:
+    if isinstance(answer, Reply):
+        return RefusedError(answer.reason, answer.message or answer.reason.name)
+    return RefusedError(Reason.BAD_REQUEST, f"an answer of another kind: {type(answer).__name__}")
+
+
+def _evidence(answer: Answer) -> LacEvidence:
+    if not isinstance(answer, LacEvidence):
+        raise _refused(answer)
+    return answer

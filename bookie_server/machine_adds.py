@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The add path of the bookie's machine: sessions, admission, acks (RULES P1, P6, L2, L4, MUST 2).
+
+A frame is checked, given to the log and counted in one step, so nothing can come between the fence check and the log.
+Acks go out per stream and step, as two columns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, check_frame, frame_extent, split_frames
+from bk_core.errors import IntegrityError
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server.machine_core import Core, Refusal
+from bookie_server.machine_events import (
+    CloseStream,
+    Ended,
+    FramesArrived,
+    PauseStream,
+    ResumeStream,
+    SendAcks,
+    SessionAttached,
+    StreamId,
+)
+from bookie_server.machine_state import Ledger, Pending, Session, Stream
+
+Compare = Callable[[Session, FrameExtent, memoryview], None]
+
+
+class Adds:
+    """Sessions of all streams. ``compare`` starts a comparison with stored entries, which ends in :meth:`compared`."""
+
+    __slots__ = ("_compare", "_core", "_in_flight_bytes", "_paused", "_streams", "_to_ack", "_to_end")
+
+    def __init__(self, core: Core, compare: Compare) -> None:
+        self._core, self._compare = core, compare
+        self._streams: dict[StreamId, Stream] = {}
+        self._in_flight_bytes = 0
+        self._paused: dict[StreamId, Stream] = {}
+        self._to_ack: dict[Session, None] = {}  # sessions that gained durable frames in this step
+        self._to_end: dict[Session, None] = {}
+
+    # --- sessions ---
+
+    def attach(self, event: SessionAttached) -> None:
+        stream = self._streams.setdefault(event.stream, Stream(event.stream))
+        if event.session == 0 or event.session in stream.sessions:
+            self._close(stream, f"session number {event.session} is 0 or in use")
+            return
+        if len(stream.sessions) >= self._core.limits.sessions_per_stream_max:
+            self._close(stream, f"more than {self._core.limits.sessions_per_stream_max} sessions on one stream")
+            return
+        ledger = self._core.ledger(event.ledger_id) if event.ledger_id >= 0 else None
+        session = Session(stream, event.session, ledger, event.mode)
+        stream.sessions[event.session] = session
+        if ledger is None:
+            self._refuse(session, (Reason.BAD_REQUEST, f"ledger id {event.ledger_id}"))
+            return
+        ledger.sessions += 1
+        problem = self._attach_problem(event, ledger) or self._state_problem(session, ledger)
+        if problem:
+            self._refuse(session, problem)
+
+    def _attach_problem(self, event: SessionAttached, ledger: Ledger) -> Refusal | None:
+        if event.explicit_ids:
+            return Reason.UNIMPLEMENTED, "ledgers with caller-given entry ids are not built yet"
+        return self._core.key_problem(ledger, event.ledger_key)
+
+    def _state_problem(self, session: Session, ledger: Ledger) -> Refusal | None:
+        """Why the ledger takes no frame of this session now; asked in the same step that gives a frame to the log."""
+        if self._core.failed:
+            return self._core.failed
+        if ledger.deleted:
+            return Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"
+        if session.recover:
+            return None
+        if ledger.fenced:
+            return Reason.FENCED, f"ledger {ledger.ledger_id} is fenced"
+        if self._core.read_only:
+            return Reason.READ_ONLY, "this bookie is read-only"
+        return None
+
+    def detach(self, stream_id: StreamId, numbers: list[int]) -> None:
+        stream = self._streams.get(stream_id)
+        for number in numbers:
+            session = stream.sessions.pop(number, None) if stream else None
+            if session:
+                self._drop(session)
+
+    def close(self, stream_id: StreamId) -> None:
+        """The stream is gone; what it gave to the log goes on without acks."""
+        stream = self._streams.pop(stream_id, None)
+        self._paused.pop(stream_id, None)
+        if stream:
+            stream.closed = True
+            for session in stream.sessions.values():
+                self._drop(session)
+            stream.sessions.clear()
+
+    def _drop(self, session: Session) -> None:
+        """No more frames and no more words about this session."""
+        session.gone = True
+        session.end = session.end or (Reason.NOT_ATTACHED, "detached")
+        self._drop_held(session)
+        if session.ledger:
+            session.ledger.sessions -= 1
+            self._core.forget_if_idle(session.ledger)
+
+    def _drop_held(self, session: Session) -> None:
+        held, session.held = session.held, None
+        for _, frame in held or ():
+            self._released(session.stream, frame.nbytes)
+
+    def _close(self, stream: Stream, message: str) -> None:
+        self._core.effects.append(CloseStream(stream.stream_id, message))
+        self.close(stream.stream_id)
+
+    # --- frames ---
+
+    def frames(self, event: FramesArrived) -> None:
+        stream = self._streams.setdefault(event.stream, Stream(event.stream))
+        try:
+            frames = split_frames(event.frames)
+        except IntegrityError as error:
+            self._close(stream, str(error))
+            return
+        for header, frame in frames:
+            self._taken(stream, frame.nbytes)
+            session = stream.sessions.get(header.tag)
+            if session is None:
+                session = self._unknown_session(stream, header.tag)
+            self._offer(session, header, frame)
+        limits = self._core.limits
+        if not stream.paused and (
+            stream.pending_bytes > limits.stream_bytes_max or self._in_flight_bytes > limits.in_flight_bytes_max
+        ):
+            stream.paused = True
+            self._paused[stream.stream_id] = stream
+            self._core.effects.append(PauseStream(stream.stream_id))
+
+    def _unknown_session(self, stream: Stream, number: int) -> Session:
+        """A session that ends at once, remembered so that it is refused only once."""
+        session = Session(stream, number, None, AttachMode.WRITE)
+        if len(stream.sessions) < self._core.limits.sessions_per_stream_max:
+            stream.sessions[number] = session
+        self._refuse(session, (Reason.NOT_ATTACHED, f"no session {number} on this stream"))
+        return session
+
+    def _offer(self, session: Session, header: FrameHeader, frame: memoryview) -> None:
+        """The next frame of a session: into the log, behind a comparison, or the end of the session."""
+        ledger = session.ledger
+        if session.end or ledger is None:
+            self._released(session.stream, frame.nbytes)
+            return
+        if session.held is not None:
+            session.held.append((header, frame))
+            return
+        problem = self._frame_problem(session, ledger, header, frame)
+        if problem:
+            self._released(session.stream, frame.nbytes)
+            self._refuse(session, problem)
+            return
+        extent = frame_extent(frame, header)
+        if not session.recover and extent.first <= ledger.top and self._overlaps(ledger, extent.first, extent.last):
+            session.held = deque(((header, frame),))
+            self._compare(session, extent, frame)
+            return
+        self._accept(session, ledger, header, extent, frame)
+
+    def _frame_problem(
+        self, session: Session, ledger: Ledger, header: FrameHeader, frame: memoryview
+    ) -> Refusal | None:
+        if header.kind != FrameKind.ENTRIES or header.ledger_id != ledger.ledger_id:
+            return Reason.BAD_REQUEST, f"a frame of kind {header.kind}, ledger {header.ledger_id}"
+        problem = self._state_problem(session, ledger)
+        if problem:
+            return problem
+        if self._in_flight_bytes > 2 * self._core.limits.in_flight_bytes_max:
+            return Reason.OVERLOADED, f"{self._in_flight_bytes} bytes wait for a commit"
+        try:
+            check_frame(frame)
+        except IntegrityError as error:
+            return Reason.INTEGRITY, error.what
+        return None
+
+    def _overlaps(self, ledger: Ledger, first: int, last: int) -> bool:
+        return bool(ledger.pending_over(first, last)) or self._core.holdings.overlaps(ledger.ledger_id, first, last)
+
+    def _accept(
+        self, session: Session, ledger: Ledger, header: FrameHeader, extent: FrameExtent, frame: memoryview
+    ) -> None:
+        if not ledger.key_logged:
+            self._core.log_key(ledger)
+        self._core.enqueue(header, extent, frame, ledger, session)
+        session.accepted += 1
+
+    def compared(self, session: Session, same: bool) -> None:
+        """The first held frame does or does not agree with what stands at its ids (RULES P6)."""
+        held, ledger = session.held, session.ledger
+        if held is None or ledger is None or session.end:
+            return
+        session.held = None
+        header, frame = held.popleft()
+        problem = self._state_problem(session, ledger)  # a fence may have come meanwhile (MUST 2)
+        if not problem and not same:
+            problem = (Reason.INTEGRITY, f"another entry stands at an id of {header.first_entry_id} and following")
+        if problem:
+            self._released(session.stream, frame.nbytes)
+            self._refuse(session, problem)
+        else:
+            self._accept(session, ledger, header, frame_extent(frame, header), frame)
+        for header, frame in held:
+            self._offer(session, header, frame)
+
+    # --- ends and acks ---
+
+    def _refuse(self, session: Session, problem: Refusal) -> None:
+        """Frame ``accepted`` + 1 was refused: told once all before it are durable (RULES P1)."""
+        session.end = problem
+        if session.durable == session.accepted:
+            self._to_end[session] = None
+
+    def committed(self, pending: Pending) -> None:
+        """A frame of entries is durable."""
+        session = pending.session
+        assert session is not None
+        self._released(session.stream, pending.header.size)
+        session.durable += 1
+        if session.end and session.durable == session.accepted:
+            self._to_end[session] = None
+        elif not session.end:
+            self._to_ack[session] = None
+
+    def dropped(self, pending: Pending, problem: Refusal) -> None:
+        """A frame of entries will never be durable: its session ends with what is."""
+        session = pending.session
+        assert session is not None
+        self._released(session.stream, pending.header.size)
+        session.accepted = session.durable
+        self._drop_held(session)
+        session.end = problem
+        self._to_end[session] = None
+
+    def fail_all(self, problem: Refusal) -> None:
+        """End every session (RULES S6)."""
+        for stream in self._streams.values():
+            for session in stream.sessions.values():
+                if not session.end:
+                    self._drop_held(session)
+                    session.accepted = session.durable
+                    self._refuse(session, problem)
+
+    def flush(self) -> None:
+        """Emit the acks and ends of this step, one effect a stream; let streams flow that may."""
+        if self._to_ack or self._to_end:
+            self._flush_acks()
+        if self._paused:
+            self._resume()
+
+    def _flush_acks(self) -> None:
+        columns: dict[StreamId, tuple[list[int], list[int], list[Ended]]] = {}
+        for session in self._to_ack:
+            if not session.gone and not session.end:
+                sessions, frames, _ = columns.setdefault(session.stream.stream_id, ([], [], []))
+                sessions.append(session.number)
+                frames.append(session.durable)
+        for session in self._to_end:
+            if not session.gone and session.end and not session.told:
+                session.told = True
+                ended = columns.setdefault(session.stream.stream_id, ([], [], []))[2]
+                ended.append(Ended(session.number, session.durable, *session.end))
+        self._core.effects.extend(SendAcks(stream_id, *lists) for stream_id, lists in columns.items())
+        self._to_ack.clear()
+        self._to_end.clear()
+
+    # --- admission ---
+
+    def _taken(self, stream: Stream, size: int) -> None:
+        stream.pending_bytes += size
+        self._in_flight_bytes += size
+
+    def _released(self, stream: Stream, size: int) -> None:
+        self._in_flight_bytes -= size
+        stream.pending_bytes -= size
+
+    def _resume(self) -> None:
+        limits = self._core.limits
+        if self._in_flight_bytes > limits.in_flight_bytes_max // 2:
+            return
+        for stream in list(self._paused.values()):
+            if stream.pending_bytes <= limits.stream_bytes_max // 2:
+                stream.paused = False
+                del self._paused[stream.stream_id]
+                self._core.effects.append(ResumeStream(stream.stream_id))

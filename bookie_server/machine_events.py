@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bookie's machine hears (events) and what it wants done (effects). Plain data; no behaviour.
+
+A *stream* is one stream of a lane, named by an integer that the driver never uses twice. A *request* is named by its
+stream and an id unique there; each request gets exactly one ending: a trailer, a LAC answer or a reply. None after
+RequestCancelled or StreamClosed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bk_core.model import EntryId, LedgerId
+from bk_core.transport.port import EntryRange, LacEvidence, ReadTrailer
+from bk_core.wire.lane import AttachMode, Reason
+
+StreamId: TypeAlias = int
+RequestId: TypeAlias = tuple[StreamId, int]
+TimerId: TypeAlias = RequestId | None
+"""A watch's request, or None for the one that makes LACs durable."""
+Place: TypeAlias = object
+"""Where a frame stands; only the storage looks inside."""
+
+# --- events: the add stream ---
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAttached:
+    stream: StreamId
+    session: int
+    ledger_id: LedgerId
+    ledger_key: bytes
+    mode: AttachMode
+    explicit_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FramesArrived:
+    """The frames of one message, in a buffer that nobody writes to again."""
+
+    stream: StreamId
+    frames: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsDetached:
+    stream: StreamId
+    sessions: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    stream: StreamId
+
+
+# --- events: storage ---
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommitted:
+    """The oldest ``len(places)`` frames given out by Commit effects are durable, at these places."""
+
+    places: Sequence[Place]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """Nothing given out by Commit effects and not yet reported durable will be. ``final``: a sync failed, and nothing
+    is ever acknowledged again (RULES S6); otherwise (no space) later frames may be tried."""
+
+    reason: Reason
+    message: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FramesRead:
+    """The answer to a ReadFrames effect: one buffer a piece, None where the bytes on disk fail their checks."""
+
+    request: RequestId
+    frames: Sequence[bytes | memoryview | None]
+
+
+# --- events: requests ---
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequested:
+    """Entries first to last. ``fence_key`` makes it a recovery read, which fences first."""
+
+    request: RequestId
+    ledger_id: LedgerId
+    first: EntryId
+    last: EntryId
+    bytes_max: int
+    fence_key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartSent:
+    """A SendPart effect of this request has left; the next part may follow."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRequested:
+    request: RequestId
+    ledger_id: LedgerId
+    ledger_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLacRequested:
+    request: RequestId
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLacRequested:
+    request: RequestId
+    ledger_id: LedgerId
+    ledger_key: bytes
+    lac_body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLacRequested:
+    request: RequestId
+    ledger_id: LedgerId
+    previous_lac: EntryId
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancelled:
+    """Nobody waits for the answer; none is given."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    timer: TimerId
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyChanged:
+    """From now on new adds are refused, or accepted again (fences always are)."""
+
+    read_only: bool
+
+
+Event: TypeAlias = (
+    SessionAttached
+    | FramesArrived
+    | SessionsDetached
+    | StreamClosed
+    | GroupCommitted
+    | CommitFailed
+    | FramesRead
+    | ReadRequested
+    | PartSent
+    | FenceRequested
+    | ReadLacRequested
+    | WriteLacRequested
+    | WatchLacRequested
+    | RequestCancelled
+    | TimerFired
+    | ReadOnlyChanged
+)
+
+# --- effects ---
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Append these frames to the log, in this order behind all earlier ones; GroupCommitted or CommitFailed follows."""
+
+    frames: Sequence[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A session is over: its first ``frames`` frames are durable, the next was refused for ``reason``."""
+
+    session: int
+    frames: int
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendAcks:
+    """Two columns: the first ``frames[i]`` frames of ``sessions[i]`` are durable (RULES P1, L4)."""
+
+    stream: StreamId
+    sessions: Sequence[int]
+    frames: Sequence[int]
+    ended: Sequence[Ended]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStream:
+    """The peer broke the lane's rules: its stream cannot be understood any more."""
+
+    stream: StreamId
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseStream:
+    """Take no more messages of this stream: too many of its bytes wait for a commit."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeStream:
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of an answer: the frame at ``place``, cut to the ids first to last unless it lies ``whole`` within them."""
+
+    place: Place
+    first: EntryId
+    last: EntryId
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrames:
+    """Read and check these pieces; FramesRead follows."""
+
+    request: RequestId
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class SendPart:
+    """Whole frames that answer part of a read; PartSent follows when they have left."""
+
+    request: RequestId
+    frames: Sequence[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class SendTrailer:
+    """Ends a read. With a ``reason`` the whole request was refused and the trailer says nothing of any id."""
+
+    request: RequestId
+    trailer: ReadTrailer
+    reason: Reason = Reason.REASON_NONE
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SendLac:
+    """Ends a fence, a LAC read or a watch."""
+
+    request: RequestId
+    evidence: LacEvidence
+
+
+@dataclass(frozen=True, slots=True)
+class SendReply:
+    """Ends a control request without evidence: done (no reason) or refused."""
+
+    request: RequestId
+    reason: Reason = Reason.REASON_NONE
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    timer: TimerId
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    timer: TimerId
+
+
+Effect: TypeAlias = (
+    Commit
+    | SendAcks
+    | CloseStream
+    | PauseStream
+    | ResumeStream
+    | ReadFrames
+    | SendPart
+    | SendTrailer
+    | SendLac
+    | SendReply
+    | SetTimer
+    | CancelTimer
+)
+
+__all__ = ["EntryRange", "LacEvidence", "ReadTrailer"]

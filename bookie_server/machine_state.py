@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bookie's machine keeps in memory: streams, sessions, ledgers, frames on their way to the log.
+
+Also the port to the index (:class:`Holdings`): what is durable. Everything else here is volatile and dies with the
+process without loss, because nothing was answered on the strength of it alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from bk_core.entries.frame import FrameExtent, FrameHeader
+from bk_core.model import NO_ENTRY, EntryId, LedgerId
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server.machine_events import Piece, Place, RequestId, StreamId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLimits:
+    """Bounds of every queue of the machine. Bytes unless the name says otherwise."""
+
+    stream_bytes_max: int = 32 << 20
+    """Frames of one stream that wait for a commit; above it the stream is not read (RULES L3: fences go elsewhere)."""
+    in_flight_bytes_max: int = 64 << 20
+    """The same of all streams; above twice this, frames are refused."""
+    sessions_per_stream_max: int = 1 << 17
+    reads_active_max: int = 32
+    """Pieces of answers in memory at once; further reads wait for their turn."""
+    reads_per_stream_max: int = 8
+    requests_max: int = 8192
+    watches_max: int = 100_000
+    read_part_bytes: int = 1 << 20
+    read_bytes_max: int = 64 << 20
+    """Most that one read answers, whatever it asks for."""
+    lac_persist_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """The folded state of a ledger in the log (RULES S4)."""
+
+    ledger_key: bytes | None = None
+    fenced: bool = False
+    deleted: bool = False
+    limbo: bool = False
+    copy_dropped: bool = False
+    lac_body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to answer for ids ``first`` (asked for) to ``answered_through``: pieces in order of id, and the ranges no
+    intact frame covers. ``absent``: no frame at all does; ``damaged``: one that cannot be read does."""
+
+    pieces: tuple[Piece, ...]
+    absent: tuple[tuple[EntryId, EntryId], ...]
+    damaged: tuple[tuple[EntryId, EntryId], ...]
+    answered_through: EntryId
+
+
+class Holdings(Protocol):
+    """What is durable on this bookie: pure memory, called on the loop."""
+
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts | None:
+        """None: never heard of it."""
+        ...
+
+    def add(self, header: FrameHeader, extent: FrameExtent, place: Place) -> None:
+        """A frame of entries is durable at ``place``."""
+        ...
+
+    def apply(self, header: FrameHeader, payload: bytes, place: Place) -> None:
+        """A record is durable."""
+        ...
+
+    def plan(self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int) -> Plan:
+        """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2)."""
+        ...
+
+    def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
+        """Whether a frame may hold an id of this range."""
+        ...
+
+    def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
+        """The greatest entry id in an intact frame, −1 without any."""
+        ...
+
+    def lac(self, ledger_id: LedgerId) -> EntryId:
+        """The greatest LAC that an intact frame of entries carries, −1 without any."""
+        ...
+
+    def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
+        """The last entry alone, and one entry that carries the greatest LAC where the last one does not (RULES P5)."""
+        ...
+
+    def mark_damaged(self, ledger_id: LedgerId, place: Place) -> None:
+        """The bytes at ``place`` fail their checks: no plan uses them again."""
+        ...
+
+
+_LAC_BODY = struct.Struct(">qq")  # ledger, LAC; the digest follows (docs/formats.md §2)
+LAC_BODY_BYTES_MIN = _LAC_BODY.size
+
+
+def ledger_of_body(body: bytes) -> LedgerId:
+    """The ledger that a LAC body speaks of."""
+    return int(_LAC_BODY.unpack_from(body)[0])
+
+
+def lac_of_body(body: bytes) -> EntryId:
+    """The LAC in a LAC body. Only a client can verify its digest (RULES P5)."""
+    return int(_LAC_BODY.unpack_from(body)[1])
+
+
+class Ledger:
+    """Volatile state of a ledger in use."""
+
+    __slots__ = (
+        "deleted",
+        "fence_sequence",
+        "fenced",
+        "hint_body",
+        "hint_dirty",
+        "hint_lac",
+        "key",
+        "key_logged",
+        "known",
+        "ledger_id",
+        "pending",
+        "sessions",
+        "top",
+        "watches",
+    )
+
+    def __init__(self, ledger_id: LedgerId, facts: LedgerFacts | None, last_entry_id: EntryId) -> None:
+        known = facts or LedgerFacts()
+        self.ledger_id = ledger_id
+        self.known = facts is not None
+        self.key = known.ledger_key
+        self.key_logged = known.ledger_key is not None  # its record is in the log or on its way there
+        self.fenced = known.fenced  # set before the record is durable (MUST 3)
+        self.fence_sequence = 0 if known.fenced else None  # of the record; 0: durable; None: none in the log
+        self.deleted = known.deleted
+        self.hint_body = known.lac_body  # the writer's own word, newer than what entries carry (P9)
+        self.hint_lac: EntryId = lac_of_body(known.lac_body) if known.lac_body else NO_ENTRY
+        self.hint_dirty = False
+        self.pending: deque[tuple[int, EntryId, EntryId]] = deque()  # (sequence, first, last), not durable (S1)
+        self.sessions = 0
+        self.top = last_entry_id  # no frame at or above top + 1 was accepted
+        self.watches: dict[RequestId, EntryId] = {}  # previous LAC of each
+
+    def pending_over(self, first: EntryId, last: EntryId) -> tuple[int, EntryId] | None:
+        """Least id of the range that a pending frame may cover, and the sequence number of the last such frame."""
+        sequence, least = 0, last + 1
+        for number, low, high in self.pending:
+            if low <= last and high >= first:
+                sequence, least = number, min(least, max(low, first))
+        return (sequence, least) if sequence else None
+
+    @property
+    def idle(self) -> bool:
+        return not (self.sessions or self.pending or self.watches or self.hint_dirty)
+
+
+class Session:
+    """One ledger on one stream (RULES P1): what was accepted, what of it is durable, and how it ended."""
+
+    __slots__ = ("accepted", "durable", "end", "gone", "held", "ledger", "number", "recover", "stream", "told")
+
+    def __init__(self, stream: Stream, number: int, ledger: Ledger | None, mode: AttachMode) -> None:
+        self.stream = stream
+        self.number = number
+        self.ledger = ledger
+        self.recover = mode is AttachMode.RECOVER
+        self.accepted = 0
+        self.durable = 0
+        self.end: tuple[Reason, str] | None = None
+        self.told = False  # the end was sent
+        self.gone = False  # detached: nothing more is sent
+        self.held: deque[tuple[FrameHeader, memoryview]] | None = None  # behind a comparison with stored entries (P6)
+
+
+class Stream:
+    """One add stream."""
+
+    __slots__ = ("closed", "paused", "pending_bytes", "sessions", "stream_id")
+
+    def __init__(self, stream_id: StreamId) -> None:
+        self.stream_id = stream_id
+        self.sessions: dict[int, Session] = {}
+        self.pending_bytes = 0
+        self.paused = False
+        self.closed = False
+
+
+class Pending:
+    """A frame given to the log and not yet durable."""
+
+    __slots__ = ("extent", "frame", "header", "ledger", "session")
+
+    def __init__(
+        self,
+        header: FrameHeader,
+        extent: FrameExtent,
+        frame: bytes | memoryview,
+        ledger: Ledger,
+        session: Session | None,
+    ) -> None:
+        self.header, self.extent, self.frame = header, extent, frame
+        self.ledger, self.session = ledger, session

@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bookies and a network in this process: the real machine over a store of bytes in memory.
+
+``MemoryNetwork`` makes bookies and transports and breaks what lies between them. ``MemoryBookie`` drives a
+:class:`~bookie_server.machine.BookieMachine` on the running loop: each group commit is one later turn of the loop,
+unless commits are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bk_core.entries.frame import (
+    FrameExtent,
+    FrameHeader,
+    FrameKind,
+    entry_ids_of,
+    frame_extent,
+    parse_header,
+    slice_frame,
+)
+from bk_core.errors import BookieUnreachableError
+from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
+from bk_core.transport.memory import (
+    Answer,
+    Call,
+    FenceCall,
+    LocalPeer,
+    MemoryTransport,
+    ReadCall,
+    ReadLacCall,
+    Reply,
+    WatchLacCall,
+    WriteLacCall,
+)
+from bk_core.transport.port import ReadPart
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server import machine_events as ev
+from bookie_server.machine import BookieMachine
+from bookie_server.machine_state import LedgerFacts, MachineLimits, Plan
+
+
+@dataclass
+class StoredFrame:
+    """A frame that is durable. ``damaged``: its bytes cannot be read."""
+
+    data: bytes
+    header: FrameHeader
+    extent: FrameExtent
+    ids: frozenset[int] | None  # None: every id from first to last
+    damaged: bool = False
+    known_damaged: bool = False
+
+    def holds(self, entry_id: EntryId) -> bool:
+        return self.extent.first <= entry_id <= self.extent.last and (self.ids is None or entry_id in self.ids)
+
+    def run_end(self, entry_id: EntryId) -> EntryId:
+        """Last id of the run of ids present that begins at ``entry_id``."""
+        if self.ids is None:
+            return self.extent.last
+        while entry_id + 1 in self.ids:
+            entry_id += 1
+        return entry_id
+
+
+@dataclass
+class StoredLedger:
+    facts: LedgerFacts = field(default_factory=LedgerFacts)
+    frames: list[StoredFrame] = field(default_factory=list)
+
+
+class MemoryHoldings:
+    """The dumb index: a list of frames a ledger, searched id by id."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[LedgerId, StoredLedger] = {}
+
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts | None:
+        ledger = self.ledgers.get(ledger_id)
+        return ledger.facts if ledger else None
+
+    def add(self, header: FrameHeader, extent: FrameExtent, place: ev.Place) -> None:
+        assert isinstance(place, StoredFrame)
+        self.ledgers.setdefault(header.ledger_id, StoredLedger()).frames.append(place)
+
+    def apply(self, header: FrameHeader, payload: bytes, place: ev.Place) -> None:
+        ledger = self.ledgers.setdefault(header.ledger_id, StoredLedger())
+        change: dict[str, Any] = {
+            FrameKind.LEDGER_KEY: {"ledger_key": payload},
+            FrameKind.FENCE: {"fenced": True},
+            FrameKind.LAC: {"lac_body": payload},
+            FrameKind.DELETED: {"deleted": True},
+            FrameKind.LIMBO_SET: {"limbo": True},
+            FrameKind.LIMBO_CLEARED: {"limbo": False},
+            FrameKind.COPY_DROPPED: {"copy_dropped": True},
+            FrameKind.COPY_RESTORED: {"copy_dropped": False},
+        }[FrameKind(header.kind)]
+        facts = {name: getattr(ledger.facts, name) for name in LedgerFacts.__slots__}
+        ledger.facts = LedgerFacts(**{**facts, **change})
+
+    def _frames(self, ledger_id: LedgerId) -> list[StoredFrame]:
+        ledger = self.ledgers.get(ledger_id)
+        return [frame for frame in ledger.frames if not frame.known_damaged] if ledger else []
+
+    def plan(self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int) -> Plan:
+        frames = self._frames(ledger_id)
+        broken = [f for f in self.ledgers.get(ledger_id, StoredLedger()).frames if f.known_damaged]
+        pieces: list[ev.Piece] = []
+        absent: list[tuple[int, int]] = []
+        damaged: list[tuple[int, int]] = []
+        at, size = first, 0
+        while at <= last and (size < bytes_max or not pieces):
+            frame = next((f for f in frames if f.holds(at)), None)
+            if frame:
+                end = min(frame.run_end(at), last)
+                whole = (at, end) == (frame.extent.first, frame.extent.last)
+                pieces.append(ev.Piece(frame, at, end, whole))
+                size += len(frame.data) * (end - at + 1) // frame.extent.count
+            elif bad := next((f for f in broken if f.holds(at)), None):
+                others = [f.extent.first for f in frames if f.extent.first > at]
+                end = min([bad.run_end(at), last, *(other - 1 for other in others)])
+                damaged.append((at, end))
+            else:
+                later = [f.extent.first for f in (*frames, *broken) if f.extent.first > at]
+                inside = any(f.extent.first <= at <= f.extent.last for f in (*frames, *broken))
+                end = at if inside else min([last, *(other - 1 for other in later)])
+                absent.append((at, end))
+            at = end + 1
+        return Plan(tuple(pieces), tuple(absent), tuple(damaged), at - 1)
+
+    def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
+        return any(f.extent.first <= last and f.extent.last >= first for f in self._frames(ledger_id))
+
+    def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
+        return max((f.extent.last for f in self._frames(ledger_id)), default=-1)
+
+    def lac(self, ledger_id: LedgerId) -> EntryId:
+        return max((f.extent.max_lac for f in self._frames(ledger_id)), default=-1)
+
+    def tail(self, ledger_id: LedgerId) -> tuple[ev.Piece | None, ev.Piece | None]:
+        frames = self._frames(ledger_id)
+        if not frames:
+            return None, None
+        last = max(frames, key=lambda f: f.extent.last)
+        most = max(frames, key=lambda f: f.extent.max_lac)
+        wanted = None if most.extent.max_lac <= last.extent.max_lac else ev.Piece(most, *[most.extent.last] * 2, False)
+        return ev.Piece(last, last.extent.last, last.extent.last, False), wanted
+
+    def mark_damaged(self, ledger_id: LedgerId, place: ev.Place) -> None:
+        assert isinstance(place, StoredFrame)
+        place.known_damaged = True
+
+
+def stored(frame: bytes | bytearray | memoryview) -> StoredFrame:
+    """A frame as it would stand on disk."""
+    data = bytes(frame)
+    header = parse_header(data)
+    extent = frame_extent(data, header)
+    entries = header.kind == FrameKind.ENTRIES
+    ids = None if extent.dense or not entries else frozenset(entry_ids_of(header, data).tolist())
+    return StoredFrame(data, header, extent, ids)
+
+
+def read_piece(piece: ev.Piece) -> bytes | None:
+    """What the storage answers to a ReadFrames effect."""
+    frame = piece.place
+    assert isinstance(frame, StoredFrame)
+    if frame.damaged:
+        return None
+    found = slice_frame(frame.data, piece.first, piece.last)
+    assert found is not None
+    return bytes(found)
+
+
+class MemoryBookie:
+    """One bookie. ``store`` survives :meth:`kill`, as a disk does; what was not committed does not.
+
+    ``hold_commits()`` lets nothing become durable until ``release_commits()``; ``fail_commits(final=...)`` makes
+    every commit fail from now on. ``effects`` keeps the last effects for a look.
+    """
+
+    def __init__(self, bookie_id: BookieId, limits: MachineLimits | None = None) -> None:
+        self.bookie_id = bookie_id
+        self.store = MemoryHoldings()
+        self.alive = True
+        self.effects: deque[ev.Effect] = deque(maxlen=1000)
+        self._limits = limits
+        self._failure: ev.CommitFailed | None = None
+        self._held = False
+        self._start()
+
+    def _start(self) -> None:
+        self.machine = BookieMachine(self.store, self._limits)
+        self._uncommitted: list[bytes | memoryview] = []
+        self._commit_scheduled = False
+        self._timers: dict[ev.TimerId, asyncio.TimerHandle] = {}
+        self._connections: dict[ev.StreamId, MemoryConnection] = {}
+        self._streams = getattr(self, "_streams", 0)
+
+    # --- controls ---
+
+    def kill(self) -> None:
+        """The process dies: connections break, nothing in memory survives, not even frames on their way to disk."""
+        self.alive = False
+        for timer in self._timers.values():
+            timer.cancel()
+        connections = list(self._connections.values())
+        self._start()
+        for connection in connections:
+            connection.broken("the bookie died")
+
+    def restart(self) -> None:
+        """Start again with what was durable."""
+        self.alive = True
+        self._held, self._failure = False, None
+
+    def hold_commits(self) -> None:
+        self._held = True
+
+    def release_commits(self) -> None:
+        self._held = False
+        self._schedule_commit()
+
+    def fail_commits(self, *, final: bool, reason: Reason = Reason.STORAGE_FAILED) -> None:
+        self._failure = ev.CommitFailed(reason, "made to fail", final)
+
+    def heal_commits(self) -> None:
+        self._failure = None
+
+    def break_connections(self, message: str = "cut") -> None:
+        for connection in list(self._connections.values()):
+            connection.broken(message)
+
+    def set_read_only(self, read_only: bool) -> None:
+        self.feed(ev.ReadOnlyChanged(read_only))
+
+    def frames_of(self, ledger_id: LedgerId) -> list[StoredFrame]:
+        """What is durable of a ledger."""
+        ledger = self.store.ledgers.get(ledger_id)
+        return ledger.frames if ledger else []
+
+    # --- driving the machine ---
+
+    def connect(self, peer: LocalPeer) -> MemoryConnection:
+        if not self.alive:
+            raise BookieUnreachableError("the bookie is down", value=f"bookie {self.bookie_id}")
+        self._streams += 1
+        connection = MemoryConnection(self, self._streams, peer)
+        self._connections[self._streams] = connection
+        return connection
+
+    def feed(self, event: ev.Event) -> None:
+        """One step of the machine and its effects. Answers leave in a later turn of the loop."""
+        for effect in self.machine.step(event):
+            self.effects.append(effect)
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        loop = asyncio.get_running_loop()
+        match effect:
+            case ev.Commit(frames):
+                self._uncommitted.extend(frames)
+                self._schedule_commit()
+            case ev.ReadFrames(request, pieces):
+                loop.call_soon(self._later, self.machine, ev.FramesRead(request, [read_piece(p) for p in pieces]))
+            case ev.SetTimer(timer, delay_ms):
+                handle = loop.call_later(delay_ms / 1000, self._later, self.machine, ev.TimerFired(timer))
+                self._timers[timer] = handle
+            case ev.CancelTimer(timer):
+                if timer in self._timers:
+                    self._timers.pop(timer).cancel()
+            case ev.PauseStream() | ev.ResumeStream():
+                pass  # nothing to pause: the whole message was handed over
+            case ev.SendAcks(stream) | ev.CloseStream(stream):
+                if stream in self._connections:
+                    self._connections[stream].tell(effect)
+            case _:
+                if effect.request[0] in self._connections:
+                    self._connections[effect.request[0]].tell(effect)
+
+    def _later(self, machine: BookieMachine, event: ev.Event) -> None:
+        if machine is self.machine and self.alive:
+            self.feed(event)
+
+    def _schedule_commit(self) -> None:
+        if self._uncommitted and not self._held and not self._commit_scheduled:
+            self._commit_scheduled = True
+            asyncio.get_running_loop().call_soon(self._commit, self.machine)
+
+    def _commit(self, machine: BookieMachine) -> None:
+        if machine is not self.machine or not self.alive:
+            return
+        self._commit_scheduled = False
+        if self._held:
+            return
+        frames, self._uncommitted = self._uncommitted, []
+        self.feed(self._failure or ev.GroupCommitted([stored(frame) for frame in frames]))
+
+
+class MemoryConnection:
+    """One client's connection: its add stream and its requests."""
+
+    def __init__(self, bookie: MemoryBookie, stream: int, peer: LocalPeer) -> None:
+        self._bookie, self._stream, self._peer = bookie, stream, peer
+        self._answers: dict[ev.RequestId, Callable[[Answer], None]] = {}
+        self._requests = 1 << 32  # above every session number
+        self.open = True
+
+    # --- from the client ---
+
+    def attach(self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode) -> None:
+        self._feed(ev.SessionAttached(self._stream, session, ledger_id, ledger_key, mode))
+
+    def frames(self, frames: memoryview) -> None:
+        self._feed(ev.FramesArrived(self._stream, memoryview(bytes(frames))))
+
+    def detach(self, session: int) -> None:
+        self._feed(ev.SessionsDetached(self._stream, [session]))
+
+    def request(self, call: Call, answer: Callable[[Answer], None]) -> Callable[[], None]:
+        self._requests += 1
+        request = (self._stream, self._requests)
+        self._answers[request] = answer
+        self._feed(_event_of(call, request))
+        return lambda: self._cancel(request)
+
+    def _cancel(self, request: ev.RequestId) -> None:
+        if self._answers.pop(request, None):
+            self._feed(ev.RequestCancelled(request))
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self._bookie._connections.pop(self._stream, None)
+            self._bookie.feed(ev.StreamClosed(self._stream))
+
+    def _feed(self, event: ev.Event) -> None:
+        if self.open:
+            asyncio.get_running_loop().call_soon(lambda: self._bookie.feed(event) if self.open else None)
+
+    # --- to the client ---
+
+    def broken(self, message: str) -> None:
+        if self.open:
+            self.close()
+            asyncio.get_running_loop().call_soon(self._peer.on_closed, message)
+
+    def tell(self, effect: ev.Effect) -> None:
+        asyncio.get_running_loop().call_soon(self._tell, effect)
+
+    def _tell(self, effect: ev.Effect) -> None:
+        if not self.open:
+            return
+        match effect:
+            case ev.SendAcks(_, sessions, frames, ended):
+                self._peer.on_acks(sessions, frames)
+                for end in ended:
+                    self._peer.on_ended(end.session, end.frames, end.reason, end.message)
+            case ev.CloseStream(_, message):
+                self.broken(message)
+            case ev.SendPart(request, frames):
+                if request in self._answers:
+                    self._answers[request](ReadPart(memoryview(b"".join(frames))))
+                self._feed(ev.PartSent(request))
+            case ev.SendTrailer(request, trailer, reason, message):
+                self._end(request, Reply(reason, message) if reason else trailer)
+            case ev.SendLac(request, evidence):
+                self._end(request, evidence)
+            case ev.SendReply(request, reason, message):
+                self._end(request, Reply(reason, message))
+
+    def _end(self, request: ev.RequestId, answer: Answer) -> None:
+        tell = self._answers.pop(request, None)
+        if tell:
+            tell(answer)
+
+
+def _event_of(call: Call, request: ev.RequestId) -> ev.Event:
+    match call:
+        case ReadCall(ledger_id, first, last, bytes_max, fence_key):
+            return ev.ReadRequested(request, ledger_id, first, last, bytes_max, fence_key)
+        case FenceCall(ledger_id, key):
+            return ev.FenceRequested(request, ledger_id, key)
+        case ReadLacCall(ledger_id):
+            return ev.ReadLacRequested(request, ledger_id)
+        case WatchLacCall(ledger_id, previous_lac, timeout_ms):
+            return ev.WatchLacRequested(request, ledger_id, previous_lac, timeout_ms)
+        case WriteLacCall(ledger_id, key, body):
+            return ev.WriteLacRequested(request, ledger_id, key, body)
+
+
+class MemoryNetwork:
+    """Bookies, and the ways to them. A control acts on every transport of this network.
+
+    ``down(b)``: unreachable, connections break; ``up(b)`` undoes it. ``hold(b)``: what clients say to it waits, in
+    order, until ``release(b)``. ``kill(b)`` and ``restart(b)``: the process.
+    """
+
+    def __init__(self, *bookie_ids: BookieId) -> None:
+        self.bookies: dict[BookieId, MemoryBookie] = {}
+        self._down: set[BookieId] = set()
+        self._holding: dict[BookieId, list[Callable[[], None]]] = {}
+        for bookie_id in bookie_ids:
+            self.add(bookie_id)
+
+    def add(self, bookie_id: BookieId, limits: MachineLimits | None = None) -> MemoryBookie:
+        self.bookies[bookie_id] = MemoryBookie(bookie_id, limits)
+        return self.bookies[bookie_id]
+
+    def transport(self) -> MemoryTransport:
+        """A client's way to all bookies."""
+        return MemoryTransport(lambda bookie_id: _Way(self, bookie_id) if bookie_id in self.bookies else None)
+
+    def infos(self) -> list[BookieServiceInfo]:
+        return [BookieServiceInfo(bookie_id) for bookie_id in self.bookies]
+
+    def down(self, bookie_id: BookieId) -> None:
+        self._down.add(bookie_id)
+        self.bookies[bookie_id].break_connections(f"{bookie_id} is unreachable")
+
+    def up(self, bookie_id: BookieId) -> None:
+        self._down.discard(bookie_id)
+
+    def hold(self, bookie_id: BookieId) -> None:
+        self._holding.setdefault(bookie_id, [])
+
+    def release(self, bookie_id: BookieId) -> None:
+        for act in self._holding.pop(bookie_id, []):
+            act()
+
+    def kill(self, bookie_id: BookieId) -> None:
+        self.bookies[bookie_id].kill()
+
+    def restart(self, bookie_id: BookieId) -> None:
+        self.bookies[bookie_id].restart()
+
+    def is_down(self, bookie_id: BookieId) -> bool:
+        return bookie_id in self._down
+
+    def act(self, bookie_id: BookieId, do: Callable[[], None]) -> None:
+        """Do it now, or when the bookie is released."""
+        held = self._holding.get(bookie_id)
+        if held is None:
+            do()
+        else:
+            held.append(do)
+
+
+class _Way:
+    """A client's way to one bookie over the network: what it says may be held."""
+
+    def __init__(self, network: MemoryNetwork, bookie_id: BookieId) -> None:
+        self._network, self._bookie_id = network, bookie_id
+
+    def connect(self, peer: LocalPeer) -> _HeldConnection:
+        if self._network.is_down(self._bookie_id):
+            raise BookieUnreachableError("unreachable", value=f"bookie {self._bookie_id}")
+        connection = self._network.bookies[self._bookie_id].connect(peer)
+        return _HeldConnection(connection, lambda do: self._network.act(self._bookie_id, do))
+
+
+class _HeldConnection:
+    def __init__(self, connection: MemoryConnection, act: Callable[[Callable[[], None]], None]) -> None:
+        self._connection, self._act = connection, act
+
+    def attach(self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode) -> None:
+        self._act(lambda: self._connection.attach(session, ledger_id, ledger_key, mode))
+
+    def frames(self, frames: memoryview) -> None:
+        copy = memoryview(bytes(frames))
+        self._act(lambda: self._connection.frames(copy))
+
+    def detach(self, session: int) -> None:
+        self._act(lambda: self._connection.detach(session))
+
+    def request(self, call: Call, answer: Callable[[Answer], None]) -> Callable[[], None]:
+        cancel: list[Callable[[], None]] = []
+        self._act(lambda: cancel.append(self._connection.request(call, answer)))
+        return lambda: cancel[0]() if cancel else None
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def joined(frames: Sequence[bytes]) -> memoryview:
+    """Frames as one message holds them."""
+    return memoryview(b"".join(frames))
