@@ -1,1 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The asyncio client (DESIGN §8). ``bk_core.blocking`` has the same names without ``await``."""
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.connect import BookKeeper, connect
+from bk_core.client.detached import DetachedReader
+from bk_core.client.reader import LedgerReader
+from bk_core.client.writer import LedgerWriter
+
+__all__ = ["BookKeeper", "ClientConfig", "DetachedReader", "LedgerReader", "LedgerWriter", "connect"]

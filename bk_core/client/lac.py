@@ -11,12 +11,14 @@ import asyncio
 
 from bk_core.client.config import ClientConfig
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookKeeperError, IntegrityError, NoSuchLedgerError, Outcome, QuorumTimeoutError
+from bk_core.errors import BookKeeperError, NoSuchLedgerError, Outcome, QuorumTimeoutError
 from bk_core.metadata.port import CancelWatch, MetadataStore
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.protocol.events import LacAnswered, LacFailed
 from bk_core.protocol.lac import LacQuery, verified_lac
 from bk_core.transport.port import LacEvidence, Transport
+
+QUICK_ANSWER_S = 0.05
 
 
 async def quorum_lac(
@@ -169,13 +171,16 @@ class LacFollower:
     async def _watch(self, bookie: BookieId) -> None:
         """One bookie, again and again; its failures cost a pause, never an end."""
         while True:
+            asked, began = self._lac, self._loop.time()
             try:
                 said = await self._transport.watch_lac(
-                    bookie, self.digester.ledger_id, self._lac, timeout_s=self._config.watch_timeout_ms / 1000
+                    bookie, self.digester.ledger_id, asked, timeout_s=self._config.watch_timeout_ms / 1000
                 )
                 self._raise_lac(verified_lac(answered(0, said), self.digester)[0])
-            except (BookKeeperError, IntegrityError):
+            except BookKeeperError:
                 await asyncio.sleep(self._config.lac_stall_ms / 1000)
+            if self._lac == asked and self._loop.time() - began < QUICK_ANSWER_S:
+                await asyncio.sleep(QUICK_ANSWER_S)  # a bookie that answers at once without news must not spin us
 
     async def _check_stalls(self) -> None:
         while not self.closed:

@@ -62,7 +62,7 @@ class LedgerReader:
         return self.metadata.length
 
     async def read(self, first: EntryId, last: EntryId) -> AsyncIterator[EntryBatch]:
-        """Entries first to last, both inclusive, in order, in batches. An empty range (last = first − 1) yields nothing.
+        """Entries first to last, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
         EntryUnreadableError when no replica could say.

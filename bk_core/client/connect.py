@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of one cluster: create, open, delete ledgers. Composes the adapters; knows no rule of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import random
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import TracebackType
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.fork import ForkGuard
+from bk_core.client.lac import quorum_lac
+from bk_core.client.reader import LedgerReader
+from bk_core.client.recovery import RecoveryDriver, recovery_of
+from bk_core.client.writer import LedgerWriter
+from bk_core.entries.digest import Digester
+from bk_core.errors import (
+    InvalidArgumentError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    WrongDigestTypeError,
+    WrongPasswordError,
+)
+from bk_core.metadata import open_store
+from bk_core.metadata.port import CancelWatch, MetadataStore
+from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, Versioned
+from bk_core.placement import choose_ensemble
+from bk_core.protocol import writer as machine
+from bk_core.transport.port import Transport
+
+NEAREST_LEDGERS = 3
+
+
+class BookKeeper:
+    """A client of one cluster. Belongs to the loop it was made on; an async context manager.
+
+    ``store`` is the metadata port, whose calls block; ``instance_id`` names the cluster.
+    """
+
+    def __init__(
+        self, store: MetadataStore, transport: Transport, *, instance_id: str, config: ClientConfig | None = None
+    ) -> None:
+        self.store, self.transport, self.instance_id = store, transport, instance_id
+        self.config = config or ClientConfig()
+        self._random = random.Random()
+        self._sessions = itertools.count(1)
+        self._quarantine: dict[BookieId, float] = {}  # bookie → loop time until which others are preferred
+        self._loop = asyncio.get_running_loop()
+        self._guard = ForkGuard()
+        self._cancel_watch: CancelWatch | None = None
+
+    # --- ledgers -----------------------------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger and open it for appending.
+
+        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer bookies than E are writable;
+        nothing is created then.
+        """
+        self._guard.check("this client")
+        if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
+            raise InvalidArgumentError(
+                "a ledger needs ensemble size ≥ write quorum ≥ ack quorum ≥ 1",
+                value=f"ensemble_size={ensemble_size}, write_quorum_size={write_quorum_size}, "
+                f"ack_quorum_size={ack_quorum_size}",
+                remedy="for three copies of which two must be on disk: 3, 3, 2",
+            )
+        ensemble = self._choose(await self.refresh_bookies(), ensemble_size)
+        metadata = LedgerMetadata(
+            ensemble_size=ensemble_size,
+            write_quorum_size=write_quorum_size,
+            ack_quorum_size=ack_quorum_size,
+            fragments=(Fragment(0, ensemble),),
+            digest_type=DigestType(digest_type),
+            password=bytes(password),
+            custom_metadata=dict(custom_metadata or {}),
+        )
+        ledger_id, created = await asyncio.to_thread(self.store.create_ledger, metadata)
+        protocol = machine.LedgerWriter(
+            ledger_id,
+            created,
+            Digester(digest_type, password, ledger_id),
+            config=self.config.writer(),
+            new_session=self.new_session,
+            random=self._random,
+        )
+        return LedgerWriter(
+            protocol, store=self.store, transport=self.transport, config=self.config, writable=self._writable_without
+        )
+
+    async def open_ledger(
+        self, ledger_id: LedgerId, *, recover: bool, password: bytes = b"", digest_type: DigestType | None = None
+    ) -> LedgerReader:
+        """Open a ledger for reading.
+
+        ``recover=False`` never disturbs its writer; it reads to the LAC, which a quorum of bookies is asked for.
+        ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
+        ``digest_type`` None: as the metadata says; given and different is an error. Raises NoSuchLedgerError,
+        WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
+        """
+        self._guard.check("this client")
+        found = await self.read_metadata(ledger_id)
+        digester = self.digester_of(ledger_id, found.value, password, digest_type)
+        await self.refresh_bookies()
+        if recover and not found.value.is_closed:
+            found, _ = await self.recover_ledger(digester, password)
+        if found.value.is_closed:
+            lac = found.value.last_entry_id
+        else:
+            lac = await quorum_lac(self.transport, found.value, digester, config=self.config)
+        return LedgerReader(
+            found,
+            lac,
+            digester,
+            store=self.store,
+            transport=self.transport,
+            config=self.config,
+            prefer=self._random.randrange(found.value.ensemble_size),
+        )
+
+    async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
+        """Fence, recover and close one ledger; returns its metadata and how many entries were written back."""
+        recovery = recovery_of(digester, self.config, self.new_session, self._random)
+        driver = RecoveryDriver(
+            recovery,
+            password,
+            store=self.store,
+            transport=self.transport,
+            config=self.config,
+            writable=self._writable_without,
+        )
+        return await driver.run()
+
+    async def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete the ledger's metadata; bookies give the space back later. Raises NoSuchLedgerError."""
+        self._guard.check("this client")
+        await asyncio.to_thread(self.store.delete_ledger, ledger_id)
+
+    async def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        """The ledger's record. Raises NoSuchLedgerError, which names the nearest ids."""
+        try:
+            return await asyncio.to_thread(self.store.read_ledger, ledger_id)
+        except NoSuchLedgerError as error:
+            near = await self._nearest(ledger_id)
+            raise NoSuchLedgerError(
+                f"there is no ledger {ledger_id} in this cluster",
+                value=self.store.uri,
+                remedy=f"nearest ids: {near}" if near else "the cluster has no ledgers yet",
+            ) from error
+
+    async def list_ledgers(self) -> list[LedgerId]:
+        """Ids of all ledgers, ascending."""
+        return await asyncio.to_thread(lambda: list(self.store.list_ledgers()))
+
+    # --- bookies -----------------------------------------------------------------------------------------------------
+
+    async def refresh_bookies(self) -> tuple[BookieId, ...]:
+        """Read who is registered, tell the transport the addresses; returns the writable ones."""
+        writable, read_only = await asyncio.to_thread(self._read_bookies)
+        self.transport.update_bookies([*read_only.values(), *writable.values()])
+        return tuple(sorted(writable))
+
+    def _read_bookies(self) -> tuple[Mapping[BookieId, BookieServiceInfo], Mapping[BookieId, BookieServiceInfo]]:
+        return self.store.writable_bookies(), self.store.read_only_bookies()
+
+    async def _writable_without(self, failed: tuple[BookieId, ...]) -> tuple[BookieId, ...]:
+        """Writable bookies, those that failed lately only if too few are left to choose from."""
+        until = self._loop.time() + self.config.quarantine_ms / 1000
+        for bookie in failed:
+            self._quarantine[bookie] = until
+        writable = await self.refresh_bookies()
+        healthy = tuple(bookie for bookie in writable if not self._is_quarantined(bookie))
+        return healthy or writable
+
+    def _is_quarantined(self, bookie: BookieId) -> bool:
+        return self._quarantine.get(bookie, 0.0) > self._loop.time()
+
+    def _choose(self, writable: tuple[BookieId, ...], size: int) -> tuple[BookieId, ...]:
+        quarantined = [bookie for bookie in writable if self._is_quarantined(bookie)]
+        try:
+            return choose_ensemble(writable, size, self._random, exclude=quarantined)
+        except NotEnoughBookiesError:
+            return choose_ensemble(writable, size, self._random)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    def new_session(self) -> int:
+        """A session number that this client never gave out."""
+        return next(self._sessions)
+
+    def digester_of(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None
+    ) -> Digester:
+        """The ledger's digester, after checking password and digest type against the metadata."""
+        if metadata.password is not None and not hmac.compare_digest(metadata.password, bytes(password)):
+            raise WrongPasswordError(
+                f"the password of ledger {ledger_id} is another one",
+                remedy="give the password it was created with (password=, --password, ledgerPassword)",
+            )
+        if digest_type is not None and metadata.digest_type is not None and digest_type != metadata.digest_type:
+            raise WrongDigestTypeError(
+                f"ledger {ledger_id} has digest type {metadata.digest_type.name}",
+                value=f"digest_type={DigestType(digest_type).name}",
+                remedy="leave digest_type out to take the ledger's own",
+            )
+        return Digester(metadata.digest_type or digest_type or DigestType.CRC32, password, ledger_id)
+
+    async def _nearest(self, ledger_id: LedgerId) -> str:
+        names = [str(known) for known in await self.list_ledgers()]
+        near = get_close_matches(str(ledger_id), names, n=NEAREST_LEDGERS, cutoff=0.0) if len(names) < 10_000 else []
+        return ", ".join(near)
+
+    async def close(self) -> None:
+        """End the session and all connections. Handles made from it do not work any more."""
+        await self.transport.close()
+        await asyncio.to_thread(self.store.close)
+
+    async def __aenter__(self) -> BookKeeper:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:
+    """Connect to the cluster whose metadata service is at ``uri`` (``zk://host:2181/ledgers``).
+
+    Raises InvalidArgumentError for a URI it cannot use, MetadataUnavailableError when the service does not answer
+    within ``metadata_timeout_s``, MetadataCorruptError when there is no cluster under that root.
+    """
+    settings = config or ClientConfig()
+    store = await asyncio.to_thread(
+        lambda: open_store(uri, timeout_s=settings.metadata_timeout_s, session_timeout_s=settings.session_timeout_s)
+    )
+    try:
+        instance_id = await asyncio.to_thread(store.instance_id)
+        from bk_core.transport.grpc import GrpcTransport
+
+        transport = GrpcTransport(instance_id=instance_id)
+    except BaseException:
+        await asyncio.to_thread(store.close)
+        raise
+    return BookKeeper(store, transport, instance_id=instance_id, config=settings)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading with what somebody else looked up: no session with the metadata service (RULES K3).
+
+A Spark driver resolves metadata, addresses and LAC once; its tasks read ranges with them. Only when no listed replica
+answers is ``refresh`` asked, once, for a fresh record and fresh addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import TypeAlias
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.fork import ForkGuard
+from bk_core.client.ranges import read_range
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.errors import EntryUnreadableError
+from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
+
+Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]]
+"""Reads the ledger's record and the bookies' addresses anew; blocks."""
+
+
+class DetachedReader:
+    """Reads ranges that are known to exist. Password and digest type are those in the metadata."""
+
+    def __init__(
+        self,
+        infos: Mapping[BookieId, BookieServiceInfo],
+        *,
+        instance_id: str,
+        config: ClientConfig | None = None,
+        refresh: Refresh | None = None,
+    ) -> None:
+        from bk_core.transport.grpc import GrpcTransport
+
+        self._config, self._refresh = config or ClientConfig(), refresh
+        self._guard = ForkGuard()
+        self._transport = GrpcTransport(instance_id=instance_id)
+        self._transport.update_bookies(list(infos.values()))
+
+    def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
+        """Addresses of further bookies."""
+        self._transport.update_bookies(list(infos.values()))
+
+    async def read(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
+    ) -> AsyncIterator[EntryBatch]:
+        """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
+        self._guard.check("this reader")
+        position = first
+        try:
+            async for batch in self._range(ledger_id, metadata, first, last, prefer):
+                yield batch
+                position = batch.last_entry_id + 1
+        except EntryUnreadableError:
+            if self._refresh is None:
+                raise
+        else:
+            return
+        metadata, infos = await asyncio.to_thread(self._refresh, ledger_id)
+        self.update_bookies(infos)
+        async for batch in self._range(ledger_id, metadata, position, last, prefer):
+            yield batch
+
+    def _range(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, prefer: int
+    ) -> AsyncIterator[EntryBatch]:
+        digester = Digester(metadata.digest_type or DigestType.CRC32, metadata.password or b"", ledger_id)
+        return read_range(self._transport, metadata, digester, first, last, config=self._config, prefer=prefer)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> DetachedReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
