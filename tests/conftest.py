@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that every folder of tests may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bk_cli.zookeeper_server import ZooKeeperServer
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper for the whole run, without fsync; sessions may be as short as a fifth of a second."""
+    server = ZooKeeperServer(tick_ms=100, durable=False)
+    server.start(tmp_path_factory.mktemp("zookeeper"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_uri(zookeeper_server: ZooKeeperServer) -> str:
+    """``zk://127.0.0.1:port``, to which a test appends a ledgers root of its own."""
+    return f"zk://{zookeeper_server.connect_string}"
