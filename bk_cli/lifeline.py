@@ -2,7 +2,8 @@
 """Runs a command and ends it when its own standard input closes (RULES E4).
 
 ``python -m bk_cli.lifeline COMMAND …``: the parent holds the other end of a pipe, which the kernel closes however the
-parent dies, ``kill -9`` included. Where the kernel can, it also ends the command should this process be killed.
+parent dies, ``kill -9`` included. Where the kernel can, it also ends the command should this process be killed. Our own
+processes need no wrapper: they call :func:`end_with`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 _PR_SET_PDEATHSIG = 1
 _END_S = 5.0
@@ -36,6 +38,20 @@ def _watch(child: subprocess.Popen[bytes]) -> None:
     while os.read(0, 4096):
         pass
     _end(child)
+
+
+def end_with(fd: int, grace_s: float = _END_S) -> None:
+    """End this process when the other end of the pipe ``fd`` closes: SIGTERM, and after ``grace_s`` for good."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(fd, 4096):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace_s)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
 def main(command: list[str]) -> int:

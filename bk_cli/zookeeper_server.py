@@ -1,34 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real ZooKeeper server on this machine, for ``bk local`` and for tests.
 
-It runs from the jars that come with pyspark, so nothing is installed. Source: DESIGN §1; RULES E4.
+It runs from the jars that come with pyspark, so that nothing need be installed. RULES E4.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import re
-import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
-from bk_core.errors import BookKeeperError, InvalidArgumentError, JavaMissingError, PortInUseError
+from bk_cli.java import find_java
+from bk_cli.zookeeper_jars import find_jars
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, Outcome, PortInUseError
 
-JAVA_MIN = 17
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _START_S = 20.0
 _STOP_S = 8.0
 _TRIES = 3  # another process may take the free port that we found
-
-REQUIRED_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
-OPTIONAL_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core", "logback-classic", "logback-core")
-"""Without them the server runs, but says nothing when it fails."""
 
 _CONFIG = """\
 dataDir={data_dir}
@@ -42,95 +35,6 @@ admin.enableServer=false
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 """
-
-
-class ServerStartError(BookKeeperError):
-    """A server process ended or did not answer while it was being started."""
-
-    code = "BK_SERVER_START"
-
-
-# --- Java ---
-
-
-def find_java(environment: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """Path and major version of a Java that Spark and ZooKeeper run on, from ``JAVA_HOME`` or ``PATH``.
-
-    Raises JavaMissingError with what to install.
-    """
-    environment = os.environ if environment is None else environment
-    found = []
-    for java in _java_candidates(environment):
-        version = _java_version(java)
-        if version is not None and version >= JAVA_MIN:
-            return java, version
-        found.append(f"{java} is version {version}" if version else f"{java} does not run")
-    raise JavaMissingError(
-        f"Java {JAVA_MIN} or later is needed",
-        value=", ".join(found) or "there is none in JAVA_HOME or on PATH",
-        remedy=_install_hint(),
-    )
-
-
-def _java_candidates(environment: Mapping[str, str]) -> list[str]:
-    home = environment.get("JAVA_HOME")
-    candidates = [str(Path(home, "bin", "java"))] if home else []
-    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-    return candidates + ([on_path] if on_path else [])
-
-
-def _java_version(java: str) -> int | None:
-    try:
-        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
-    return int(match[1]) if match else None
-
-
-def _install_hint() -> str:
-    if sys.platform == "darwin":
-        return "brew install openjdk@17, then export JAVA_HOME=$(brew --prefix openjdk@17)"
-    return "apt install openjdk-17-jre-headless, or dnf install java-17-openjdk-headless, or set JAVA_HOME"
-
-
-# --- the jars ---
-
-
-def find_zookeeper_classpath(environment: Mapping[str, str] | None = None) -> list[Path] | None:
-    """The jars a ZooKeeper server needs, from the pyspark package or ``SPARK_HOME``; None where neither has them."""
-    environment = os.environ if environment is None else environment
-    for folder in _jar_folders(environment):
-        jars = _named_jars(folder)
-        if jars is not None:
-            return jars
-    return None
-
-
-def _jar_folders(environment: Mapping[str, str]) -> list[Path]:
-    folders = []
-    spec = importlib.util.find_spec("pyspark")  # finds the package without importing it
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        folders.append(Path(location, "jars"))
-    if environment.get("SPARK_HOME"):
-        folders.append(Path(environment["SPARK_HOME"], "jars"))
-    return folders
-
-
-def _named_jars(folder: Path) -> list[Path] | None:
-    jars = []
-    for name in (*REQUIRED_JARS, *OPTIONAL_JARS):
-        found = sorted(
-            path for path in folder.glob(f"{name}-*.jar") if re.fullmatch(rf"{name}-\d[\w.]*\.jar", path.name)
-        )
-        if found:
-            jars.append(found[-1])
-        elif name in REQUIRED_JARS:
-            return None
-    return jars
-
-
-# --- the server ---
 
 
 class ZooKeeperServer:
@@ -167,8 +71,8 @@ class ZooKeeperServer:
     def start(self, data_dir: str | os.PathLike[str], port: int = 0) -> str:
         """Start it with its data in ``data_dir`` (made if missing) and wait until it serves; ``host:port``.
 
-        ``port`` 0 takes a free one. Raises JavaMissingError, InvalidArgumentError (no jars, or running already),
-        PortInUseError, ServerStartError with the end of its log.
+        ``port`` 0 takes a free one. Raises JavaMissingError, InvalidArgumentError (it runs already), PortInUseError,
+        MetadataUnavailableError with the end of its log, and what :func:`bk_cli.zookeeper_jars.find_jars` raises.
         """
         if self.is_running:
             raise InvalidArgumentError("This ZooKeeper server runs already", value=self.connect_string)
@@ -182,7 +86,7 @@ class ZooKeeperServer:
             try:
                 self._launch(command, Path(data_dir))
                 return self.connect_string
-            except ServerStartError:
+            except MetadataUnavailableError:
                 self.stop()
                 if last_try or port:
                     raise
@@ -203,14 +107,8 @@ class ZooKeeperServer:
             process.wait()
 
     def _command(self, data_dir: Path) -> list[str]:
-        java = self._java or find_java()[0]
-        classpath = self._classpath or find_zookeeper_classpath()
-        if not classpath:
-            raise InvalidArgumentError(
-                "There is no ZooKeeper server to run",
-                value="looked in the pyspark package and in SPARK_HOME",
-                remedy="pip install 'pyspark-bookkeeper[spark]', or give the URI of a running ZooKeeper",
-            )
+        java = self._java or find_java().path
+        classpath = self._classpath or find_jars(os.environ)
         return [
             java,
             f"-Xmx{self._heap_mb}m",
@@ -243,7 +141,12 @@ class ZooKeeperServer:
         deadline = time.monotonic() + _START_S
         while not self._serves():
             if not self.is_running or time.monotonic() > deadline:
-                raise ServerStartError("ZooKeeper did not start", value=self._log_tail(), remedy=f"see {self.log_path}")
+                raise MetadataUnavailableError(
+                    "ZooKeeper did not start",
+                    value=self._log_tail(),
+                    remedy=f"see {self.log_path}",
+                    outcome=Outcome.NOT_APPLIED,
+                )
             time.sleep(0.05)
 
     def _serves(self) -> bool:
