@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from bk_cli.children import check_port_free, child_environment, free_port, last_lines
 from bk_cli.java import find_java
 from bk_cli.zookeeper_jars import find_jars
-from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, Outcome, PortInUseError
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, Outcome
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _START_S = 20.0
@@ -40,7 +42,7 @@ autopurge.purgeInterval=1
 class ZooKeeperServer:
     """One server process. It ends with :meth:`stop`, and also when this process dies, however it dies.
 
-    ``durable`` False leaves out the syncs: for tests.
+    ``durable`` False leaves out the syncs: for tests. ``note`` hears of a download of the jars.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class ZooKeeperServer:
         tick_ms: int = 1000,
         durable: bool = True,
         heap_mb: int = 128,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self._note = note
         self._java, self._classpath = java, classpath
         self.host, self._tick_ms, self._durable, self._heap_mb = host, tick_ms, durable, heap_mb
         self.port = 0
@@ -78,11 +82,8 @@ class ZooKeeperServer:
             raise InvalidArgumentError("This ZooKeeper server runs already", value=self.connect_string)
         command = self._command(Path(data_dir))
         for last_try in (*[False] * (_TRIES - 1), True):
-            self.port = port or _free_port(self.host)
-            if not _is_free(self.host, self.port):
-                raise PortInUseError(
-                    f"Port {self.port} is in use", value=f"zookeeper at {self.connect_string}", remedy="choose another"
-                )
+            self.port = port or free_port(self.host)
+            check_port_free(self.host, self.port, "ZooKeeper")
             try:
                 self._launch(command, Path(data_dir))
                 return self.connect_string
@@ -108,7 +109,7 @@ class ZooKeeperServer:
 
     def _command(self, data_dir: Path) -> list[str]:
         java = self._java or find_java().path
-        classpath = self._classpath or find_jars(os.environ)
+        classpath = self._classpath or find_jars(os.environ, self._note)
         return [
             java,
             f"-Xmx{self._heap_mb}m",
@@ -136,14 +137,15 @@ class ZooKeeperServer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+                env=child_environment(),
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent, which stops its children in order
             )
         deadline = time.monotonic() + _START_S
         while not self._serves():
             if not self.is_running or time.monotonic() > deadline:
                 raise MetadataUnavailableError(
                     "ZooKeeper did not start",
-                    value=self._log_tail(),
+                    value=last_lines(self.log_path),
                     remedy=f"see {self.log_path}",
                     outcome=Outcome.NOT_APPLIED,
                 )
@@ -156,29 +158,3 @@ class ZooKeeperServer:
                 return b"Mode:" in connection.makefile("rb").read()
         except OSError:
             return False
-
-    def _log_tail(self) -> str:
-        assert self.log_path is not None
-        lines = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return " | ".join(lines[-5:]) or "its log is empty"
-
-
-def _import_path() -> list[str]:
-    """Where this process found this package, for a child that may start in another folder."""
-    return [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: TIME_WAIT is no obstacle
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
