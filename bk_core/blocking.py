@@ -66,11 +66,10 @@ class LoopThread:
         """An async iterator as a plain one; closing it closes the source."""
         try:
             while True:
-                try:
-                    item = self.call(_next(source))
-                except StopAsyncIteration:
+                item = self.call(_next(source))
+                if item is _END:
                     return
-                yield item
+                yield item  # type: ignore[misc]  # mypy does not narrow by a sentinel
         finally:
             if self._thread.is_alive() and not self._guard.forked:
                 self.call(_close(source))
@@ -85,8 +84,11 @@ class LoopThread:
         self._thread.join(STOP_TIMEOUT_S)
 
 
-async def _next(source: AsyncIterator[T]) -> T:
-    return await anext(source)
+_END = object()
+
+
+async def _next(source: AsyncIterator[T]) -> T | object:
+    return await anext(source, _END)
 
 
 async def _close(source: AsyncIterator[Any]) -> None:

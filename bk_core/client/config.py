@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.protocol.recovery import RecoveryConfig
-from bk_core.protocol.writer import WriterConfig
+from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 

@@ -34,6 +34,7 @@ from bk_core.errors import (
 from bk_core.model import NO_ENTRY, EntryId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
 from bk_core.protocol.answers import Window, verified_batches
+from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.events import (
     BookiesRead,
     CancelRead,
@@ -104,22 +105,6 @@ class Phase(enum.Enum):
     CLOSE = "close"
     WAIT = "wait"  # another recoverer is at work
     DONE = "done"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryConfig:
-    """Bounds of one recovery."""
-
-    attempts_max: int = 10
-    read_window_entries: int = 1 << 14
-    read_bytes_max: int = 4 << 20
-    write_back_bytes_max: int = 16 << 20
-    add_timeout_ms: float = 10_000
-    retry_delay_ms: float = 50
-    reconnect_budget_ms: float = 2_000
-    close_linger_ms: float = 2_000
-    metadata_retry_ms: float = 250
-    metadata_retries_max: int = 20
 
 
 class LedgerRecovery:

@@ -29,25 +29,19 @@ from bk_core.protocol.events import (
     SetTimer,
     TimerFired,
 )
+from bk_core.protocol.keeper import KeeperConfig, SessionKeeper
 from bk_core.protocol.packets import verbatim_packet
-from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Reason
+from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode
 
 WriteBackEvent: TypeAlias = FramesAcked | SessionEnded | SessionBroken | BookiesRead | TimerFired
 WriteBackEffect: TypeAlias = SessionEffect | ReadBookies | SetTimer | CancelTimer
 
-RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED})
 SLICE_BYTES = FRAME_BYTES_MAX // 4
 
 
-class WriteBackConfig(Protocol):
+class WriteBackConfig(KeeperConfig, Protocol):
     """The bounds it needs of the recovery's."""
 
-    @property
-    def add_timeout_ms(self) -> float: ...
-    @property
-    def retry_delay_ms(self) -> float: ...
-    @property
-    def reconnect_budget_ms(self) -> float: ...
     @property
     def close_linger_ms(self) -> float: ...
 
@@ -74,11 +68,11 @@ class WriteBack:
             mode=AttachMode.RECOVER,
             new_session=new_session,
         )
+        self._keeper = SessionKeeper(self.delivery, config)
         self._complete = False  # no more entries follow
         self._lingered = False
         self._replacing: tuple[int, ...] = ()
         self._failed: list[int] = []
-        self._deadlines: set[int] = set()  # indices with a running deadline; only asked, never iterated
 
     @property
     def retained_bytes(self) -> int:
@@ -110,9 +104,7 @@ class WriteBack:
                 session=self.delivery.common_session,
             )
             effects += self.delivery.push(packet)
-        for index in range(value.ensemble_size):
-            effects += self._watch(index)
-        return effects
+        return [*effects, *self._keeper.pushed()]
 
     def finish(self) -> list[WriteBackEffect]:
         """No more entries follow."""
@@ -120,15 +112,12 @@ class WriteBack:
         return [] if self.finished else [SetTimer("linger", self.config.close_linger_ms)]
 
     def stop(self) -> list[WriteBackEffect]:
-        effects: list[WriteBackEffect] = [*self.delivery.detach_all(), CancelTimer("linger")]
-        for index in range(self.metadata.ensemble_size):
-            effects += [CancelTimer(f"retry:{index}"), CancelTimer(f"deadline:{index}")]
-        return effects
+        return [*self._keeper.stop(), CancelTimer("linger")]
 
     def step(self, event: WriteBackEvent) -> list[WriteBackEffect]:
         match event:
             case FramesAcked():
-                return self._watch(event.index, moved=True) if self.delivery.acked(event) else []
+                return [*(self._keeper.acked(event) or [])]
             case SessionEnded() | SessionBroken():
                 return self._session_over(event)
             case BookiesRead(writable):
@@ -136,46 +125,28 @@ class WriteBack:
             case TimerFired(name):
                 return self._timer(name)
 
-    def _watch(self, index: int, *, moved: bool = False) -> list[WriteBackEffect]:
-        """Keep a deadline running while the lane owes something; an ack begins it anew."""
-        lane = self.delivery.lanes[index]
-        name = f"deadline:{index}"
-        owed = lane.watermark < self.delivery.last_sent and lane.state is not LaneState.FAILED
-        if not owed:
-            self._deadlines.discard(index)
-            return [CancelTimer(name)]
-        if index in self._deadlines and not moved:
-            return []
-        self._deadlines.add(index)
-        return [SetTimer(name, self.config.add_timeout_ms)]
-
     def _session_over(self, event: SessionEnded | SessionBroken) -> list[WriteBackEffect]:
         if not self.delivery.is_current(event.index, event.session):
             return []
         effects: list[WriteBackEffect] = []
         if isinstance(event, SessionEnded):
             effects += self.step(FramesAcked(event.index, event.session, event.frames))
-            if event.reason not in RETRIED:
-                return effects + self._bookie_failed(event.index)
-        if self.delivery.broken(event.index):
-            effects.append(SetTimer(f"retry:{event.index}", self.config.retry_delay_ms))
-            self._deadlines.add(event.index)
-            effects.append(SetTimer(f"deadline:{event.index}", self.config.reconnect_budget_ms))
-        return effects
+        kept, failed = self._keeper.session_over(event)
+        effects += kept
+        return effects + self._bookie_failed(event.index) if failed else effects
 
     def _timer(self, name: str) -> list[WriteBackEffect]:
-        kind, _, number = name.partition(":")
-        if kind == "linger":
+        if name == "linger":
             self._lingered = True
             return []
-        index = int(number)
-        if kind == "retry":
-            return [*self.delivery.attach(index)] if self.delivery.lanes[index].state is LaneState.WAITING else []
-        self._deadlines.discard(index)
-        return self._bookie_failed(index) if self.delivery.lanes[index].state is not LaneState.FAILED else []
+        kept, failed = self._keeper.timer(name)
+        effects: list[WriteBackEffect] = [*kept]
+        for index in failed:
+            effects += self._bookie_failed(index)
+        return effects
 
     def _bookie_failed(self, index: int) -> list[WriteBackEffect]:
-        effects: list[WriteBackEffect] = [*self.delivery.fail(index), CancelTimer(f"retry:{index}")]
+        effects: list[WriteBackEffect] = [*self._keeper.give_up(index)]
         self._failed.append(index)
         if self._replacing:
             return effects
@@ -197,7 +168,7 @@ class WriteBack:
             for index in indices:
                 self.delivery.replace(index, chosen[index], first - 1)
             for index in indices:
-                effects += [*self.delivery.attach(index), *self._watch(index)]
+                effects += self._keeper.replaced(index)
         if self._failed:
             self._replacing = tuple(self._failed)
             effects.append(ReadBookies())

@@ -15,23 +15,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from bk_core.entries.apache import lac_body
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
     BookKeeperError,
-    LedgerFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
-    NoSuchLedgerError,
     Outcome,
-    QuorumTimeoutError,
-    WrongPasswordError,
 )
 from bk_core.model import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
+from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import EnsembleChange, replacement
 from bk_core.protocol.events import (
@@ -62,16 +58,15 @@ from bk_core.protocol.events import (
     TimerFired,
     WriteMetadata,
 )
+from bk_core.protocol.keeper import SessionKeeper
 from bk_core.protocol.packets import encode_packet
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.protocol.refusals import fenced_error, refusal_error
+from bk_core.wire.lane import AttachMode
 
 WriterEvent: TypeAlias = Append | Close | SessionEvent | MetadataEvent | TimerFired
 WriterEffect: TypeAlias = (
     SessionEffect | MetadataEffect | SetTimer | CancelTimer | Confirm | Fail | SendLac | FinishClose | FailClose
 )
-
-RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED})
-"""Refusals that say nothing against the bookie: re-attach, within the budget of a broken session."""
 
 
 class WriterState(enum.Enum):
@@ -81,24 +76,6 @@ class WriterState(enum.Enum):
     CLOSING = "closing"
     CLOSED = "closed"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterConfig:
-    """Times and bounds of one writer; the names are those of the client's configuration."""
-
-    reconnect_budget_ms: float = 2_000
-    retry_delay_ms: float = 50
-    add_timeout_ms: float = 10_000
-    slow_bookie_bytes_max: int = 64 << 20
-    explicit_lac_delay_ms: float = 5
-    close_linger_ms: float = 2_000
-    metadata_retry_ms: float = 250
-    metadata_retries_max: int = 20
-
-
-STALL_TICKS = 4
-"""The add deadline is checked this many times within ``add_timeout_ms``."""
 
 
 class LedgerWriter:
@@ -131,6 +108,7 @@ class LedgerWriter:
             mode=AttachMode.WRITE,
             new_session=new_session,
         )
+        self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
         self.failed: list[int] = []  # indices that wait for the next ensemble change
         self.error: BookKeeperError | None = None
@@ -138,8 +116,6 @@ class LedgerWriter:
         self._lingering = False
         self._metadata_retries = 0
         self._hinted: EntryId = NO_ENTRY
-        self._budgets: set[int] = set()  # indices whose reconnect budget runs; only asked, never iterated
-        self._stalls = [(0, 0)] * value.ensemble_size  # (progress seen, ticks without any)
 
     # --- what the driver may ask -------------------------------------------------------------------------------------
 
@@ -196,22 +172,12 @@ class LedgerWriter:
             write_quorum=value.write_quorum_size,
             session=self.delivery.common_session,
         )
-        was_idle = not self.delivery.packets
         self.length += event.batch.payload_bytes
-        effects: list[WriterEffect] = [*self.delivery.push(packet)]
-        if was_idle:
-            self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
-            effects.append(SetTimer("adds", self.config.add_timeout_ms / STALL_TICKS))
-        return effects
+        return [*self.delivery.push(packet), *self._keeper.pushed()]
 
     def _acked(self, event: FramesAcked) -> list[WriterEffect]:
-        if not self.delivery.acked(event):
-            return []
-        effects: list[WriterEffect] = []
-        if event.index in self._budgets:
-            self._budgets.discard(event.index)
-            effects.append(CancelTimer(f"budget:{event.index}"))
-        return effects + self._evaluate()
+        effects = self._keeper.acked(event)
+        return [] if effects is None else [*effects, *self._evaluate()]
 
     def _evaluate(self) -> list[WriterEffect]:
         """Move the LAC as far as quorums allow; never during an ensemble change (MUST 6)."""
@@ -224,8 +190,6 @@ class LedgerWriter:
             effects.append(Confirm(confirmed))
             if self.idle:
                 effects.append(SetTimer("lac", self.config.explicit_lac_delay_ms))
-        if not self.delivery.packets:
-            effects.append(CancelTimer("adds"))
         return effects + self._continue_close()
 
     # --- sessions (RULES P1, P3) -------------------------------------------------------------------------------------
@@ -238,45 +202,17 @@ class LedgerWriter:
             effects += self._acked(FramesAcked(event.index, event.session, event.frames))
             if self.state in (WriterState.CLOSED, WriterState.FAILED):
                 return effects
-            refusal = self._refusal(event)
+            bookie = self.delivery.lanes[event.index].bookie
+            refusal = refusal_error(event.reason, bookie, self.ledger_id, self.lac, self.lap)
             if refusal is not None:
                 return effects + self._fail(refusal)
-            if event.reason not in RETRIED:
-                return effects + self._bookie_failed(event.index)
         self._hinted = NO_ENTRY
-        if self.delivery.broken(event.index):
-            effects += self._retry_later(event.index)
-        return effects
-
-    def _retry_later(self, index: int) -> list[WriterEffect]:
-        effects: list[WriterEffect] = [SetTimer(f"retry:{index}", self.config.retry_delay_ms)]
-        if index not in self._budgets:
-            self._budgets.add(index)
-            effects.append(SetTimer(f"budget:{index}", self.config.reconnect_budget_ms))
-        return effects
-
-    def _refusal(self, event: SessionEnded) -> BookKeeperError | None:
-        """The error that ends the writer, where the refusal is about the ledger and not about the bookie."""
-        bookie = self.delivery.lanes[event.index].bookie
-        if event.reason is Reason.FENCED:
-            return self._fenced(f"bookie {bookie} refused an add")
-        if event.reason is Reason.UNAUTHORIZED:
-            return WrongPasswordError(
-                f"bookie {bookie} holds ledger {self.ledger_id} under another password",
-                remedy="another cluster's ledger of the same id, or a damaged record: check the bookie",
-                outcome=Outcome.UNKNOWN,
-            )
-        if event.reason is Reason.DELETED:
-            return NoSuchLedgerError(
-                f"ledger {self.ledger_id} was deleted while it was written", outcome=Outcome.UNKNOWN
-            )
-        return None
+        kept, failed = self._keeper.session_over(event)
+        effects += kept
+        return effects + self._bookie_failed(event.index) if failed else effects
 
     def _bookie_failed(self, index: int) -> list[WriterEffect]:
-        effects: list[WriterEffect] = [*self.delivery.fail(index), CancelTimer(f"retry:{index}")]
-        if index in self._budgets:
-            self._budgets.discard(index)
-            effects.append(CancelTimer(f"budget:{index}"))
+        effects: list[WriterEffect] = [*self._keeper.give_up(index)]
         if index not in self.failed:
             self.failed.append(index)
         return effects + self._start_change()
@@ -316,12 +252,11 @@ class LedgerWriter:
         self.metadata = metadata
         for index in change.indices:
             self.delivery.replace(index, change.ensemble[index], change.first_entry_id - 1)
-            self._stalls[index] = (0, 0)
         self.failed = [index for index in self.failed if index not in change.indices]
         self._hinted = NO_ENTRY
         effects: list[WriterEffect] = []
         for index in change.indices:
-            effects += self.delivery.attach(index)
+            effects += self._keeper.replaced(index)
         return effects + self._start_change() + self._evaluate()
 
     # --- metadata ----------------------------------------------------------------------------------------------------
@@ -361,7 +296,8 @@ class LedgerWriter:
             return [ReadBookies()] if self.change.ensemble is None else self._write_change(self.change)
         if self._close_intent is not None and value.is_closed:
             return self._closed_elsewhere(metadata)
-        return self._fail(self._fenced(f"its metadata says {value.state.name}"))
+        why = f"its metadata says {value.state.name}"
+        return self._fail(fenced_error(self.ledger_id, why, self.lac, self.lap))
 
     def _metadata_failed(self, error: BookKeeperError) -> list[WriterEffect]:
         self._metadata_retries += 1
@@ -405,7 +341,7 @@ class LedgerWriter:
 
     def _closed(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
         self.metadata, self.state = metadata, WriterState.CLOSED
-        return [*self._cancel_timers(), *self.delivery.detach_all(), FinishClose(metadata)]
+        return [*self._stop(), FinishClose(metadata)]
 
     def _closed_elsewhere(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
         """CLOSED by a recoverer: success if its end is ours (STYLE §3.7, rule 11)."""
@@ -422,51 +358,18 @@ class LedgerWriter:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _timer(self, name: str) -> list[WriterEffect]:
-        kind, _, number = name.partition(":")
-        match kind:
-            case "retry":
-                return self._retry(int(number))
-            case "budget":
-                return self._budget_spent(int(number))
-            case "adds":
-                return self._check_progress()
+        match name:
             case "lac":
                 return self._hint_lac()
             case "linger":
                 return self._linger_over()
             case "metadata":
                 return [ReadMetadata()] if self._close_intent or self.change else []
-            case _:
-                raise AssertionError(f"unknown timer {name}")
-
-    def _retry(self, index: int) -> list[WriterEffect]:
-        waiting = self.delivery.lanes[index].state is LaneState.WAITING
-        return [*self.delivery.attach(index)] if waiting else []
-
-    def _budget_spent(self, index: int) -> list[WriterEffect]:
-        self._budgets.discard(index)
-        lane = self.delivery.lanes[index]
-        if lane.state is LaneState.FAILED or lane.watermark >= self.lap:
-            return []
-        return self._bookie_failed(index)
-
-    def _check_progress(self) -> list[WriterEffect]:
-        """A bookie that acks nothing for an add deadline, or stays too far behind for one, has failed (RULES P3)."""
-        if not self.delivery.packets:
-            return []
-        effects: list[WriterEffect] = [SetTimer("adds", self.config.add_timeout_ms / STALL_TICKS)]
-        for index, lane in enumerate(self.delivery.lanes):
-            if lane.state is LaneState.FAILED:
-                continue
-            seen, ticks = self._stalls[index]
-            behind = lane.watermark < self.lap and (
-                lane.progress == seen or self.delivery.unacked_bytes(index) > self.config.slow_bookie_bytes_max
-            )
-            self._stalls[index] = (lane.progress, ticks + 1 if behind else 0)
-            if behind and ticks + 1 >= STALL_TICKS:
+        kept, failed = self._keeper.timer(name)
+        effects: list[WriterEffect] = [*kept]
+        for index in failed:
+            if self.state is not WriterState.FAILED:
                 effects += self._bookie_failed(index)
-        if self.state is WriterState.FAILED:
-            return effects[1:]
         return effects
 
     def _hint_lac(self) -> list[WriterEffect]:
@@ -484,24 +387,8 @@ class LedgerWriter:
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
-    def _fenced(self, how: str) -> LedgerFencedError:
-        return LedgerFencedError(
-            f"ledger {self.ledger_id} was taken over by another client: {how}",
-            value=f"entries {self.lac + 1} to {self.lap} may or may not be part of it"
-            if self.lap > self.lac
-            else f"confirmed through entry {self.lac}",
-            remedy="open it with recover=True to see its end; write on in a new ledger",
-        )
-
-    def timed_out(self) -> list[WriterEffect]:
-        """The driver gave up waiting for a quorum altogether."""
-        return self._fail(QuorumTimeoutError(f"ledger {self.ledger_id} reached no ack quorum in time"))
-
-    def _cancel_timers(self) -> list[WriterEffect]:
-        names = ["adds", "lac", "linger", "metadata"]
-        for index in range(len(self.delivery.lanes)):
-            names += [f"retry:{index}", f"budget:{index}"]
-        return [CancelTimer(name) for name in names]
+    def _stop(self) -> list[WriterEffect]:
+        return [*self._keeper.stop(), *(CancelTimer(name) for name in ("lac", "linger", "metadata"))]
 
     def _fail(self, error: BookKeeperError) -> list[WriterEffect]:
         closing = self.state is WriterState.CLOSING
@@ -509,4 +396,4 @@ class LedgerWriter:
         last: list[WriterEffect] = [Fail(error)]
         if closing:
             last.append(FailClose(error))
-        return [*self._cancel_timers(), *self.delivery.detach_all(), *last]
+        return [*self._stop(), *last]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times and bounds of the machines. Their names are those of the client's configuration, which checks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterConfig:
+    """Times and bounds of one writer; the names are those of the client's configuration."""
+
+    reconnect_budget_ms: float = 2_000
+    retry_delay_ms: float = 50
+    add_timeout_ms: float = 10_000
+    slow_bookie_bytes_max: int = 64 << 20
+    explicit_lac_delay_ms: float = 5
+    close_linger_ms: float = 2_000
+    metadata_retry_ms: float = 250
+    metadata_retries_max: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryConfig:
+    """Bounds of one recovery."""
+
+    attempts_max: int = 10
+    read_window_entries: int = 1 << 14
+    read_bytes_max: int = 4 << 20
+    write_back_bytes_max: int = 16 << 20
+    add_timeout_ms: float = 10_000
+    retry_delay_ms: float = 50
+    slow_bookie_bytes_max: int = 64 << 20
+    reconnect_budget_ms: float = 2_000
+    close_linger_ms: float = 2_000
+    metadata_retry_ms: float = 250
+    metadata_retries_max: int = 20

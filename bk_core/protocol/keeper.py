@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeping lanes alive: re-attaching, its budget, and the add deadline (RULES P3). Pure; shared by writer and recovery.
+
+A broken session is reopened and re-sent for ``reconnect_budget_ms``; then the bookie has failed. So has one that acks
+nothing for ``add_timeout_ms`` while it owes acks, or stays more than ``slow_bookie_bytes_max`` behind for as long.
+What to do about a failed bookie is the caller's.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+from bk_core.protocol.delivery import Delivery, LaneState
+from bk_core.protocol.events import CancelTimer, FramesAcked, SessionBroken, SessionEffect, SessionEnded, SetTimer
+from bk_core.wire.lane import Reason
+
+KeeperEffect: TypeAlias = SessionEffect | SetTimer | CancelTimer
+
+RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED})
+"""Refusals that say nothing against the bookie: re-attach, within the budget of a broken session."""
+
+STALL_TICKS = 4
+"""The add deadline is checked this many times within ``add_timeout_ms``."""
+
+TIMERS = ("retry", "budget", "adds")
+
+
+class KeeperConfig(Protocol):
+    """The times and bounds it needs."""
+
+    @property
+    def reconnect_budget_ms(self) -> float: ...
+    @property
+    def retry_delay_ms(self) -> float: ...
+    @property
+    def add_timeout_ms(self) -> float: ...
+    @property
+    def slow_bookie_bytes_max(self) -> int: ...
+
+
+class SessionKeeper:
+    """Looks after the lanes of one delivery."""
+
+    def __init__(self, delivery: Delivery, config: KeeperConfig) -> None:
+        self.delivery, self.config = delivery, config
+        size = len(delivery.lanes)
+        self._budgets = [False] * size  # whether the reconnect budget of an index runs
+        self._stalls = [(0, 0)] * size  # (progress seen, ticks without any)
+        self._ticking = False
+
+    def pushed(self) -> list[KeeperEffect]:
+        """Something was pushed: watch that it is acked."""
+        if self._ticking:
+            return []
+        self._ticking = True
+        self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
+        return [self._next_tick()]
+
+    def acked(self, event: FramesAcked) -> list[KeeperEffect] | None:
+        """Take an ack; None if it says nothing new."""
+        if not self.delivery.acked(event):
+            return None
+        return self._stop_budget(event.index)
+
+    def session_over(self, event: SessionEnded | SessionBroken) -> tuple[list[KeeperEffect], bool]:
+        """A current session is over: re-attach later if something is owed, or (True) the bookie has failed."""
+        if isinstance(event, SessionEnded) and event.reason not in RETRIED:
+            return [], True
+        effects: list[KeeperEffect] = []
+        if self.delivery.broken(event.index):
+            effects.append(SetTimer(f"retry:{event.index}", self.config.retry_delay_ms))
+            if not self._budgets[event.index]:
+                self._budgets[event.index] = True
+                effects.append(SetTimer(f"budget:{event.index}", self.config.reconnect_budget_ms))
+        return effects, False
+
+    def give_up(self, index: int) -> list[KeeperEffect]:
+        """No more sending to a failed bookie."""
+        return [*self.delivery.fail(index), CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
+
+    def replaced(self, index: int) -> list[KeeperEffect]:
+        """Another bookie stands at ``index`` now: attach it and send what it has to hold."""
+        self._stalls[index] = (0, 0)
+        return [*self.delivery.attach(index)]
+
+    def timer(self, name: str) -> tuple[list[KeeperEffect], list[int]]:
+        """One of TIMERS fired; also returns the indices whose bookies have failed by it."""
+        kind, _, number = name.partition(":")
+        if kind == "adds":
+            return self._tick()
+        index = int(number)
+        lane = self.delivery.lanes[index]
+        if kind == "retry":
+            return ([*self.delivery.attach(index)] if lane.state is LaneState.WAITING else []), []
+        self._budgets[index] = False
+        owed = lane.state is not LaneState.FAILED and lane.watermark < self.delivery.last_sent
+        return [], [index] if owed else []
+
+    def _tick(self) -> tuple[list[KeeperEffect], list[int]]:
+        if not self.delivery.packets:
+            self._ticking = False
+            return [], []
+        failed = []
+        for index, lane in enumerate(self.delivery.lanes):
+            if lane.state is LaneState.FAILED:
+                continue
+            seen, ticks = self._stalls[index]
+            stalled = lane.watermark < self.delivery.last_sent and (
+                lane.progress == seen or self.delivery.unacked_bytes(index) > self.config.slow_bookie_bytes_max
+            )
+            self._stalls[index] = (lane.progress, ticks + 1 if stalled else 0)
+            if stalled and ticks + 1 >= STALL_TICKS:
+                failed.append(index)
+        return [self._next_tick()], failed
+
+    def stop(self) -> list[KeeperEffect]:
+        """End all sessions and timers."""
+        effects: list[KeeperEffect] = [*self.delivery.detach_all(), CancelTimer("adds")]
+        for index in range(len(self.delivery.lanes)):
+            effects += [CancelTimer(f"retry:{index}"), CancelTimer(f"budget:{index}")]
+        return effects
+
+    def _next_tick(self) -> SetTimer:
+        return SetTimer("adds", self.config.add_timeout_ms / STALL_TICKS)
+
+    def _stop_budget(self, index: int) -> list[KeeperEffect]:
+        if not self._budgets[index]:
+            return []
+        self._budgets[index] = False
+        return [CancelTimer(f"budget:{index}")]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bookie's refusal means to the writer of a ledger: the errors that end it. Pure."""
+
+from __future__ import annotations
+
+from bk_core.errors import BookKeeperError, LedgerFencedError, NoSuchLedgerError, Outcome, WrongPasswordError
+from bk_core.model import BookieId, EntryId, LedgerId
+from bk_core.wire.lane import Reason
+
+
+def refusal_error(
+    reason: Reason, bookie: BookieId, ledger_id: LedgerId, lac: EntryId, lap: EntryId
+) -> BookKeeperError | None:
+    """The error that ends the writer, where the refusal is about the ledger and not about the bookie."""
+    if reason is Reason.FENCED:
+        return fenced_error(ledger_id, f"bookie {bookie} refused an add", lac, lap)
+    if reason is Reason.UNAUTHORIZED:
+        return WrongPasswordError(
+            f"bookie {bookie} holds ledger {ledger_id} under another password",
+            remedy="another cluster's ledger of the same id, or a damaged record: check the bookie",
+            outcome=Outcome.UNKNOWN,
+        )
+    if reason is Reason.DELETED:
+        return NoSuchLedgerError(f"ledger {ledger_id} was deleted while it was written", outcome=Outcome.UNKNOWN)
+    return None
+
+
+def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> LedgerFencedError:
+    """Fenced means unknown (protocol document): what was in flight may be part of the ledger."""
+    return LedgerFencedError(
+        f"ledger {ledger_id} was taken over by another client: {how}",
+        value=f"entries {lac + 1} to {lap} may or may not be part of it"
+        if lap > lac
+        else f"confirmed through entry {lac}",
+        remedy="open it with recover=True to see its end; write on in a new ledger",
+    )
