@@ -8,9 +8,10 @@ are assumed to be of like size. The partition count may differ when a batch is p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId, LedgerMetadata
 
@@ -126,14 +127,29 @@ def admit(start: int, end: int, spans: Sequence[Span], entries_max: int | None, 
     return end
 
 
+def bytes_between(spans: Sequence[Span], first: int, stop: int) -> int:
+    """Payload bytes of positions ``first`` to ``stop`` − 1, as far as ``spans`` cover them."""
+    return sum(_share(span, first, stop) for span in _from(spans, first))
+
+
 def _end_by_bytes(start: int, end: int, spans: Sequence[Span], bytes_max: int) -> int:
     room = bytes_max
-    for span in spans:
-        begin, stop = max(span.begin, start), min(span.end, end)
-        if stop <= begin:
-            continue
-        cost = span.bytes * (stop - begin) // (span.end - span.begin)
+    for span in _from(spans, start):
+        cost = _share(span, start, end)
         if cost > room:
-            return begin + room * (span.end - span.begin) // span.bytes
+            return max(span.begin, start) + room * (span.end - span.begin) // span.bytes
         room -= cost
+        if span.end >= end:
+            break
     return end
+
+
+def _from(spans: Sequence[Span], start: int) -> Iterator[Span]:
+    """Those that may hold ``start`` or what follows, found without walking through the others."""
+    first = bisect_right(spans, start, key=lambda span: span.begin) - 1
+    return islice(spans, max(0, first), None)
+
+
+def _share(span: Span, first: int, stop: int) -> int:
+    begin, end = max(span.begin, first), min(span.end, stop)
+    return span.bytes * (end - begin) // (span.end - span.begin) if end > begin else 0

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch reads: plan on the driver, read in tasks, columns all the way.
+
+A retried task starts afresh and Spark drops what the failed attempt yielded; inside a task nothing is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from bk_core import __version__
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import IntegrityError
+from bk_spark import clients, compat, resolve
+from bk_spark.codecs import raw
+from bk_spark.errors import package_mismatch
+from bk_spark.options import BkOptions
+from bk_spark.plan import LedgerRange, TaskPlan
+from bk_spark.selection import LogSelection
+
+ROWS_MIN = 10_000
+BYTES_MIN = 1 << 20
+ID_ROWS = 100_000
+"""Rows of a batch without values."""
+
+
+class LedgerReader(DataSourceReader):
+    """One planned ``load()``. Holds options and columns only; every partition carries what its task needs."""
+
+    def __init__(self, options: BkOptions, schema: Any) -> None:
+        self.options = options
+        self.shape = shape_for(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Resolve what there is now, once. A side effect with ``readMode=fence``: the ledger is closed."""
+        bookkeeper = clients.client(self.options)
+        resolved = resolve.resolve_batch(bookkeeper, self.options)
+        return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_rows(partition.value, self.shape, self.options)
+
+
+def shape_for(options: BkOptions, schema: Any) -> raw.RowShape:
+    """The columns Spark wants, checked against the codec's."""
+    has_log = isinstance(options.selection, LogSelection)
+    return raw.shape_of(compat.columns_of(schema), has_log=has_log)
+
+
+def read_rows(plan: TaskPlan | None, shape: raw.RowShape, options: BkOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in order, in batches of at least 10,000 rows or 1 MiB where there is so much.
+
+    ``plan`` is None when Spark made a task for nothing to read. Raises NoSuchEntryError or EntryUnreadableError when
+    an entry cannot be had from any replica, and PackageMismatchError on a worker with another version.
+    """
+    if plan is None:
+        return
+    if plan.version != __version__:
+        raise package_mismatch(plan.version, __version__)
+    rows = value_rows(plan, shape, options) if shape.reads_values else id_rows(plan, shape)
+    yield from joined(rows)
+
+
+def value_rows(plan: TaskPlan, shape: raw.RowShape, options: BkOptions) -> Iterator[pa.RecordBatch]:
+    """Rows with values: whole batches as the bookies sent them."""
+    reader = clients.detached_reader(plan, options)
+    for wanted in plan.ranges:
+        batches = reader.read(wanted.ledger_id, plan.ledgers[wanted.ledger_id], wanted.first, wanted.last)
+        expected = wanted.first
+        for batch in batches:
+            expected = _check_order(batch, wanted, expected)
+            yield _rows(plan, wanted, shape, batch.entry_ids(), batch)
+        if expected != wanted.last + 1:
+            raise _out_of_order(wanted, expected, "the end")
+
+
+def id_rows(plan: TaskPlan, shape: raw.RowShape) -> Iterator[pa.RecordBatch]:
+    """Rows without values: the plan knows every entry, so no bookie is asked."""
+    for wanted in plan.ranges:
+        for first in range(wanted.first, wanted.last + 1, ID_ROWS):
+            ids = np.arange(first, min(first + ID_ROWS, wanted.last + 1), dtype=np.int64)
+            yield _rows(plan, wanted, shape, ids, None)
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches: small ones cost Spark as much each as large ones. Large ones are not copied."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not small and _is_large(batch.num_rows, batch.nbytes):
+            yield batch
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if _is_large(rows, size):
+            yield _join(small)
+            small, rows, size = [], 0, 0
+    if small:
+        yield _join(small)
+
+
+def _is_large(rows: int, size: int) -> bool:
+    return rows >= ROWS_MIN or size >= BYTES_MIN
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _rows(plan: TaskPlan, wanted: LedgerRange, shape: raw.RowShape, ids: Any, batch: EntryBatch | None) -> Any:
+    shift = None if wanted.offset is None else wanted.offset - wanted.first
+    return raw.rows_of(batch, ids, shape, ledger_id=wanted.ledger_id, log=plan.log, offset_shift=shift)
+
+
+def _check_order(batch: EntryBatch, wanted: LedgerRange, expected: int) -> int:
+    """The id after ``batch``, which must go on at ``expected``: a gap must never look like a result."""
+    if batch.ids is not None or batch.first_entry_id != expected or batch.last_entry_id > wanted.last:
+        raise _out_of_order(wanted, expected, f"entries {batch.first_entry_id} to {batch.last_entry_id}")
+    return batch.last_entry_id + 1
+
+
+def _out_of_order(wanted: LedgerRange, expected: int, got: str) -> IntegrityError:
+    return IntegrityError(
+        f"entries of ledger {wanted.ledger_id} arrived out of order",
+        value=f"expected entry {expected} of {wanted.first} to {wanted.last}, got {got}",
+        remedy="report this with the ledger's metadata (bk ledger show)",
+    )

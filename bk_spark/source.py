@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``format("bookkeeper")`` as Spark sees it: one class that checks options and hands out readers and writers.
+
+Spark makes many instances of it, in driver and workers, and pickles them; so nothing here opens a socket, starts a
+thread or imports the client. Parameter names are Spark's: it calls some of these by keyword (facts: spark.md §3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+from bk_spark.errors import not_built, overwrite_not_built
+from bk_spark.option_table import Use
+from bk_spark.options import parse_options
+
+if TYPE_CHECKING:
+    from bk_spark.read import LedgerReader
+    from bk_spark.stream_read import StreamReader
+    from bk_spark.write import LogWriter
+
+FORMAT = "bookkeeper"
+
+
+class BookKeeperDataSource(DataSource):
+    """Ledgers and named logs of a BookKeeper cluster as DataFrames (docs/spark.md)."""
+
+    options: Mapping[str, str]
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        """The default columns. Checks the options, does no I/O: side effects belong in ``partitions()``."""
+        from bk_spark.codecs import raw
+
+        parse_options(self.options, None)
+        return raw.SCHEMA_DDL
+
+    def reader(self, schema: Any) -> LedgerReader:
+        from bk_spark.read import LedgerReader
+
+        return LedgerReader(parse_options(self.options, Use.READ), schema)
+
+    def streamReader(self, schema: Any) -> StreamReader:
+        from bk_spark.stream_read import StreamReader
+
+        return StreamReader(parse_options(self.options, Use.STREAM), schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> LogWriter:
+        from bk_spark.write import LogWriter
+
+        options = parse_options(self.options, Use.WRITE)
+        if overwrite:
+            raise overwrite_not_built(options.log)
+        return LogWriter.plan(options, schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        options = parse_options(self.options, Use.WRITE)
+        raise not_built(
+            "writing a stream",
+            f"log {options.log}",
+            'until then writeStream.foreachBatch and .mode("append"), at least once',
+        )
