@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster on this machine: a real ZooKeeper and bookies as processes of their own, in one data directory.
+
+``bk local``, the demo, the benchmarks and the tests run it. However this process ends, its children end with it (RULES
+E4). It listens on loopback only: nobody but this machine can connect (RULES E3).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import IO
+
+from bk_cli import cluster_layout
+from bk_cli.children import check_port_free, child_environment, last_lines
+from bk_cli.cluster_layout import HOST, Wanted
+from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.errors import NotEnoughBookiesError
+from bk_core.metadata.port import MetadataStore
+
+LEDGERS_ROOT = "/ledgers"
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+FOLLOW_S = 0.05
+
+
+class BookieProcess:
+    """One bookie as a process. Its data stays when it ends; it can be started again."""
+
+    def __init__(self, number: int, data_dir: Path, port: int, uri: str) -> None:
+        self.number, self.data_dir, self.port, self._uri = number, data_dir, port, uri
+        self.log_path = data_dir.parent / "logs" / f"bookie-{number}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bookie_id(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended (negative: by that signal), or None while it runs or when it never ran."""
+        return self._process.poll() if self._process else None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it; it is of use once it has registered (:meth:`LocalCluster.wait_ready`). Raises PortInUseError."""
+        check_port_free(HOST, self.port, f"bookie {self.number}")
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
+        command += ["--data", str(self.data_dir), "--port", str(self.port), "--metadata-service-uri", self._uri]
+        command += ["--listen-address", HOST, "--advertised-address", HOST]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # the lifeline: the kernel closes it however this process ends
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=child_environment(),
+                start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
+            )
+
+    def terminate(self) -> None:
+        """Ask it to stop cleanly; does not wait."""
+        if self.is_running and self._process:
+            self._process.terminate()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Stop it cleanly, after ``timeout_s`` by force; returns its exit code."""
+        if self._process is None:
+            return 0
+        self.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        return self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL: what was not on disk is lost, as in a crash."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._reap()
+
+    def _reap(self) -> int:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        code = self._process.wait()
+        self._process.stdin.close()
+        return code
+
+
+class LocalCluster:
+    """ZooKeeper and ``bookies`` bookies with their data in ``data_dir``; a context manager that starts and stops them.
+
+    ``zookeeper_uri`` uses a running ZooKeeper instead of starting one. Ports count up from ``port``; 0 takes free ones.
+    All of these hold for the first start only: afterwards the directory knows them, and values that differ are refused.
+    ``note`` hears one line about each step that takes time.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str],
+        *,
+        bookies: int | None = None,
+        port: int | None = None,
+        zookeeper_port: int | None = None,
+        zookeeper_uri: str | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.data_dir = Path(data_dir).absolute()
+        self._wanted = Wanted(bookies, port, zookeeper_port, zookeeper_uri)
+        self._zookeeper_uri, self._note = zookeeper_uri, note
+        self._lock: IO[bytes] | None = None
+        self.zookeeper: ZooKeeperServer | None = None
+        self.uri = ""
+        self.bookies: list[BookieProcess] = []
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything and wait until every bookie serves. Nothing is left running when it raises.
+
+        Raises DataDirectoryError (in use by another process), InvalidArgumentError (other ports or fewer bookies than
+        the directory has), JavaMissingError, PortInUseError, MetadataUnavailableError, NotEnoughBookiesError (a bookie
+        did not start; with the end of its log).
+        """
+        self._lock = cluster_layout.lock(self.data_dir)
+        try:
+            layout = cluster_layout.choose(self.data_dir, self._wanted)
+            if layout.zookeeper_port:
+                self._note("starting ZooKeeper")
+                self.zookeeper = ZooKeeperServer(note=self._note)
+                address = self.zookeeper.start(self.data_dir / "zookeeper", layout.zookeeper_port)
+                self.uri = f"zk://{address}{LEDGERS_ROOT}"
+            else:
+                self.uri = self._zookeeper_uri or ""
+            self._note(f"starting {len(layout.bookie_ports)} bookies")
+            self.bookies = [
+                BookieProcess(number, self.data_dir / f"bookie-{number}", port, self.uri)
+                for number, port in enumerate(layout.bookie_ports, start=1)
+            ]
+            for bookie in self.bookies:
+                check_port_free(HOST, bookie.port, f"bookie {bookie.number}")
+            cluster_layout.save(self.data_dir, layout)  # before the first bookie fixes its identity
+            self._start_bookies()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the bookies at once and together, then ZooKeeper. Safe to call again."""
+        for bookie in self.bookies:
+            bookie.terminate()
+        for bookie in self.bookies:
+            bookie.stop()
+        if self.zookeeper is not None:
+            self.zookeeper.stop()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def wait_ready(self, bookies: list[BookieProcess] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until these (all) bookies are registered and accept connections. Raises NotEnoughBookiesError."""
+        from bk_core.metadata import open_store
+
+        with closing(open_store(self.uri)) as store:
+            self._wait_registered(store, self.bookies if bookies is None else bookies, timeout_s)
+
+    def _start_bookies(self) -> None:
+        from bk_core.metadata import open_store
+
+        with closing(open_store(self.uri)) as store:
+            store.initialize_cluster()
+            for bookie in self.bookies:
+                bookie.start()
+            self._wait_registered(store, self.bookies, START_TIMEOUT_S)
+
+    def _wait_registered(self, store: MetadataStore, bookies: list[BookieProcess], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        waiting = list(bookies)
+        while waiting:
+            registered = store.writable_bookies()
+            waiting = [b for b in waiting if b.bookie_id not in registered or not _accepts(b.port)]
+            ended = [bookie for bookie in waiting if not bookie.is_running]
+            if ended or (waiting and time.monotonic() > deadline):
+                bookie = (ended or waiting)[0]
+                raise NotEnoughBookiesError(
+                    f"bookie {bookie.number} {'ended while it started' if ended else 'did not register in time'}",
+                    value=last_lines(bookie.log_path),
+                    remedy=f"read {bookie.log_path}",
+                )
+            if waiting:
+                time.sleep(FOLLOW_S)
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1.0).close()
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the data directory of a local cluster remembers: how many bookies, and the ports of everything.
+
+Ports are chosen at the first start and kept, because a bookie's address is part of its identity. The directory is
+locked while a cluster runs in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from bk_cli.children import free_port
+from bk_core.errors import DataDirectoryError, InvalidArgumentError
+
+HOST = "127.0.0.1"
+BOOKIES = 4  # three make a ledger, and one is the spare when one dies (RULES E2)
+BOOKIE_PORT = 3181
+ZOOKEEPER_PORT = 2181
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses another's ZooKeeper."""
+
+    zookeeper_port: int
+    bookie_ports: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller asked for; None: as it was, or the default. Port 0: any that is free."""
+
+    bookies: int | None = None
+    port: int | None = None
+    zookeeper_port: int | None = None
+    zookeeper_uri: str | None = None
+
+
+def choose(data_dir: Path, wanted: Wanted) -> Layout:
+    """The layout to start with. Raises InvalidArgumentError when the directory's own differs from what is wanted."""
+    saved = load(data_dir)
+    return _first(wanted) if saved is None else _again(data_dir, saved, wanted)
+
+
+def _first(wanted: Wanted) -> Layout:
+    count = BOOKIES if wanted.bookies is None else wanted.bookies
+    first = BOOKIE_PORT if wanted.port is None else wanted.port
+    ports = tuple(first + i for i in range(count)) if first else _free_ports(count)
+    if wanted.zookeeper_uri is not None:
+        return Layout(0, ports)
+    chosen = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
+    return Layout(chosen or free_port(), ports)
+
+
+def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
+    if (saved.zookeeper_port == 0) != (wanted.zookeeper_uri is not None):
+        own = saved.zookeeper_port != 0
+        raise InvalidArgumentError(
+            f"the cluster of {data_dir} was made {'with a ZooKeeper of its own' if own else 'with --zookeeper'}",
+            value=f"--zookeeper {wanted.zookeeper_uri}" if own else "--zookeeper is missing",
+            remedy="start it as it was made, or choose another directory with --data",
+        )
+    _keep("--port", wanted.port, saved.bookie_ports[0])
+    _keep("--zookeeper-port", wanted.zookeeper_port, saved.zookeeper_port)
+    count = len(saved.bookie_ports) if wanted.bookies is None else wanted.bookies
+    if count < len(saved.bookie_ports):
+        raise InvalidArgumentError(
+            f"the cluster of {data_dir} has {len(saved.bookie_ports)} bookies, and ledgers may be on all of them",
+            value=f"--bookies {count}",
+            remedy="leave --bookies out, or choose another directory with --data",
+        )
+    added = tuple(saved.bookie_ports[-1] + 1 + i for i in range(count - len(saved.bookie_ports)))
+    return Layout(saved.zookeeper_port, saved.bookie_ports + added)
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Different free ports: held together until all are known."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return tuple(int(probe.getsockname()[1]) for probe in probes)
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _keep(option: str, given: int | None, saved: int) -> None:
+    if given not in (None, 0, saved):
+        raise InvalidArgumentError(
+            "ports are fixed at the first start, because a bookie's address is its identity",
+            value=f"{option} is {given}, the cluster has {saved}",
+            remedy=f"leave {option} out, or choose another directory with --data",
+        )
+
+
+def lock(data_dir: Path) -> IO[bytes]:
+    """Make the directory and hold it for this process until the answer is closed. Raises DataDirectoryError."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        held = (data_dir / "lock").open("ab")
+    except OSError as error:
+        raise DataDirectoryError(
+            "the data directory cannot be used",
+            value=f"{data_dir}: {error.strerror}",
+            remedy="choose another with --data",
+        ) from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held.close()
+        raise DataDirectoryError(
+            "another bk local runs in this data directory",
+            value=str(data_dir),
+            remedy="use that one, stop it, or choose another directory with --data",
+        ) from error
+    return held
+
+
+def load(data_dir: Path) -> Layout | None:
+    """What an earlier start chose, or None. Raises DataDirectoryError when it cannot be read."""
+    try:
+        saved = json.loads((data_dir / "cluster.json").read_text(encoding="utf-8"))
+        return Layout(int(saved["zookeeper_port"]), tuple(int(port) for port in saved["bookie_ports"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirectoryError(
+            "the record of the cluster cannot be read",
+            value=f"{data_dir / 'cluster.json'}: {error}",
+            remedy="write it anew: zookeeper_port and bookie_ports as they were",
+        ) from error
+
+
+def save(data_dir: Path, layout: Layout) -> None:
+    """Keep it for the next start."""
+    partial = data_dir / "cluster.json.new"
+    partial.write_text(json.dumps(asdict(layout)) + "\n", encoding="utf-8")
+    partial.replace(data_dir / "cluster.json")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk local``: ZooKeeper and bookies on this machine, for a first try, for development and for tests."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from bk_cli import options, output
+from bk_cli.cluster import LocalCluster
+
+LOOK_S = 0.5  # how soon a bookie that died is reported
+
+_SNIPPETS = """\
+PySpark (3.11 or later; pip install 'pyspark-bookkeeper[spark]'):
+
+    from pyspark.sql import SparkSession
+    spark = SparkSession.builder.getOrCreate()
+    uri = "{uri}"
+    spark.range(1000).selectExpr("CAST(id AS STRING) AS value") \\
+        .write.format("bookkeeper").option("metadataServiceUri", uri).mode("append").save("numbers")
+    spark.read.format("bookkeeper").option("metadataServiceUri", uri).load("numbers").show(5)
+
+Python:
+
+    import bk_core.blocking
+    with bk_core.blocking.connect("{uri}") as bookkeeper:
+        with bookkeeper.create_ledger(password=b"secret") as ledger:
+            print(ledger.ledger_id, ledger.append(b"first"))
+"""
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("bk-data"),
+    help="Directory of everything it stores; start it again with the same one and the data is there.",
+)
+@click.option("--bookies", type=click.IntRange(1, 64), help="How many bookies.  [default: 4, one of them a spare]")
+@click.option("--port", type=click.IntRange(0, 65000), help="Port of the first bookie; 0: free ones.  [default: 3181]")
+@click.option(
+    "--zookeeper-port", type=click.IntRange(0, 65535), help="Port of ZooKeeper; 0: a free one.  [default: 2181]"
+)
+@click.option("--zookeeper", "zookeeper_uri", metavar="URI", help="Use this running ZooKeeper instead of starting one.")
+@options.as_json
+def local(
+    data: Path,
+    bookies: int | None,
+    port: int | None,
+    zookeeper_port: int | None,
+    zookeeper_uri: str | None,
+    as_json: bool,
+) -> int:
+    """Run a real ZooKeeper and four bookies on this machine until Ctrl-C or SIGTERM.
+
+    Only this machine can connect. Data stays in --data; the next start has it again. With --json one line says when
+    it is ready: metadataServiceUri, bookies, data.
+    """
+    ended = threading.Event()
+    cluster = LocalCluster(
+        data,
+        bookies=bookies,
+        port=port,
+        zookeeper_port=zookeeper_port,
+        zookeeper_uri=zookeeper_uri,
+        note=output.print_note,
+    )
+    signal.signal(signal.SIGTERM, _interrupt)  # while it starts, as Ctrl-C: what was started is stopped
+    with cluster:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        _print_ready(cluster, as_json)
+        code = _watch(cluster, ended)
+        output.print_note("stopping")
+    output.print_note(f"stopped; the data is in {cluster.data_dir}")
+    return code
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _print_ready(cluster: LocalCluster, as_json: bool) -> None:
+    if as_json:
+        output.print_json(
+            {
+                "metadataServiceUri": cluster.uri,
+                "bookies": [{"id": b.bookie_id, "port": b.port, "pid": b.pid} for b in cluster.bookies],
+                "data": str(cluster.data_dir),
+            }
+        )
+        return
+    count = len(cluster.bookies)
+    output.print_facts(
+        {
+            "metadataServiceUri": cluster.uri,
+            "bookies": ", ".join(bookie.bookie_id for bookie in cluster.bookies),
+            "data": cluster.data_dir,
+        }
+    )
+    output.print_line("Only this machine can connect: everything listens on loopback.")
+    if count < 4:
+        output.print_line(f"With {count} bookies there is no spare for ledgers on three: when one dies, new ones fail.")
+    output.print_line()
+    output.print_line(_SNIPPETS.format(uri=cluster.uri))
+    output.print_line("Ctrl-C stops it.")
+
+
+def _watch(cluster: LocalCluster, ended: threading.Event) -> int:
+    """Wait for the end; say once when a process died. 0 after a signal, 1 when nothing is left to run for."""
+    dead: set[int] = set()
+    while not ended.wait(LOOK_S):
+        for bookie in cluster.bookies:
+            if not bookie.is_running and bookie.number not in dead:
+                dead.add(bookie.number)
+                output.print_note(
+                    f"bookie {bookie.number} ({bookie.bookie_id}) ended with {bookie.exit_code}; its log is {bookie.log_path}"
+                )
+        if len(dead) == len(cluster.bookies):
+            output.print_note("no bookie is left")
+            return 1
+        if cluster.zookeeper is not None and not cluster.zookeeper.is_running:
+            output.print_note(f"ZooKeeper ended; its log is {cluster.zookeeper.log_path}")
+            return 1
+    return 0
