@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose data directory this is: Apache's cookie, our identity file, and the lock (docs/formats.md §3.1, RULES S8).
+
+A directory is used only by the bookie and cluster that made it, by one process at a time. Never "start empty": a
+directory with anything in it and no identity is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bk_core.entries.digest import crc32c
+from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, MetadataCorruptError
+from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
+from bookie_server.storage.files import Files
+
+COOKIE_NAME = "VERSION"
+IDENTITY_NAME = "IDENTITY"
+LOCK_NAME = "LOCK"
+SEGMENTS_NAME = "segments"
+IDENTITY_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who wrote a data directory. ``incarnation`` is a uuid's text, new for each directory ever created;
+    ``boot_count`` is how often the directory was opened."""
+
+    bookie_id: str
+    cluster: str
+    incarnation: str
+    boot_count: int
+
+    @property
+    def incarnation_bytes(self) -> bytes:
+        """The 16 bytes that tie segments, groups and stamps to this directory."""
+        return uuid.UUID(self.incarnation).bytes
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """One line of canonical JSON with its CRC."""
+    fields: dict[str, Any] = {
+        "bookie_id": identity.bookie_id,
+        "boot_count": identity.boot_count,
+        "cluster": identity.cluster,
+        "incarnation": identity.incarnation,
+        "v": IDENTITY_VERSION,
+    }
+    fields["crc"] = crc32c(_canonical(fields))
+    return _canonical(fields) + b"\n"
+
+
+def decode_identity(data: bytes) -> Identity:
+    """Raises DataDirectoryError for anything but an intact identity of this version."""
+    try:
+        fields = json.loads(data)
+        crc, version = fields.pop("crc"), fields["v"]
+        if crc != crc32c(_canonical(fields)):
+            raise DataDirectoryError("the identity file of a data directory fails its check")
+        if version != IDENTITY_VERSION:
+            raise DataDirectoryError("the identity file is of another version", value=str(version), remedy="upgrade")
+        identity = Identity(fields["bookie_id"], fields["cluster"], fields["incarnation"], fields["boot_count"])
+        uuid.UUID(identity.incarnation)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataDirectoryError(
+            "the identity file of a data directory cannot be read", value=str(error), remedy=_RESTORE
+        ) from error
+    return identity
+
+
+_RESTORE = "restore the directory from a copy, or start this bookie with an empty one"
+
+
+def _canonical(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class DataDirectory:
+    """An open, locked data directory. Close it to release the lock."""
+
+    def __init__(self, path: str, identity: Identity, cookie: bytes, files: Files, lock: int) -> None:
+        self.path = path
+        self.identity = identity
+        """This boot's: its ``boot_count`` counts this opening, and is on disk once :meth:`record_boot` returned."""
+        self.cookie = cookie
+        """Apache's cookie text, for ``cookies/<id>`` in the metadata store."""
+        self.files = files
+        self._lock: int | None = lock
+
+    @property
+    def segments_path(self) -> str:
+        return os.path.join(self.path, SEGMENTS_NAME)
+
+    @property
+    def used_before(self) -> bool:
+        """Whether an earlier boot finished opening this directory: it then has segments, or has lost them."""
+        return self.identity.boot_count > 1
+
+    @staticmethod
+    def exists(path: str, *, files: Files | None = None) -> bool:
+        """Whether ``path`` holds an identity already."""
+        return (files or Files()).exists(os.path.join(path, IDENTITY_NAME))
+
+    @classmethod
+    def create(
+        cls,
+        path: str,
+        bookie_id: str,
+        instance_id: str,
+        *,
+        files: Files | None = None,
+        incarnation: str | None = None,
+        cookie_path: str | None = None,
+    ) -> DataDirectory:
+        """Make an empty or missing directory this bookie's, with a new incarnation, and open it.
+
+        ``cookie_path`` is the path that the cookie names; by default ``path``. Raises DataDirectoryError if there is
+        anything in it, if another process uses it, or if the disk refuses. The identity is written last: a create that
+        was cut short leaves a directory that :meth:`create` accepts again.
+        """
+        files = files or Files()
+        path = os.path.abspath(path)
+        with _os_errors("cannot create", path):
+            files.make_directory(path)
+            strangers = [name for name in files.names(path) if name not in _OURS_UNFINISHED]
+            segments = os.path.join(path, SEGMENTS_NAME)
+            if strangers or (files.exists(segments) and files.names(segments)):
+                raise DataDirectoryError(
+                    "a directory that is not empty cannot become a data directory",
+                    value=f"{path} holds {(strangers or [SEGMENTS_NAME])[0]!r}",
+                    remedy="name an empty directory",
+                )
+            lock = _lock(path, files)
+            try:
+                files.make_directory(segments)
+                named = cookie_path or path
+                cookie = encode_cookie(
+                    Cookie(bookie_host=bookie_id, journal_dirs=(named,), ledger_dirs=(named,), instance_id=instance_id)
+                )
+                files.write_atomically(os.path.join(path, COOKIE_NAME), cookie)
+                identity = Identity(bookie_id, instance_id, incarnation or str(uuid.uuid4()), 0)
+                files.write_atomically(os.path.join(path, IDENTITY_NAME), encode_identity(identity))
+            except BaseException:
+                files.close(lock)
+                raise
+        return cls(path, replace(identity, boot_count=1), cookie, files, lock)
+
+    @classmethod
+    def open(cls, path: str, bookie_id: str, instance_id: str, *, files: Files | None = None) -> DataDirectory:
+        """Lock a data directory that exists and check that it is this bookie's.
+
+        Raises BookieIdentityError if it belongs to another bookie or cluster, DataDirectoryError if it is in use,
+        missing, or has no readable identity. Nothing is written until :meth:`record_boot`.
+        """
+        files = files or Files()
+        path = os.path.abspath(path)
+        with _os_errors("cannot open", path):
+            if not files.exists(os.path.join(path, IDENTITY_NAME)):
+                raise DataDirectoryError(
+                    "this directory has no identity file", value=path, remedy="name the right or an empty directory"
+                )
+            lock = _lock(path, files)
+            try:
+                identity = decode_identity(files.read_file(os.path.join(path, IDENTITY_NAME)))
+                cookie = files.read_file(os.path.join(path, COOKIE_NAME))
+                _check_owner(path, identity, cookie, bookie_id, instance_id)
+            except BaseException:
+                files.close(lock)
+                raise
+        return cls(path, replace(identity, boot_count=identity.boot_count + 1), cookie, files, lock)
+
+    def record_boot(self) -> None:
+        """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(self.identity))
+
+    def free_bytes(self) -> int:
+        """Free space of the file system in bytes."""
+        return self.files.free_bytes(self.path)
+
+    def total_bytes(self) -> int:
+        """Size of the file system in bytes."""
+        return self.files.total_bytes(self.path)
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            self.files.close(self._lock)
+            self._lock = None
+
+
+_OURS_UNFINISHED = (COOKIE_NAME, COOKIE_NAME + ".tmp", IDENTITY_NAME + ".tmp", LOCK_NAME, SEGMENTS_NAME, "lost+found")
+
+
+class _os_errors:  # noqa: N801 - reads as a statement
+    """OSError inside becomes DataDirectoryError."""
+
+    def __init__(self, what: str, path: str) -> None:
+        self._what, self._path = what, path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise DataDirectoryError(f"{self._what} the data directory", value=f"{self._path}: {error}") from error
+
+
+def _lock(path: str, files: Files) -> int:
+    try:
+        return files.lock(os.path.join(path, LOCK_NAME))
+    except BlockingIOError as error:
+        raise DataDirectoryError(
+            "the data directory is in use by another process", value=path, remedy="stop that bookie first"
+        ) from error
+
+
+def _check_owner(path: str, identity: Identity, cookie: bytes, bookie_id: str, instance_id: str) -> None:
+    try:
+        written = decode_cookie(cookie)
+    except MetadataCorruptError as error:
+        raise DataDirectoryError("the cookie of the directory cannot be read", value=path, remedy=_RESTORE) from error
+    problem: BookKeeperError | None = None
+    if identity.bookie_id != bookie_id or written.bookie_host != bookie_id:
+        problem = BookieIdentityError(
+            "the data directory belongs to another bookie",
+            value=f"{path} is {identity.bookie_id}'s, this is {bookie_id}",
+            remedy=f"start it with the bookie id {identity.bookie_id}, or name another directory",
+        )
+    elif identity.cluster != instance_id or written.instance_id != instance_id:
+        problem = BookieIdentityError(
+            "the data directory belongs to another cluster",
+            value=f"{path} is of cluster {identity.cluster}, this one is {instance_id}",
+            remedy="check the metadata service URI, or name another directory",
+        )
+    if problem is not None:
+        raise problem

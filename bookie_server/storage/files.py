@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file system as storage sees it: the only open, write, sync, rename, lock and preallocation calls (S10, S11).
+
+Everything above calls a :class:`Files`; a simulator puts its own in place, with the same promises:
+
+- ``write`` is durable after ``sync_data`` on the same handle returned; a name is durable after ``sync_directory``.
+- Errors of ``write`` and of the syncs are ``OSError`` and are never retried by anyone (RULES S6).
+
+Sync is chosen by platform: Darwin's fsync does not reach the disk, so F_FULLFSYNC is used there. No function is called
+that the platform lacks. Where O_DIRECT is missing or refused (tmpfs, overlayfs: EINVAL) the page cache is used; the
+sync after each group makes that as durable, only slower (facts: performance.md §B, §H.2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from typing import TypeAlias
+
+BLOCK = 4096
+"""Alignment of buffers, offsets and lengths for O_DIRECT (facts: performance.md §H.2)."""
+
+Handle: TypeAlias = int
+"""An open file. Opaque above this module."""
+
+_REFUSED_DIRECT = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+def aligned_buffer(size: int) -> mmap.mmap:
+    """Zeroed memory of at least ``size`` bytes whose address is a multiple of the page size."""
+    return mmap.mmap(-1, (size + BLOCK - 1) // BLOCK * BLOCK)
+
+
+def round_up(value: int, step: int) -> int:
+    """The smallest multiple of ``step`` (a power of two) that is at least ``value``."""
+    return (value + step - 1) & -step
+
+
+class Files:
+    """The real file system. All methods block; all raise ``OSError``."""
+
+    # --- segments -----------------------------------------------------------------------------------------------
+
+    def create_preallocated(self, path: str, size: int) -> Handle:
+        """A new file of ``size`` zero bytes with its blocks allocated, open for direct writes where possible.
+
+        Raises FileExistsError if the name is taken. On any other error the name is gone again. The caller syncs.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        handle = self._open_direct(path, flags)
+        try:
+            self._preallocate(handle, size)
+        except BaseException:
+            os.close(handle)
+            os.unlink(path)
+            raise
+        return handle
+
+    def _open_direct(self, path: str, flags: int) -> Handle:
+        direct = getattr(os, "O_DIRECT", 0)
+        if not direct:
+            return os.open(path, flags, 0o644)
+        try:
+            return os.open(path, flags | direct, 0o644)
+        except OSError as error:
+            if error.errno not in _REFUSED_DIRECT:
+                raise
+        return os.open(path, flags & ~os.O_EXCL, 0o644)  # a refused O_CREAT may have left the empty file
+
+    def _preallocate(self, handle: Handle, size: int) -> None:
+        allocate = getattr(os, "posix_fallocate", None)
+        if allocate is not None:
+            try:
+                allocate(handle, 0, size)
+                return
+            except OSError as error:
+                if error.errno not in _REFUSED_DIRECT:
+                    raise
+        os.ftruncate(handle, size)
+
+    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+        """All of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwritev`` unless it is cut short."""
+        done = 0
+        while done < len(buffer):
+            done += self._write_some(handle, buffer[done:], offset + done)
+
+    def _write_some(self, handle: Handle, buffer: memoryview, offset: int) -> int:
+        try:
+            return self._pwrite(handle, buffer, offset)
+        except OSError as error:
+            # Some file systems accept O_DIRECT at open and refuse it at the first write; nothing was written yet.
+            if error.errno != errno.EINVAL or not self._drop_direct(handle):
+                raise
+        return self._pwrite(handle, buffer, offset)
+
+    def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
+        pwritev = getattr(os, "pwritev", None)
+        written: int = pwritev(handle, [buffer], offset) if pwritev is not None else os.pwrite(handle, buffer, offset)
+        if written <= 0:
+            raise OSError(errno.EIO, "the write made no progress")
+        return written
+
+    def _drop_direct(self, handle: Handle) -> bool:
+        """Turn O_DIRECT off on an open file; False if it was not on."""
+        direct = getattr(os, "O_DIRECT", 0)
+        flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+        if not direct or not flags & direct:
+            return False
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags & ~direct)
+        return True
+
+    def sync_data(self, handle: Handle) -> None:
+        """Everything written to the file, and its size, is on the disk when this returns. A failure is final (S6)."""
+        full = getattr(fcntl, "F_FULLFSYNC", None)
+        if full is not None:
+            fcntl.fcntl(handle, full)
+            return
+        sync = getattr(os, "fdatasync", None) or os.fsync
+        sync(handle)
+
+    def open_read(self, path: str) -> Handle:
+        """Open for buffered reads."""
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+    def read(self, handle: Handle, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
+        data = os.pread(handle, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        while data and sum(map(len, parts)) < size:
+            got = sum(map(len, parts))
+            data = os.pread(handle, size - got, offset + got)
+            parts.append(data)
+        return b"".join(parts)
+
+    def read_past_cache(self, path: str, size: int, offset: int) -> bytes:
+        """Like :meth:`read`, from the disk and not from the page cache where the platform can (RULES S5)."""
+        start = offset // BLOCK * BLOCK
+        length = round_up(offset + size - start, BLOCK)
+        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+        handle = self._open_direct(path, flags)
+        try:
+            dont_need = getattr(os, "POSIX_FADV_DONTNEED", None)
+            if dont_need is not None:  # helps only where O_DIRECT was refused; harmless elsewhere
+                os.posix_fadvise(handle, start, length, dont_need)
+            try:
+                data = self._read_aligned(handle, length, start)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._drop_direct(handle):
+                    raise
+                data = self._read_aligned(handle, length, start)
+        finally:
+            os.close(handle)
+        return data[offset - start : offset - start + size]
+
+    def _read_aligned(self, handle: Handle, length: int, offset: int) -> bytes:
+        with aligned_buffer(length) as buffer:
+            view = memoryview(buffer)
+            try:
+                done = 0
+                while done < length:
+                    got = self._read_into(handle, view[done:], offset + done)
+                    done += got
+                    if not got or got % BLOCK:  # the end of the file
+                        break
+                return bytes(view[:done])
+            finally:
+                view.release()
+
+    def _read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(handle, [view], offset)
+        data = os.pread(handle, len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
+    def advise_random(self, handle: Handle) -> None:
+        """No read-ahead on this handle: it would cache bytes beyond the durable watermark (RULES S5)."""
+        if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_RANDOM"):
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def size(self, handle: Handle) -> int:
+        """Bytes in the file."""
+        return os.fstat(handle).st_size
+
+    def close(self, handle: Handle) -> None:
+        """Close; never raises."""
+        with contextlib.suppress(OSError):
+            os.close(handle)
+
+    # --- names and small files -------------------------------------------------------------------------------------
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        """Replace the file's content: ``<path>.tmp``, fsync, rename, directory fsync. After an error the old content or
+        the new one stands, never a mixture."""
+        temporary = path + ".tmp"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            self._sync_file(handle)
+        except BaseException:
+            with contextlib.suppress(OSError):  # a full disk must get its space back
+                os.unlink(temporary)
+            raise
+        finally:
+            self.close(handle)
+        self.rename(temporary, path)
+
+    def _sync_file(self, handle: Handle) -> None:
+        full = getattr(fcntl, "F_FULLFSYNC", None)
+        if full is not None:
+            fcntl.fcntl(handle, full)
+        else:
+            os.fsync(handle)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename within a directory and make it durable."""
+        os.replace(old, new)
+        self.sync_directory(os.path.dirname(new))
+
+    def sync_directory(self, path: str) -> None:
+        """The names in the directory are on the disk when this returns. A failure is final (S6)."""
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
+        try:
+            self._sync_file(handle)
+        finally:
+            self.close(handle)
+
+    def read_file(self, path: str) -> bytes:
+        """The whole of a small file."""
+        handle = self.open_read(path)
+        try:
+            return self.read(handle, self.size(handle), 0)
+        finally:
+            self.close(handle)
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def remove(self, path: str) -> None:
+        """Unlink; the caller syncs the directory where that matters."""
+        os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        """The directory and its parents; the new name is durable in its parent."""
+        if not os.path.isdir(path):
+            os.makedirs(path, exist_ok=True)
+            self.sync_directory(os.path.dirname(os.path.abspath(path)))
+
+    def lock(self, path: str) -> Handle:
+        """An exclusive lock on a file, held until the handle is closed or the process ends.
+
+        Raises BlockingIOError when somebody else holds it.
+        """
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes of free space that this process may use."""
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        """Size of the file system in bytes."""
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize

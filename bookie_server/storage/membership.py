@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ids a sparse frame holds, and which frame serves which id when frames overlap. Vectorised, pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+I64: TypeAlias = npt.NDArray[np.int64]
+
+
+class Striping(NamedTuple):
+    """Of the ids between a frame's first and last it holds those with ``(index − id) mod E < Qw``."""
+
+    ensemble_size: int
+    write_quorum: int
+    index: int  # type: ignore[assignment]
+
+
+class Runs(NamedTuple):
+    """Ids as closed runs, sorted and disjoint."""
+
+    starts: I64
+    ends: I64
+
+
+Membership: TypeAlias = Striping | Runs
+Frame: TypeAlias = tuple[int, int, Membership | None]
+"""First and last id present, and which of those between; None: all."""
+
+
+def runs_of_ids(ids: I64) -> Runs:
+    """Runs of entry ids in any order."""
+    ids = np.unique(ids)
+    if not ids.size:
+        return Runs(ids, ids)
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    return Runs(ids[np.concatenate(([0], breaks + 1))], ids[np.concatenate((breaks, [ids.size - 1]))])
+
+
+def runs_of(first: int, last: int, membership: Membership | None, low: int, high: int) -> Runs:
+    """Runs of a frame's ids from low to high."""
+    low, high = max(first, low), min(last, high)
+    if low > high:
+        return _NO_RUNS
+    if membership is None:
+        return Runs(np.array([low], dtype=np.int64), np.array([high], dtype=np.int64))
+    if isinstance(membership, Striping):
+        ids = np.arange(low, high + 1, dtype=np.int64)
+        return runs_of_ids(ids[(membership.index - ids) % membership.ensemble_size < membership.write_quorum])
+    keep = (membership.ends >= low) & (membership.starts <= high)
+    return Runs(np.maximum(membership.starts[keep], low), np.minimum(membership.ends[keep], high))
+
+
+_NO_RUNS = Runs(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def cover(frames: Sequence[Runs], first: int, last: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+    """Who serves what: ``(low, high, frame)`` in id order, and the gaps that nobody holds.
+
+    Each id goes to one frame that holds it. Between low and high of an item that frame may lack ids; those are gaps
+    (nothing else serves them), so cutting the frame to low..high gives just what it has to serve.
+    """
+    starts = np.concatenate([runs.starts for runs in frames])
+    ends = np.concatenate([runs.ends for runs in frames])
+    frame = np.repeat(np.arange(len(frames)), [runs.starts.size for runs in frames])
+    order = np.lexsort((frame, starts))
+    starts, ends, frame = starts[order], ends[order], frame[order]
+    before = np.concatenate(([first - 1], np.maximum.accumulate(ends)))  # highest id served before each run
+    low = np.maximum(starts, before[:-1] + 1)
+    serves = ends >= low
+    low, high, frame, before_low = low[serves], ends[serves], frame[serves], before[:-1][serves]
+    gap_ends = np.concatenate((low - 1, [last]))
+    gap_starts = np.concatenate((before_low + 1, [max(first - 1, int(before[-1])) + 1]))
+    real = gap_starts <= gap_ends
+    gaps = list(zip(gap_starts[real].tolist(), gap_ends[real].tolist(), strict=True))
+    if not frame.size:
+        return [], gaps
+    heads = np.concatenate(([0], np.flatnonzero(np.diff(frame)) + 1))
+    tails = np.concatenate((heads[1:], [frame.size])) - 1
+    spans = list(zip(low[heads].tolist(), high[tails].tolist(), frame[heads].tolist(), strict=True))
+    return spans, gaps

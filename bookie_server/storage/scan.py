@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a segment group by group, where it has no usable ``.idx``: what is intact, what is damage, what is a tail.
+
+The rule (S3; docs/formats.md §3.3): bad bytes below the highest durable position of any valid group header of this
+generation are damage; above it they are a tail, of a group whose sync never returned. A gap in group numbers below it
+is damage. Intact frames above it may have been acked just before the end, so replay copies them (S6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from bk_core.entries.frame import (
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    FrameHeader,
+    FrameKind,
+    check_frame,
+    check_header,
+    frame_extent,
+    frame_tag,
+    parse_header,
+)
+from bk_core.errors import IntegrityError
+from bookie_server.storage.files import BLOCK, Files, Handle, round_up
+from bookie_server.storage.index_file import StateCollector, counter_of, pack_row
+from bookie_server.storage.segment import (
+    FRAME_ALIGNMENT,
+    GROUP_HEADER_BYTES,
+    GROUP_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    GroupHeader,
+    Place,
+    decode_group_header,
+    placement_stamp,
+)
+
+_CHUNK = 4 << 20
+_MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFrame:
+    """A frame whose header and stamp are right; ``intact``: its payload is too. ``counter`` is what it inherits."""
+
+    header: FrameHeader
+    place: Place
+    counter: int
+    intact: bool
+
+
+@dataclass(slots=True)
+class ScannedSegment:
+    """What a scan found. ``durable``: highest durable position on record; ``rows`` and ``states`` are what an ``.idx``
+    up to there holds; ``bad_frames`` are frames below it with a right header and a bad payload (those of entries are in
+    ``rows`` too), ``above`` the intact ones above it. ``damage``: (offset, bytes, what) of bad bytes below it whose
+    ledger cannot be named; ``tail``: the same above it."""
+
+    generation: int
+    durable: int = SEGMENT_HEADER_BYTES
+    groups: int = 0
+    groups_below_durable: int = 0
+    rows: bytearray = field(default_factory=bytearray)
+    states: StateCollector = field(default_factory=StateCollector)
+    bad_frames: list[ScannedFrame] = field(default_factory=list)
+    above: list[ScannedFrame] = field(default_factory=list)
+    damage: list[tuple[int, int, str]] = field(default_factory=list)
+    tail: list[tuple[int, int, str]] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was ever committed to it, as far as its bytes tell."""
+        return not (self.groups or self.damage or self.tail)
+
+
+@dataclass(slots=True)
+class _Found:
+    """The walk's raw findings, before the highest durable position is known."""
+
+    groups: list[GroupHeader] = field(default_factory=list)
+    bad: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+class SegmentScanner:
+    """Scans one segment. ``size`` is how far it may be read; ``files`` and ``handle`` where."""
+
+    def __init__(self, files: Files, handle: Handle, generation: int, incarnation: bytes, size: int) -> None:
+        self._files, self._handle = files, handle
+        self._generation, self._incarnation, self._size = generation, incarnation, size // BLOCK * BLOCK
+        self._counters: dict[int, int] = {}
+
+    def scan(self) -> ScannedSegment:
+        """Everything in the segment."""
+        found = self._walk()
+        result = ScannedSegment(self._generation, groups=len(found.groups))
+        result.durable = max([SEGMENT_HEADER_BYTES, *(group.durable for group in found.groups)])
+        below = [group.number + 1 for group in found.groups if group.offset < result.durable]
+        result.groups_below_durable = max(below, default=0)
+        regions = [(group.offset, group.group_bytes, group.frames) for group in found.groups]
+        regions += [(offset, size, -1) for offset, size, _ in found.bad if size and offset < result.durable]
+        for offset, size, count in sorted(regions):
+            data = memoryview(self._read(size, offset))
+            seen = self._collect(data, offset, count)
+            if 0 <= count != len(seen):
+                found.bad.append((offset, size, f"{count - len(seen)} of {count} frames of a group are unreadable"))
+            for at, header, intact in seen:
+                place = Place(self._generation, offset + at, header.size)
+                self._take(data, at, ScannedFrame(header, place, 0, intact), result)
+        for offset, size, what in sorted(found.bad):
+            (result.damage if offset < result.durable else result.tail).append((offset, size, what))
+        return result
+
+    def _read(self, size: int, offset: int) -> bytes:
+        """Bytes of the segment. What the disk refuses to give reads as zeros, and so fails its check."""
+        try:
+            return self._files.read(self._handle, size, offset)
+        except OSError:
+            if size <= BLOCK:
+                return bytes(size)
+            return b"".join(self._read(min(BLOCK, size - at), offset + at) for at in range(0, size, BLOCK))
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def _walk(self) -> _Found:
+        """Group after group; past bad bytes the next valid group header is looked for block by block."""
+        found, position, number = _Found(), SEGMENT_HEADER_BYTES, 0
+        while position < self._size:
+            group = self._group_at(position)
+            if group is None:
+                group = self._next_group(position + BLOCK)
+                end = self._size if group is None else group.offset
+                if group is not None or self._anything(position):
+                    found.bad.append((position, end - position, "bytes that are no group"))
+                if group is None:
+                    break
+            elif group.number != number:
+                found.bad.append((position - BLOCK, 0, f"group {group.number} where {number} should be"))
+            found.groups.append(group)
+            position, number = group.offset + group.group_bytes, group.number + 1
+        return found
+
+    def _group_at(self, position: int) -> GroupHeader | None:
+        block = self._read(GROUP_HEADER_BYTES, position)
+        return self._checked_group(block, position)
+
+    def _checked_group(self, block: bytes | memoryview, position: int) -> GroupHeader | None:
+        group = decode_group_header(block, self._incarnation)
+        if group is None or group.generation != self._generation or group.offset != position:
+            return None
+        return group
+
+    def _next_group(self, position: int) -> GroupHeader | None:
+        for start, chunk in self._chunks(position):
+            magics = np.frombuffer(chunk, dtype="<u8")[:: BLOCK // 8]
+            for k in np.flatnonzero(magics == _MAGIC_U64).tolist():
+                group = self._checked_group(chunk[k * BLOCK : k * BLOCK + GROUP_HEADER_BYTES], start + k * BLOCK)
+                if group is not None:
+                    return group
+        return None
+
+    def _anything(self, position: int) -> bool:
+        """Whether the block at ``position`` was ever written: fresh space is zero."""
+        return any(self._read(BLOCK, position))
+
+    def _chunks(self, position: int) -> Iterator[tuple[int, bytes]]:
+        while position < self._size:
+            chunk = self._read(min(_CHUNK, self._size - position), position)
+            if len(chunk) < BLOCK:
+                return
+            yield position, chunk[: len(chunk) // BLOCK * BLOCK]
+            position += len(chunk) // BLOCK * BLOCK
+
+    # --- frames -----------------------------------------------------------------------------------------------------
+
+    def _collect(self, data: memoryview, offset: int, count: int) -> list[tuple[int, FrameHeader, bool]]:
+        """(offset in ``data``, header, intact) of the frames of a group with ``count`` of them; −1: of a region whose
+        group header is bad. Where the simple walk finds too few, every place is tried at which a frame may begin."""
+        if count >= 0:
+            seen = self._walk_frames(data, offset)
+            if len(seen) == count:
+                return seen
+        return self._hunt_frames(data, offset)
+
+    def _walk_frames(self, data: memoryview, offset: int) -> list[tuple[int, FrameHeader, bool]]:
+        at, seen = GROUP_HEADER_BYTES, []
+        while at + FRAME_HEADER_BYTES <= len(data):
+            if data[at] == 0 and data[at + 1] == 0 and at % BLOCK:  # padding before a large frame, or the end
+                at = round_up(at, BLOCK)
+                continue
+            frame = self._frame_at(data, at, offset)
+            if frame is None:
+                break
+            seen.append((at, *frame))
+            at = round_up(at + frame[0].size, FRAME_ALIGNMENT)
+        return seen
+
+    def _hunt_frames(self, data: memoryview, offset: int) -> list[tuple[int, FrameHeader, bool]]:
+        """Behind bytes that make no sense only a right stamp counts."""
+        whole = data[: len(data) // FRAME_ALIGNMENT * FRAME_ALIGNMENT]
+        magics = np.frombuffer(whole, dtype="<u2")[:: FRAME_ALIGNMENT // 2]
+        end, seen = 0, []
+        for at in (np.flatnonzero(magics == FRAME_MAGIC) * FRAME_ALIGNMENT).tolist():
+            frame = self._frame_at(data, at, offset) if at >= end else None
+            if frame is not None:
+                seen.append((at, *frame))
+                end = at + frame[0].size
+        return seen
+
+    def _frame_at(self, data: memoryview, at: int, offset: int) -> tuple[FrameHeader, bool] | None:
+        try:
+            header = parse_header(data, at)
+            frame = data[at : at + header.size]
+            if frame_tag(frame) != placement_stamp(self._incarnation, self._generation, offset + at, frame[52:60]):
+                return None
+            check_header(frame)
+        except IntegrityError:
+            return None
+        try:
+            check_frame(frame)
+        except IntegrityError:
+            return header, False
+        return header, True
+
+    def _take(self, data: memoryview, at: int, frame: ScannedFrame, result: ScannedSegment) -> None:
+        header, ledger_id = frame.header, frame.header.ledger_id
+        bytes_of = data[at : at + header.size]
+        if header.kind >= FrameKind.LIMBO_SET and frame.intact:
+            self._counters[ledger_id] = counter_of(header.kind, bytes_of[FRAME_HEADER_BYTES:])
+        frame = replace(frame, counter=self._counters.get(ledger_id, 0))
+        if frame.place.offset >= result.durable:
+            if frame.intact:
+                result.above.append(frame)
+            else:
+                result.tail.append((frame.place.offset, header.size, "a frame whose payload did not arrive"))
+            return
+        if not frame.intact:
+            result.bad_frames.append(frame)
+        if header.kind == FrameKind.ENTRIES:
+            result.rows += pack_row(header, frame_extent(bytes_of, header), frame.place.offset, frame.counter)
+        elif frame.intact:
+            result.states.add(ledger_id, header.kind, bytes(bytes_of[FRAME_HEADER_BYTES:]))
