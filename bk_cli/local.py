@@ -119,7 +119,7 @@ def _watch(cluster: LocalCluster, ended: threading.Event) -> int:
             if not bookie.is_running and bookie.number not in dead:
                 dead.add(bookie.number)
                 output.print_note(
-                    f"bookie {bookie.number} ({bookie.bookie_id}) ended with {bookie.exit_code}; its log is {bookie.log_path}"
+                    f"bookie {bookie.number} ({bookie.bookie_id}) ended with {bookie.exit_code}; see {bookie.log_path}"
                 )
         if len(dead) == len(cluster.bookies):
             output.print_note("no bookie is left")
