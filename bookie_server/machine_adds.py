@@ -24,6 +24,7 @@ from bookie_server.machine_events import (
     SessionAttached,
     StreamId,
 )
+from bookie_server.machine_requests import LEDGER_ID_MAX
 from bookie_server.machine_state import Ledger, Pending, Session, Stream
 
 Compare = Callable[[Session, FrameExtent, memoryview], None]
@@ -52,7 +53,8 @@ class Adds:
         if len(stream.sessions) >= self._core.limits.sessions_per_stream_max:
             self._close(stream, f"more than {self._core.limits.sessions_per_stream_max} sessions on one stream")
             return
-        ledger = self._core.ledger(event.ledger_id) if event.ledger_id >= 0 else None
+        known_id = 0 <= event.ledger_id <= LEDGER_ID_MAX
+        ledger = self._core.ledger(event.ledger_id) if known_id else None
         session = Session(stream, event.session, ledger, event.mode)
         stream.sessions[event.session] = session
         if ledger is None:
@@ -78,6 +80,8 @@ class Adds:
             return None
         if ledger.fenced:
             return Reason.FENCED, f"ledger {ledger.ledger_id} is fenced"
+        if ledger.trouble:
+            return ledger.trouble, f"this bookie may have lost entries or a fence of ledger {ledger.ledger_id}"
         if self._core.read_only:
             return Reason.READ_ONLY, "this bookie is read-only"
         return None

@@ -12,7 +12,7 @@ import hmac
 from collections import deque
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, encode_record, parse_header
-from bk_core.model import LEDGER_KEY_BYTES, EntryId, LedgerId
+from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.machine_events import Effect, RequestId
 from bookie_server.machine_state import Holdings, Ledger, MachineLimits, Pending, Session
@@ -27,7 +27,6 @@ class Core:
 
     __slots__ = (
         "appended",
-        "dirty_lacs",
         "durable",
         "effects",
         "failed",
@@ -49,7 +48,6 @@ class Core:
         self.appended = 0  # sequence number of the last frame given to the log
         self.durable = 0  # and of the last durable one; appended − durable == len(queue)
         self.parked: dict[int, list[RequestId]] = {}  # requests waiting for a sequence number to be durable
-        self.dirty_lacs: dict[LedgerId, Ledger] = {}
         self.failed: Refusal | None = None  # a sync failed: final (RULES S6)
         self.read_only = False
 
@@ -92,6 +90,7 @@ class Core:
         self.queue.append(Pending(header, extent, frame, ledger, session))
         self.outgoing.append(frame)
         self.appended += 1
+        ledger.in_log += 1
         if header.kind == FrameKind.ENTRIES:
             ledger.pending.append((self.appended, extent.first, extent.last))
             ledger.top = max(ledger.top, extent.last)
@@ -145,6 +144,7 @@ class Core:
         self.durable = self.appended
         for pending in dropped:
             ledger, kind = pending.ledger, pending.header.kind
+            ledger.in_log -= 1
             if kind == FrameKind.ENTRIES:
                 ledger.pending.popleft()
             elif kind == FrameKind.LEDGER_KEY:
@@ -153,9 +153,6 @@ class Core:
                 ledger.fence_sequence = None  # stays fenced in memory; the next fencing request logs it again
         return dropped
 
-    def greatest_lac(self, ledger_id: LedgerId) -> EntryId:
-        """The greatest LAC there is evidence of here."""
+    def is_fenced(self, ledger_id: LedgerId) -> bool:
         ledger = self.ledgers.get(ledger_id)
-        facts = None if ledger else self.holdings.facts(ledger_id)
-        hint = (ledger or Ledger(ledger_id, facts, -1)).hint_lac
-        return max(hint, self.holdings.lac(ledger_id))
+        return ledger.fenced if ledger else self.holdings.facts(ledger_id).fenced

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.model import EntryId, LedgerId
-from bk_core.transport.port import EntryRange, LacEvidence, ReadTrailer
+from bk_core.transport.port import LacEvidence, ReadTrailer
 from bk_core.wire.lane import AttachMode, Reason
 
 StreamId: TypeAlias = int
@@ -80,7 +80,15 @@ class FramesRead:
     """The answer to a ReadFrames effect: one buffer a piece, None where the bytes on disk fail their checks."""
 
     request: RequestId
-    frames: Sequence[bytes | memoryview | None]
+    frames: Sequence[bytes | bytearray | memoryview | None]
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipsRead:
+    """The answer to a ReadMemberships effect: the storage's own words, None for a frame that fails its checks."""
+
+    request: RequestId
+    memberships: Sequence[object | None]
 
 
 # --- events: requests ---
@@ -161,6 +169,7 @@ Event: TypeAlias = (
     | GroupCommitted
     | CommitFailed
     | FramesRead
+    | MembershipsRead
     | ReadRequested
     | PartSent
     | FenceRequested
@@ -224,12 +233,13 @@ class ResumeStream:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of an answer: the frame at ``place``, cut to the ids first to last unless it lies ``whole`` within them."""
+    """Part of an answer: those entries of the frame at ``place`` whose ids are first to last (the frame itself if that
+    is all of it); with ``last_only`` the last entry of the frame alone. ``first`` is in the frame."""
 
     place: Place
     first: EntryId
     last: EntryId
-    whole: bool
+    last_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +251,19 @@ class ReadFrames:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadMemberships:
+    """Find out which ids the frames at these places hold; MembershipsRead follows."""
+
+    request: RequestId
+    places: Sequence[Place]
+
+
+@dataclass(frozen=True, slots=True)
 class SendPart:
     """Whole frames that answer part of a read; PartSent follows when they have left."""
 
     request: RequestId
-    frames: Sequence[bytes | memoryview]
+    frames: Sequence[bytes | bytearray | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +311,7 @@ Effect: TypeAlias = (
     | PauseStream
     | ResumeStream
     | ReadFrames
+    | ReadMemberships
     | SendPart
     | SendTrailer
     | SendLac
@@ -300,5 +319,3 @@ Effect: TypeAlias = (
     | SetTimer
     | CancelTimer
 )
-
-__all__ = ["EntryRange", "LacEvidence", "ReadTrailer"]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from bk_core.entries.frame import FrameExtent, FrameHeader
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
+from bk_core.transport.port import EntryRange
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine_events import Piece, Place, RequestId, StreamId
 
@@ -40,44 +42,51 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The folded state of a ledger in the log (RULES S4)."""
+    """The folded state of a ledger in the log (RULES S4). ``trouble`` other than REASON_NONE: entries and fences of it
+    may have been lost here, so what is not found is UNKNOWN and no normal add is taken (RULES S8)."""
 
+    known: bool = False
     ledger_key: bytes | None = None
     fenced: bool = False
     deleted: bool = False
-    limbo: bool = False
-    copy_dropped: bool = False
     lac_body: bytes = b""
+    trouble: Reason = Reason.REASON_NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to answer for ids ``first`` (asked for) to ``answered_through``: pieces in order of id, and the ranges no
-    intact frame covers. ``absent``: no frame at all does; ``damaged``: one that cannot be read does."""
+    """How to answer for the ids asked for up to ``answered_through``: pieces, and the ranges that no intact frame
+    covers. While frames are ``unresolved`` nothing else is said: only they know which ids they hold."""
 
     pieces: tuple[Piece, ...]
-    absent: tuple[tuple[EntryId, EntryId], ...]
-    damaged: tuple[tuple[EntryId, EntryId], ...]
+    absent: tuple[EntryRange, ...]
+    unknown: tuple[EntryRange, ...]
+    unresolved: tuple[Place, ...]
     answered_through: EntryId
 
 
 class Holdings(Protocol):
     """What is durable on this bookie: pure memory, called on the loop."""
 
-    def facts(self, ledger_id: LedgerId) -> LedgerFacts | None:
-        """None: never heard of it."""
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts: ...
+    def add(self, pending: Pending, place: Place) -> None:
+        """A frame of entries or a record is durable at ``place``."""
         ...
 
-    def add(self, header: FrameHeader, extent: FrameExtent, place: Place) -> None:
-        """A frame of entries is durable at ``place``."""
+    def plan(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        resolved: Mapping[Place, object],
+    ) -> Plan:
+        """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2). ``resolved``: what the
+        storage said of frames that an earlier plan named as unresolved."""
         ...
 
-    def apply(self, header: FrameHeader, payload: bytes, place: Place) -> None:
-        """A record is durable."""
-        ...
-
-    def plan(self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int) -> Plan:
-        """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2)."""
+    def learn(self, ledger_id: LedgerId, place: Place, membership: object) -> None:
+        """What the storage said of an unresolved frame."""
         ...
 
     def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
@@ -125,29 +134,30 @@ class Ledger:
         "hint_body",
         "hint_dirty",
         "hint_lac",
+        "in_log",
         "key",
         "key_logged",
-        "known",
         "ledger_id",
         "pending",
         "sessions",
         "top",
+        "trouble",
         "watches",
     )
 
-    def __init__(self, ledger_id: LedgerId, facts: LedgerFacts | None, last_entry_id: EntryId) -> None:
-        known = facts or LedgerFacts()
+    def __init__(self, ledger_id: LedgerId, facts: LedgerFacts, last_entry_id: EntryId) -> None:
         self.ledger_id = ledger_id
-        self.known = facts is not None
-        self.key = known.ledger_key
-        self.key_logged = known.ledger_key is not None  # its record is in the log or on its way there
-        self.fenced = known.fenced  # set before the record is durable (MUST 3)
-        self.fence_sequence = 0 if known.fenced else None  # of the record; 0: durable; None: none in the log
-        self.deleted = known.deleted
-        self.hint_body = known.lac_body  # the writer's own word, newer than what entries carry (P9)
-        self.hint_lac: EntryId = lac_of_body(known.lac_body) if known.lac_body else NO_ENTRY
+        self.key = facts.ledger_key
+        self.key_logged = facts.ledger_key is not None  # its record is in the log or on its way there
+        self.fenced = facts.fenced  # set before the record is durable (MUST 3)
+        self.fence_sequence = 0 if facts.fenced else None  # of the record; 0: durable; None: none in the log
+        self.deleted = facts.deleted
+        self.trouble = facts.trouble
+        self.hint_body = facts.lac_body  # the writer's own word, newer than what entries carry (P9)
+        self.hint_lac: EntryId = lac_of_body(facts.lac_body) if facts.lac_body else NO_ENTRY
         self.hint_dirty = False
         self.pending: deque[tuple[int, EntryId, EntryId]] = deque()  # (sequence, first, last), not durable (S1)
+        self.in_log = 0  # frames and records given to the log and not settled: what they changed is only here
         self.sessions = 0
         self.top = last_entry_id  # no frame at or above top + 1 was accepted
         self.watches: dict[RequestId, EntryId] = {}  # previous LAC of each
@@ -162,7 +172,8 @@ class Ledger:
 
     @property
     def idle(self) -> bool:
-        return not (self.sessions or self.pending or self.watches or self.hint_dirty)
+        """Whether the log holds all that is known here."""
+        return not (self.sessions or self.in_log or self.watches or self.hint_dirty)
 
 
 class Session:

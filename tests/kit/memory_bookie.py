@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bk_core.entries.frame import (
@@ -21,6 +21,7 @@ from bk_core.entries.frame import (
     entry_ids_of,
     frame_extent,
     parse_header,
+    record_payload,
     slice_frame,
 )
 from bk_core.errors import BookieUnreachableError
@@ -37,11 +38,11 @@ from bk_core.transport.memory import (
     WatchLacCall,
     WriteLacCall,
 )
-from bk_core.transport.port import ReadPart
+from bk_core.transport.port import EntryRange, ReadPart
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server import machine_events as ev
 from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import LedgerFacts, MachineLimits, Plan
+from bookie_server.machine_state import LedgerFacts, MachineLimits, Pending, Plan
 
 
 @dataclass
@@ -69,7 +70,7 @@ class StoredFrame:
 
 @dataclass
 class StoredLedger:
-    facts: LedgerFacts = field(default_factory=LedgerFacts)
+    facts: LedgerFacts = field(default_factory=lambda: LedgerFacts(known=True))
     frames: list[StoredFrame] = field(default_factory=list)
 
 
@@ -79,58 +80,74 @@ class MemoryHoldings:
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, StoredLedger] = {}
 
-    def facts(self, ledger_id: LedgerId) -> LedgerFacts | None:
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts:
         ledger = self.ledgers.get(ledger_id)
-        return ledger.facts if ledger else None
+        return ledger.facts if ledger else LedgerFacts()
 
-    def add(self, header: FrameHeader, extent: FrameExtent, place: ev.Place) -> None:
+    def add(self, pending: Pending, place: ev.Place) -> None:
         assert isinstance(place, StoredFrame)
-        self.ledgers.setdefault(header.ledger_id, StoredLedger()).frames.append(place)
+        if pending.header.kind == FrameKind.ENTRIES:
+            self.ledgers.setdefault(pending.header.ledger_id, StoredLedger()).frames.append(place)
+        else:
+            self.fold(pending.header.ledger_id, pending.header.kind, bytes(record_payload(pending.frame)))
 
-    def apply(self, header: FrameHeader, payload: bytes, place: ev.Place) -> None:
-        ledger = self.ledgers.setdefault(header.ledger_id, StoredLedger())
-        change: dict[str, Any] = {
+    def fold(self, ledger_id: LedgerId, kind: int, payload: bytes = b"") -> None:
+        """Take in a record, whatever its counter."""
+        ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
+        changes: dict[FrameKind, dict[str, Any]] = {
             FrameKind.LEDGER_KEY: {"ledger_key": payload},
             FrameKind.FENCE: {"fenced": True},
             FrameKind.LAC: {"lac_body": payload},
             FrameKind.DELETED: {"deleted": True},
-            FrameKind.LIMBO_SET: {"limbo": True},
-            FrameKind.LIMBO_CLEARED: {"limbo": False},
-            FrameKind.COPY_DROPPED: {"copy_dropped": True},
-            FrameKind.COPY_RESTORED: {"copy_dropped": False},
-        }[FrameKind(header.kind)]
-        facts = {name: getattr(ledger.facts, name) for name in LedgerFacts.__slots__}
-        ledger.facts = LedgerFacts(**{**facts, **change})
+            FrameKind.LIMBO_SET: {"trouble": Reason.LIMBO},
+            FrameKind.LIMBO_CLEARED: {"trouble": Reason.REASON_NONE},
+            FrameKind.COPY_DROPPED: {"trouble": Reason.COPY_DROPPED},
+            FrameKind.COPY_RESTORED: {"trouble": Reason.REASON_NONE},
+        }
+        ledger.facts = replace(ledger.facts, **changes[FrameKind(kind)])
 
     def _frames(self, ledger_id: LedgerId) -> list[StoredFrame]:
         ledger = self.ledgers.get(ledger_id)
         return [frame for frame in ledger.frames if not frame.known_damaged] if ledger else []
 
-    def plan(self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int) -> Plan:
+    def plan(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        resolved: Mapping[ev.Place, object],
+    ) -> Plan:
         frames = self._frames(ledger_id)
         broken = [f for f in self.ledgers.get(ledger_id, StoredLedger()).frames if f.known_damaged]
         pieces: list[ev.Piece] = []
-        absent: list[tuple[int, int]] = []
-        damaged: list[tuple[int, int]] = []
+        absent: list[EntryRange] = []
+        unknown: list[EntryRange] = []
+        trouble = self.facts(ledger_id).trouble
         at, size = first, 0
         while at <= last and (size < bytes_max or not pieces):
             frame = next((f for f in frames if f.holds(at)), None)
             if frame:
                 end = min(frame.run_end(at), last)
-                whole = (at, end) == (frame.extent.first, frame.extent.last)
-                pieces.append(ev.Piece(frame, at, end, whole))
+                if pieces and pieces[-1].place is frame:
+                    pieces[-1] = ev.Piece(frame, pieces[-1].first, end)
+                else:
+                    pieces.append(ev.Piece(frame, at, end))
                 size += len(frame.data) * (end - at + 1) // frame.extent.count
             elif bad := next((f for f in broken if f.holds(at)), None):
                 others = [f.extent.first for f in frames if f.extent.first > at]
                 end = min([bad.run_end(at), last, *(other - 1 for other in others)])
-                damaged.append((at, end))
+                unknown.append(EntryRange(at, end, Reason.DAMAGED))
             else:
                 later = [f.extent.first for f in (*frames, *broken) if f.extent.first > at]
                 inside = any(f.extent.first <= at <= f.extent.last for f in (*frames, *broken))
                 end = at if inside else min([last, *(other - 1 for other in later)])
-                absent.append((at, end))
+                (unknown if trouble else absent).append(EntryRange(at, end, trouble))
             at = end + 1
-        return Plan(tuple(pieces), tuple(absent), tuple(damaged), at - 1)
+        return Plan(tuple(pieces), tuple(absent), tuple(unknown), (), at - 1)
+
+    def learn(self, ledger_id: LedgerId, place: ev.Place, membership: object) -> None:
+        raise AssertionError("nothing is unresolved here")
 
     def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
         return any(f.extent.first <= last and f.extent.last >= first for f in self._frames(ledger_id))
@@ -146,9 +163,11 @@ class MemoryHoldings:
         if not frames:
             return None, None
         last = max(frames, key=lambda f: f.extent.last)
-        most = max(frames, key=lambda f: f.extent.max_lac)
-        wanted = None if most.extent.max_lac <= last.extent.max_lac else ev.Piece(most, *[most.extent.last] * 2, False)
-        return ev.Piece(last, last.extent.last, last.extent.last, False), wanted
+        most: StoredFrame | None = max(frames, key=lambda f: f.extent.max_lac)
+        if most and most.extent.max_lac <= last.extent.max_lac:
+            most = None
+        wanted = most and ev.Piece(most, most.extent.last, most.extent.last)
+        return ev.Piece(last, last.extent.last, last.extent.last), wanted
 
     def mark_damaged(self, ledger_id: LedgerId, place: ev.Place) -> None:
         assert isinstance(place, StoredFrame)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cluster per test, in memory or on a real ZooKeeper, with clients whose trouble a test can order."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kazoo.client import KazooClient
+
+from bk_core.metadata import open_store
+from bk_core.metadata.layout import parse_service_uri
+from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.zookeeper.session import ZooKeeperTree
+from bk_core.metadata.zookeeper.store import TreeStore
+from bk_core.model import Fragment, LedgerMetadata
+from tests.kit.zookeeper_proxy import ZooKeeperProxy
+
+ROOT = "/ledgers"
+
+
+class MetadataWorld(Protocol):
+    """What a contract test may do; ``path`` in :meth:`raw` is below the ledgers root."""
+
+    root: str
+
+    def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore: ...
+    def lose_next_answer(self, store: MetadataStore, *, applied: bool) -> None: ...
+    def suspend(self, store: MetadataStore) -> None: ...
+    def resume(self, store: MetadataStore) -> None: ...
+    def expire(self, store: MetadataStore) -> None: ...
+    def abandon(self, store: MetadataStore) -> None:
+        """As ``kill -9`` of its process: the session stays until it times out."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MemoryWorld:
+    """Everything in this process; an abandoned session ends only when told."""
+
+    def __init__(self) -> None:
+        self.root = ROOT
+        self._cluster = MemoryCluster()
+        self._stores: list[MemoryStore] = []
+
+    def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore:
+        asked = parse_service_uri(f"zk+{layout or 'null'}://memory").layout
+        store = MemoryStore(self._cluster, layout=asked, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+        self._stores.append(store)
+        return store
+
+    def lose_next_answer(self, store: Any, *, applied: bool) -> None:
+        store.tree.lose_next_answer(applied=applied)
+
+    def suspend(self, store: Any) -> None:
+        store.tree.suspend()
+
+    def resume(self, store: Any) -> None:
+        store.tree.resume()
+
+    def expire(self, store: Any) -> None:
+        store.tree.expire()
+
+    def abandon(self, store: Any) -> None:
+        store.tree.abandon()
+        timer = threading.Timer(store.tree.session_timeout_s, self._cluster.end_session, (store.tree.session_id,))
+        timer.daemon = True
+        timer.start()
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+class ZooKeeperWorld:
+    """Each client reaches the server through a proxy of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self.root = f"/{uuid.uuid4().hex[:12]}{ROOT}"
+        self._stores: list[tuple[MetadataStore, ZooKeeperProxy]] = []
+
+    def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore:
+        proxy = ZooKeeperProxy(*self._server)
+        scheme = f"zk+{layout}" if layout else "zk"
+        uri = f"{scheme}://127.0.0.1:{proxy.port}{self.root}"
+        store = open_store(uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+        self._stores.append((store, proxy))
+        return store
+
+    def proxy(self, store: MetadataStore) -> ZooKeeperProxy:
+        return next(proxy for known, proxy in self._stores if known is store)
+
+    def lose_next_answer(self, store: MetadataStore, *, applied: bool) -> None:
+        self.proxy(store).lose_next_answer(applied=applied)
+
+    def suspend(self, store: MetadataStore) -> None:
+        self.proxy(store).cut()
+
+    def resume(self, store: MetadataStore) -> None:
+        self.proxy(store).restore()
+
+    def expire(self, store: MetadataStore) -> None:
+        session = kazoo_of(store).client_id
+        self.suspend(store)
+        twin = KazooClient(":".join(map(str, self._server)), client_id=session)
+        twin.start()
+        twin.stop()  # ends the session that both share
+        twin.close()
+        self.resume(store)
+
+    def abandon(self, store: MetadataStore) -> None:
+        self.proxy(store).cut()
+
+    def close(self) -> None:
+        for store, proxy in self._stores:
+            proxy.restore()
+            store.close()
+            proxy.close()
+
+
+def tree_of(store: MetadataStore) -> Any:
+    """The tree below a store, to look at bytes and to put there what Apache's programs would."""
+    assert isinstance(store, TreeStore)
+    return store._tree
+
+
+def kazoo_of(store: MetadataStore) -> KazooClient:
+    tree = tree_of(store)
+    assert isinstance(tree, ZooKeeperTree)
+    return tree._client
+
+
+def a_ledger(**changes: Any) -> LedgerMetadata:
+    """Metadata of an open ledger on three bookies."""
+    values: dict[str, Any] = {
+        "ensemble_size": 3,
+        "write_quorum_size": 3,
+        "ack_quorum_size": 2,
+        "fragments": (Fragment(0, ("b1:3181", "b2:3181", "b3:3181")),),
+    }
+    return LedgerMetadata(**(values | changes))
+
+
+def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Wait until ``check`` holds; fail at the deadline."""
+    deadline = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
