@@ -15,6 +15,7 @@ from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerMetadata, Versioned
 from bk_core.protocol.events import (
+    BackOff,
     CancelRead,
     Fail,
     FinishRecovery,
@@ -24,7 +25,7 @@ from bk_core.protocol.events import (
     SendRead,
     SetTimer,
 )
-from bk_core.protocol.recovery import BackOff, LedgerRecovery
+from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.transport.port import RefusedError, Transport
 from bk_core.wire.lane import Reason
 

@@ -334,3 +334,10 @@ class FinishRecovery:
 
     metadata: Versioned[LedgerMetadata]
     recovered_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Fire the timer ``again`` after ``factor`` times the time since this attempt began (RULES P7)."""
+
+    factor: float

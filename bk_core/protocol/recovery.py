@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from bk_core import quorum
@@ -36,6 +36,7 @@ from bk_core.placement import RandomSource
 from bk_core.protocol.answers import Window, verified_batches
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.events import (
+    BackOff,
     BookiesRead,
     CancelRead,
     Fail,
@@ -71,13 +72,6 @@ from bk_core.wire.lane import Reason
 RecoveryEvent: TypeAlias = (
     SessionEvent | MetadataEvent | TimerFired | LacAnswered | LacFailed | FramesRead | ReadAnswered | ReadFailed
 )
-
-
-@dataclass(frozen=True, slots=True)
-class BackOff:
-    """Fire the timer ``again`` after ``factor`` times the time since this attempt began (RULES P7)."""
-
-    factor: float
 
 
 RecoveryEffect: TypeAlias = (

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writer, reader and recovery through the asyncio driver, over bookies that run the real machine in this process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bk_core.client import BookKeeper, LedgerReader
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import (
+    EntryTooLargeError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    Outcome,
+    WrongDigestTypeError,
+    WrongPasswordError,
+)
+from bk_core.model import DigestType, LedgerState
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+from tests.kit.memory_cluster import eventually, memory_cluster
+
+
+def entries(count: int, start: int = 0) -> list[bytes]:
+    return [b"entry %d " % i + b"x" * (i % 7) for i in range(start, start + count)]
+
+
+async def read_all(reader: LedgerReader) -> list[bytes]:
+    return [value async for batch in reader.read(0, reader.last_add_confirmed) for value in batch.to_list()]
+
+
+SHAPES = [(3, 3, 2), (3, 2, 2), (1, 1, 1), (4, 2, 2), (4, 3, 2), (2, 2, 1)]
+
+
+def run(work: object) -> None:
+    asyncio.run(work)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("digest", list(DigestType))
+@pytest.mark.parametrize(("e", "qw", "qa"), SHAPES)
+def test_what_is_written_is_read_back_in_order(e: int, qw: int, qa: int, digest: DigestType) -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            bookkeeper = cluster.client()
+            async with await bookkeeper.create_ledger(
+                ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa, digest_type=digest, password=b"secret"
+            ) as ledger:
+                wanted = entries(50)
+                last = await ledger.append_batch(EntryBatch.from_list(wanted[:30]))
+                await ledger.wait_confirmed(last)
+                for value in wanted[30:]:
+                    await ledger.append(value)
+            metadata = (await bookkeeper.read_metadata(ledger.ledger_id)).value
+            assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 49)
+            assert metadata.length == sum(map(len, wanted))
+            reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"secret")
+            assert await read_all(reader) == wanted
+
+    run(work())
+
+
+@pytest.mark.parametrize(("e", "qw", "qa"), SHAPES)
+def test_recovery_keeps_every_confirmed_entry_and_fences_the_writer(e: int, qw: int, qa: int) -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            writer = await cluster.client().create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
+            wanted = entries(40)
+            last = await writer.append_batch(EntryBatch.from_list(wanted))
+            await writer.wait_confirmed(last)
+            reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
+            assert reader.is_closed
+            assert await read_all(reader) == wanted
+            assert reader.length == sum(map(len, wanted))
+            with pytest.raises(LedgerFencedError) as caught:
+                await writer.append(b"too late")
+            assert caught.value.outcome is Outcome.UNKNOWN
+            with pytest.raises(LedgerFencedError):
+                await writer.close()
+
+    run(work())
+
+
+def test_an_open_ledger_is_read_to_the_lac_without_disturbing_its_writer() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            writer = await cluster.client().create_ledger()
+            for value in entries(5):
+                await writer.append(value)
+            await eventually(lambda: any(b.machine for b in cluster.network.bookies.values()))
+            reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+            assert not reader.is_closed
+            await reader.wait_lac(3, 2.0)
+            assert reader.last_add_confirmed == 4
+            assert await read_all(reader) == entries(5)
+            await writer.append(b"more")
+            await writer.close()
+            await reader.close()
+
+    run(work())
+
+
+@pytest.mark.rule("P9")
+def test_the_last_entry_of_an_idle_writer_reaches_a_tail() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            writer = await cluster.client().create_ledger()
+            await writer.append(b"first")
+            reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+            seen: list[bytes] = []
+
+            async def follow() -> None:
+                async for batch in reader.tail(0):
+                    seen.extend(batch.to_list())
+
+            task = asyncio.create_task(follow())
+            await eventually(lambda: seen == [b"first"])
+            began = asyncio.get_running_loop().time()
+            await writer.append(b"second")
+            await eventually(lambda: seen == [b"first", b"second"])
+            assert asyncio.get_running_loop().time() - began < 0.2
+            await writer.close()
+            await asyncio.wait_for(task, 3)
+            await reader.close()
+
+    run(work())
+
+
+@pytest.mark.rule("D30")
+def test_a_tail_reads_to_the_end_of_a_ledger_that_is_closed_under_it() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            writer = await cluster.client().create_ledger()
+            reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+            seen: list[bytes] = []
+
+            async def follow() -> None:
+                async for batch in reader.tail(0):
+                    seen.extend(batch.to_list())
+
+            task = asyncio.create_task(follow())
+            for part in range(10):
+                await writer.append_batch(EntryBatch.from_list(entries(10, part * 10)))
+            await writer.close()
+            await asyncio.wait_for(task, 3)
+            assert seen == entries(100)
+            await reader.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(("e", "qw", "qa"), [(3, 3, 2), (3, 2, 2), (4, 3, 2)])
+def test_a_killed_bookie_is_replaced_and_the_write_goes_on(e: int, qw: int, qa: int) -> None:
+    async def work() -> None:
+        async with memory_cluster(6) as cluster:
+            bookkeeper = cluster.client()
+            writer = await bookkeeper.create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
+            wanted = entries(200)
+            for start in range(0, 100, 10):
+                await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
+            victim = writer.metadata.last_fragment.ensemble[0]
+            cluster.kill(victim)
+            for start in range(100, 200, 10):
+                await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
+            await writer.wait_confirmed(199)
+            await eventually(lambda: victim not in writer.metadata.last_fragment.ensemble)
+            await writer.close()
+            reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
+            assert await read_all(reader) == wanted
+
+    run(work())
+
+
+def test_without_a_spare_bookie_the_writer_fails_with_unknown_outcome() -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            writer = await cluster.client().create_ledger()
+            await writer.append(b"safe")
+            cluster.kill(writer.metadata.last_fragment.ensemble[0])
+            cluster.kill(writer.metadata.last_fragment.ensemble[1])
+            with pytest.raises(NotEnoughBookiesError) as caught:
+                await writer.append(b"unsafe")
+            assert caught.value.outcome is Outcome.UNKNOWN
+
+    run(work())
+
+
+@pytest.mark.rule("P8")
+def test_close_marks_the_copies_it_could_not_make() -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            writer = await cluster.client().create_ledger()
+            slow = writer.metadata.last_fragment.ensemble[2]
+            cluster.network.hold(slow)
+            await writer.append(b"two copies only")
+            await writer.close()
+            assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, (slow,))]
+
+    run(work())
+
+
+@pytest.mark.rule("P8")
+def test_close_waits_for_a_third_copy_that_arrives_in_time() -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            writer = await cluster.client().create_ledger()
+            slow = writer.metadata.last_fragment.ensemble[2]
+            cluster.network.hold(slow)
+            await writer.append(b"soon three copies")
+            closing = asyncio.create_task(writer.close())
+            await asyncio.sleep(0.05)
+            assert not closing.done()
+            cluster.network.release(slow)
+            await closing
+            assert list(cluster.store.list_underreplicated()) == []
+
+    run(work())
+
+
+def test_recovery_finishes_with_one_bookie_down() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            writer = await cluster.client().create_ledger()
+            wanted = entries(30)
+            await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
+            cluster.kill(writer.metadata.last_fragment.ensemble[1])
+            reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
+            assert await read_all(reader) == wanted
+            await writer.abandon()
+
+    run(work())
+
+
+@pytest.mark.rule("P7")
+def test_two_recoverers_agree_on_the_end() -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            writer = await cluster.client().create_ledger()
+            wanted = entries(300)
+            await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
+            clients: list[BookKeeper] = [cluster.client() for _ in range(3)]
+            readers = await asyncio.gather(*(c.open_ledger(writer.ledger_id, recover=True) for c in clients))
+            assert {reader.last_add_confirmed for reader in readers} == {299}
+            assert await read_all(readers[0]) == wanted
+            await writer.abandon()
+
+    run(work())
+
+
+def test_an_empty_ledger_recovers_to_nothing() -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            writer = await cluster.client().create_ledger()
+            reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
+            assert (reader.last_add_confirmed, reader.length) == (-1, 0)
+            assert await read_all(reader) == []
+            await writer.abandon()
+
+    run(work())
+
+
+def test_bad_input_is_refused_before_anything_is_created() -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            bookkeeper = cluster.client()
+            with pytest.raises(InvalidArgumentError, match="3, 3, 2"):
+                await bookkeeper.create_ledger(ensemble_size=2, write_quorum_size=3, ack_quorum_size=2)
+            with pytest.raises(InvalidArgumentError):
+                await bookkeeper.create_ledger(ack_quorum_size=0)
+            with pytest.raises(NotEnoughBookiesError, match="4 writable bookies are needed and 3 can be used"):
+                await bookkeeper.create_ledger(ensemble_size=4)
+            assert await bookkeeper.list_ledgers() == []
+            ledger = await bookkeeper.create_ledger(password=b"right")
+            with pytest.raises(EntryTooLargeError):
+                await ledger.append(b"x" * (ENTRY_BYTES_MAX + 1))
+            await ledger.close()
+            with pytest.raises(LedgerClosedError):
+                ledger.append_nowait(b"late")
+            with pytest.raises(WrongPasswordError):
+                await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"wrong")
+            with pytest.raises(WrongDigestTypeError):
+                await bookkeeper.open_ledger(
+                    ledger.ledger_id, recover=False, password=b"right", digest_type=DigestType.MAC
+                )
+            with pytest.raises(NoSuchLedgerError, match="nearest ids"):
+                await bookkeeper.open_ledger(ledger.ledger_id + 1000, recover=False)
+            reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"right")
+            with pytest.raises(InvalidArgumentError):
+                [b async for b in reader.read(0, 0)]
+
+    run(work())
+
+
+def test_ten_writers_coalesce_single_appends_and_keep_their_order() -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            bookkeeper = cluster.client()
+            writers = await asyncio.gather(*(bookkeeper.create_ledger() for _ in range(10)))
+            for writer in writers:
+                ids = [writer.append_nowait(value) for value in entries(500)]
+                assert ids == list(range(500))
+            await asyncio.gather(*(writer.close() for writer in writers))
+            for writer in writers:
+                reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
+                assert await read_all(reader) == entries(500)
+
+    run(work())
