@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning against a cluster: what there is now, as ranges; bookies of this process behind the blocking client."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import (
+    InvalidArgumentError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    WrongDigestTypeError,
+    WrongPasswordError,
+)
+from bk_spark import resolve
+from bk_spark.follow import follower_for
+from bk_spark.ledgers import OpenLedger
+from bk_spark.option_table import Use
+from bk_spark.options import BkOptions, parse_options
+from bk_spark.plan import Span
+from tests.kit.memory_cluster import MemoryBookKeeper
+
+
+@pytest.fixture
+def bookkeeper() -> Iterator[BookKeeper]:
+    clusters: list[MemoryBookKeeper] = []
+
+    async def make() -> Any:
+        clusters.append(MemoryBookKeeper(4))
+        return clusters[0].client()
+
+    with blocking.connect_with(make) as client:
+        yield client
+    clusters[0].store.close()
+
+
+def options(ledger_id: int, use: Use = Use.READ, **more: str) -> BkOptions:
+    given = {"metadataserviceuri": "memory://x", "ledgerid": str(ledger_id), **more}
+    return parse_options(given, use)
+
+
+def written(bookkeeper: BookKeeper, count: int, *, close: bool = True, **more: Any) -> blocking.LedgerWriter:
+    ledger = bookkeeper.create_ledger(**more)
+    if count:
+        ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"x" * 10] * count)))
+    if close:
+        ledger.close()
+    return ledger
+
+
+def ranges(resolved: resolve.Resolved) -> list[tuple[int, int, int]]:
+    return [(r.first, r.last, r.bytes) for r in resolved.ranges]
+
+
+def test_a_closed_ledger_is_read_to_its_end(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 100)
+    assert ranges(resolve.resolve_batch(bookkeeper, options(ledger.ledger_id))) == [(0, 99, 1000)]
+    cut = options(ledger.ledger_id, startingentryid="10", endingentryid="20")
+    assert ranges(resolve.resolve_batch(bookkeeper, cut)) == [(10, 19, 100)]
+
+
+@pytest.mark.rule("K2")
+def test_reading_to_the_last_add_confirmed_leaves_the_writer_alone(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 100, close=False)
+    ledger.append(b"x" * 10)  # carries the LAC of those before it
+    (found,) = resolve.resolve_batch(bookkeeper, options(ledger.ledger_id)).ranges
+    assert (found.first, found.last >= 99) == (0, True)
+    assert found.bytes == 10 * found.entries  # an open ledger's record does not know, its entries do
+    ledger.append(b"still mine")
+    ledger.close()
+
+
+@pytest.mark.rule("K2")
+def test_fencing_closes_the_ledger_and_ends_the_writer(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 100, close=False)
+    resolved = resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, readmode="fence"))
+    assert ranges(resolved) == [(0, 99, 1000)]
+    assert resolved.ledgers[ledger.ledger_id].is_closed
+    with pytest.raises(LedgerFencedError):
+        ledger.append(b"too late")
+
+
+def test_an_empty_ledger_is_nothing_to_read(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 0)
+    assert resolve.resolve_batch(bookkeeper, options(ledger.ledger_id)).ranges == ()
+
+
+def test_bounds_beyond_the_end_are_an_error_not_fewer_rows(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 10)
+    for bounds in ({"endingentryid": "11"}, {"startingentryid": "11"}):
+        with pytest.raises(InvalidArgumentError, match=r"holds 0 to 10 \(exclusive\)"):
+            resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, **bounds))
+    assert resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, startingentryid="10")).ranges == ()
+
+
+def test_wrong_password_digest_and_ledger_are_named(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 1, password=b"secret")
+    with pytest.raises(WrongPasswordError):
+        resolve.resolve_batch(bookkeeper, options(ledger.ledger_id))
+    good = options(ledger.ledger_id, ledgerpassword="secret")
+    assert ranges(resolve.resolve_batch(bookkeeper, good)) == [(0, 0, 10)]
+    with pytest.raises(WrongDigestTypeError):
+        resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, ledgerpassword="secret", digesttype="MAC"))
+    with pytest.raises(NoSuchLedgerError, match="nearest"):
+        resolve.resolve_batch(bookkeeper, options(999))
+    assert resolve.resolve_batch(bookkeeper, options(999, failondataloss="false")).ranges == ()
+
+
+@pytest.mark.rule("K3")
+def test_a_task_carries_ranges_ensembles_and_endpoints(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 100)
+    wanted = options(ledger.ledger_id, minpartitions="4")
+    plans = resolve.task_plans(bookkeeper, wanted, resolve.resolve_batch(bookkeeper, wanted))
+    assert [(p.ranges[0].first, p.ranges[0].last) for p in plans] == [(0, 24), (25, 49), (50, 74), (75, 99)]
+    ensemble = set(ledger.metadata.last_fragment.ensemble)
+    for plan in map(pickle.loads, map(pickle.dumps, plans)):
+        assert set(plan.bookies) == ensemble
+        assert plan.ledgers[ledger.ledger_id].is_closed
+        assert plan.instance_id == bookkeeper.instance_id
+
+
+def test_a_follower_sees_what_is_confirmed_and_never_fences(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 50, close=False)
+    follower = follower_for(bookkeeper, options(ledger.ledger_id, Use.STREAM))
+    try:
+        first = follower.look()
+        ledger.append(b"x" * 10)
+        for _ in range(50):
+            if (seen := follower.look()).next > 50:
+                break
+            follower.wait(0.1)
+        assert first.next <= 50 < seen.next
+        assert seen.spans == (Span(0, 51, 510),)
+        ledger.close()
+        follower.wait(1)
+        assert follower.look().next == 51
+    finally:
+        follower.close()
+
+
+def test_the_size_of_a_growing_ledger_is_looked_up_anew(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 4, close=False)
+    watched = OpenLedger(bookkeeper, options(ledger.ledger_id), ledger.ledger_id)
+    watched.reader.wait_lac(2, 2)
+    assert watched.bytes_of(4) == 40
+    ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"y" * 100] * 20)))
+    ledger.close()
+    watched.reader.wait_lac(10**6, 2)
+    assert watched.next_entry == 24
+    assert watched.bytes_of(24) == 2040
+    watched.close()
