@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
@@ -45,6 +46,8 @@ def run(
     from bookie_server.config import BookieConfig
     from bookie_server.main import run as run_bookie
 
+    root = logging.getLogger()
+    root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
     if lifeline_fd is not None:
         from bk_cli import lifeline
 

@@ -59,10 +59,8 @@ def bk(verbose: int) -> None:
     Commands take the cluster from --metadata-service-uri or BK_METADATA_SERVICE_URI. With --json they print for
     programs. The exit code tells what went wrong: 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 integrity.
     """
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]  # our errors say what went wrong, and once
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if verbose < 2:
-        logging.getLogger("kazoo").setLevel(logging.ERROR)  # it reports every lost connection; our errors say it once
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

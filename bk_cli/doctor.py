@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk doctor``: is everything there that the cluster and Spark need, does this host reach it, what is to be done?"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import click
+
+import bk_core
+from bk_cli import exit_codes, options, output
+from bk_cli.java import find_java
+from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError
+from bk_core.model import BookieServiceInfo
+
+REACH_TIMEOUT_S = 3.0
+SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
+PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. ``status`` is ``ok``, ``note`` (works, but know this) or ``fail``."""
+
+    check: str
+    status: str
+    text: str
+    exit_code: int = 0
+
+
+@click.command()
+@options.metadata_service_uri
+@click.option("--spark", "with_spark", is_flag=True, help="Also run a Spark job of one task, and look at its worker.")
+@click.option("--master", metavar="URL", help="Spark master for --spark.  [default: Spark's own, else local[1]]")
+@options.as_json
+def doctor(uri: str, with_spark: bool, master: str | None, as_json: bool) -> int:
+    """Check Java, packages, ZooKeeper, the bookies and (with --spark) Spark's workers; say what to do.
+
+    The exit code is 0 when nothing failed, otherwise that of the first failure.
+    """
+    code = 0
+    for finding in _findings(uri, with_spark, master):
+        code = code or finding.exit_code
+        if as_json:
+            output.print_json({"check": finding.check, "status": finding.status, "text": finding.text})
+        else:
+            output.print_line(f"{finding.status:<5} {finding.check:<10} {finding.text}")
+    return code
+
+
+def _findings(uri: str, with_spark: bool, master: str | None) -> Iterator[Finding]:
+    yield Finding("package", "ok", f"pyspark-bookkeeper {bk_core.__version__}")
+    yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
+    yield Finding("packages", "ok", ", ".join(_versions()))
+    yield from _guarded("java", _java)
+    yield from _guarded("cluster", lambda: _cluster(uri))
+    if with_spark:
+        yield from _guarded("spark", lambda: _spark(uri, master))
+
+
+def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look()
+    except BookKeeperError as error:
+        yield Finding(check, "fail", str(error), exit_codes.exit_code_of(type(error)))
+
+
+def _versions() -> Iterator[str]:
+    for name in PACKAGES:
+        try:
+            yield f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            yield f"no {name}"
+
+
+def _java() -> Iterator[Finding]:
+    java = find_java(os.environ)
+    known = "" if java.major in (17, 21) else "; 17 and 21 are known good"
+    yield Finding("java", "note" if known else "ok", f"Java {java.major} ({java.path}){known}")
+
+
+def _cluster(uri: str) -> Iterator[Finding]:
+    from bk_core.metadata import open_store
+
+    started = time.monotonic()
+    with closing(open_store(uri)) as store:
+        instance = store.instance_id()
+        took_ms = (time.monotonic() - started) * 1000
+        yield Finding("zookeeper", "ok", f"{uri} answers in {took_ms:.0f} ms; cluster {instance}")
+        writable, read_only = dict(store.writable_bookies()), dict(store.read_only_bookies())
+    reached = 0
+    for _, info in sorted(writable.items()):
+        for finding in _guarded("bookie", functools.partial(_bookie, info)):
+            reached += finding.status == "ok"
+            yield finding
+    for bookie_id in sorted(read_only):
+        yield Finding("bookie", "note", f"{bookie_id} is read-only: it serves reads and refuses adds")
+    yield from _guarded("quorum", lambda: _quorum(reached))
+
+
+def _bookie(info: BookieServiceInfo) -> Iterator[Finding]:
+    for name in ("grpc", "bookie-rpc"):
+        endpoint = info.endpoint(name)
+        if endpoint is None:
+            continue
+        try:
+            started = time.monotonic()
+            socket.create_connection((endpoint.host, endpoint.port), timeout=REACH_TIMEOUT_S).close()
+        except OSError as error:
+            raise BookieUnreachableError(
+                f"bookie {info.bookie_id} cannot be reached from host {socket.gethostname()}",
+                value=f"{name} at {endpoint.host}:{endpoint.port}: {error}",
+                remedy="is it running, and is its --advertised-address right as seen from here?",
+            ) from error
+        took_ms = (time.monotonic() - started) * 1000
+        yield Finding("bookie", "ok", f"{info.bookie_id}: {name} at {endpoint.host}:{endpoint.port}, {took_ms:.1f} ms")
+        return
+    raise BookieUnreachableError(
+        f"bookie {info.bookie_id} offers no lane that this client knows",
+        value=", ".join(endpoint.protocol for endpoint in info.endpoints) or "it published no endpoint",
+        remedy="look at its version",
+    )
+
+
+def _quorum(reached: int) -> Iterator[Finding]:
+    if reached < SPARE - 1:
+        raise NotEnoughBookiesError(
+            "a ledger of the default quorum 3/3/2 needs 3 bookies",
+            value=f"{reached} can be reached",
+            remedy="start more with bk bookie run, or use a smaller --ensemble-size",
+        )
+    if reached < SPARE:
+        yield Finding("quorum", "note", "three bookies and no spare: when one dies, new ledgers on three fail")
+    else:
+        yield Finding("quorum", "ok", f"{reached} bookies: enough for 3/3/2 and {reached - SPARE + 1} to spare")
+
+
+def _spark(uri: str, master: str | None) -> Iterator[Finding]:
+    from bk_cli.doctor_spark import run_probe
+
+    for status, text in run_probe(uri, master):
+        yield Finding("spark", status, text)

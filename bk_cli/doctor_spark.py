@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk doctor --spark``: a job of one task that tells what its worker has and reaches."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import bk_core
+from bk_core.errors import BookieUnreachableError, PackageMismatchError
+
+
+def run_probe(uri: str, master: str | None) -> Iterator[tuple[str, str]]:
+    """(status, text) of the driver, then of the worker. Raises PackageMismatchError, BookieUnreachableError."""
+    try:
+        import pyspark
+    except ImportError as error:
+        raise PackageMismatchError(
+            "pyspark is not installed here", remedy="type: pip install 'pyspark-bookkeeper[spark]'"
+        ) from error
+    endpoints = _endpoints(uri)
+    session = _session(master)
+    try:
+        yield "ok", f"pyspark {pyspark.__version__}, master {session.conf.get('spark.master', 'unknown')}"
+        if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 0):
+            raise PackageMismatchError(
+                "pyspark is too old: the Python data source needs 4.0 or later",
+                value=f"pyspark {pyspark.__version__}",
+                remedy="type: pip install 'pyspark-bookkeeper[spark]'",
+            )
+        yield from _judge(_ask(session, endpoints))
+    finally:
+        session.stop()
+
+
+def _endpoints(uri: str) -> list[tuple[str, int]]:
+    from bk_core.metadata import open_store
+
+    with closing(open_store(uri)) as store:
+        infos = store.writable_bookies().values()
+        found = [info.endpoint("grpc") or info.endpoint("bookie-rpc") for info in infos]
+        return [(endpoint.host, endpoint.port) for endpoint in found if endpoint is not None]
+
+
+def _session(master: str | None) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder.appName("bk doctor").config("spark.ui.enabled", "false")
+    if master or not (os.environ.get("SPARK_HOME") or os.environ.get("SPARK_CONF_DIR")):
+        builder = builder.master(master or "local[1]")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _ask(session: Any, endpoints: list[tuple[str, int]]) -> dict[str, Any]:
+    from pyspark import cloudpickle
+
+    from bk_cli import doctor_probe
+
+    cloudpickle.register_pickle_by_value(doctor_probe)
+    one = session.range(0, 1, 1, 1)
+    row = one.mapInArrow(functools.partial(doctor_probe.probe, endpoints), "found string").first()
+    found: dict[str, Any] = json.loads(row["found"])
+    return found
+
+
+def _judge(worker: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    where = f"worker on {worker['host']} ({worker['executable']})"
+    if worker["package"] != bk_core.__version__:
+        raise PackageMismatchError(
+            f"the {where} {'lacks the package' if worker['package'] is None else 'has another version of the package'}",
+            value=f"worker: {worker['package'] or 'none'}, driver: {bk_core.__version__}",
+            remedy=f"on every node type: pip install pyspark-bookkeeper=={bk_core.__version__}",
+        )
+    if worker["python"].split(".")[:2] != platform.python_version().split(".")[:2]:
+        raise PackageMismatchError(
+            f"the {where} has another Python",
+            value=f"worker: {worker['python']}, driver: {platform.python_version()}",
+            remedy="set PYSPARK_PYTHON to the same version on all nodes",
+        )
+    yield "ok", f"{where}: Python {worker['python']}, pyarrow {worker['pyarrow']}, package {worker['package']}"
+    if worker["unreachable"]:
+        raise BookieUnreachableError(
+            f"the {where} cannot reach {len(worker['unreachable'])} bookies",
+            value="; ".join(worker["unreachable"]),
+            remedy="bookies must advertise addresses that all Spark nodes reach (--advertised-address)",
+        )
+    yield "ok", "one task ran, and its worker reaches every bookie"
