@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One small Spark session for all tests of the data source."""
+"""One small Spark session for all tests of the data source, and a cluster in this process for those without Spark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from tests.kit.memory_cluster import MemoryBookKeeper
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,3 +42,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def bookkeeper() -> Iterator[BookKeeper]:
+    """A blocking client of four bookies in this process."""
+    clusters: list[MemoryBookKeeper] = []
+
+    async def make() -> Any:
+        clusters.append(MemoryBookKeeper(4))
+        return clusters[0].client()
+
+    with blocking.connect_with(make) as client:
+        yield client
+    clusters[0].store.close()

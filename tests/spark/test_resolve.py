@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,20 +24,6 @@ from bk_spark.ledgers import OpenLedger
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.plan import Span
-from tests.kit.memory_cluster import MemoryBookKeeper
-
-
-@pytest.fixture
-def bookkeeper() -> Iterator[BookKeeper]:
-    clusters: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        clusters.append(MemoryBookKeeper(4))
-        return clusters[0].client()
-
-    with blocking.connect_with(make) as client:
-        yield client
-    clusters[0].store.close()
 
 
 def options(ledger_id: int, use: Use = Use.READ, **more: str) -> BkOptions:
