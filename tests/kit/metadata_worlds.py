@@ -153,3 +153,23 @@ def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
     while not check():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+def lose_write_number(world: MetadataWorld, store: MetadataStore, number: int, *, applied: bool) -> None:
+    """Order the loss of an answer just before the store's write of this number, from 0."""
+    before_write(store, number, lambda: world.lose_next_answer(store, applied=applied))
+
+
+def before_write(store: MetadataStore, number: int, action: Callable[[], object]) -> None:
+    """Do something just before the store's write of this number, from 0."""
+    tree = tree_of(store)
+    write, count = tree._write, 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number + 1:
+            action()
+        return write(*arguments)
+
+    tree._write = counted

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each port's adapters, as parameters of its suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.metadata_worlds import MemoryWorld, MetadataWorld, ZooKeeperWorld
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def metadata_world(request: pytest.FixtureRequest) -> Iterator[MetadataWorld]:
+    """A cluster of its own for each test, not yet initialised."""
+    if request.param == "memory":
+        world: MetadataWorld = MemoryWorld()
+    else:
+        server = request.getfixturevalue("zookeeper_server")
+        world = ZooKeeperWorld(server.host, server.port)
+    yield world
+    world.close()

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every metadata store does with bookies: registration, cookies, marks of under-replication."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import pytest
+
+from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataConflictError, MetadataUnavailableError
+from bk_core.metadata.port import MetadataStore, SessionState
+from bk_core.metadata.tree import ensure_path
+from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
+from tests.kit.metadata_worlds import MetadataWorld, eventually, lose_write_number, tree_of
+
+BOOKIE = "b1:3181"
+
+
+def info(incarnation: str = "i1", *, bookie_id: str = BOOKIE, port: int = 3182) -> BookieServiceInfo:
+    endpoints = (Endpoint("bookie", "b1", 3181, "bookie-rpc"), Endpoint("grpc", "b1", port, "grpc", (), ("tls",)))
+    return BookieServiceInfo(bookie_id, endpoints, {INCARNATION_PROPERTY: incarnation, "a": "b"})
+
+
+@pytest.fixture
+def store(metadata_world: MetadataWorld) -> MetadataStore:
+    opened = metadata_world.open()
+    opened.initialize_cluster()
+    return opened
+
+
+# --- registration ---
+
+
+def test_registered_bookie_is_writable_with_all_it_published(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.register_bookie(info())
+    reader = metadata_world.open()
+    assert reader.writable_bookies() == {BOOKIE: info()}
+    assert reader.read_only_bookies() == {}
+    assert reader.bookie_info(BOOKIE) == info()
+    assert reader.bookie_info("other:3181") is None
+
+
+def test_registration_ends_with_the_store(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    bookie = metadata_world.open()
+    bookie.register_bookie(info())
+    bookie.close()
+    assert store.writable_bookies() == {}
+
+
+def test_unregistered_bookie_is_gone_but_another_stores_registration_stays(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.register_bookie(info())
+    metadata_world.open().unregister_bookie(BOOKIE)
+    assert list(store.writable_bookies()) == [BOOKIE]
+    store.unregister_bookie(BOOKIE)
+    assert store.writable_bookies() == {}
+
+
+def test_move_to_read_only_and_back_leaves_no_moment_without_a_node(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.register_bookie(info())
+    seen = _watch_presence(metadata_world)
+    store.register_bookie(info(), read_only=True)
+    assert (store.writable_bookies(), store.read_only_bookies()) == ({}, {BOOKIE: info()})
+    assert store.bookie_info(BOOKIE) == info()
+    store.register_bookie(info())
+    assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info()}, {})
+    assert False not in seen()
+
+
+def test_registering_again_publishes_the_new_endpoints(store: MetadataStore) -> None:
+    store.register_bookie(info())
+    store.register_bookie(info(port=9999))
+    assert store.writable_bookies() == {BOOKIE: info(port=9999)}
+
+
+def test_bookie_of_an_old_release_has_the_endpoint_of_its_id(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    for bookie_id in ("old:3181", "custom-id"):
+        tree_of(store).create(f"{metadata_world.root}/available/{bookie_id}", b"", ephemeral=True)
+    assert store.bookie_info("old:3181") == BookieServiceInfo(
+        "old:3181", (Endpoint("bookie", "old", 3181, "bookie-rpc"),)
+    )
+    assert store.bookie_info("custom-id") == BookieServiceInfo("custom-id")
+    assert set(store.writable_bookies()) == {"old:3181", "custom-id"}
+
+
+def test_bookie_registers_where_the_read_only_folder_is_missing(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    tree_of(store).delete(f"{metadata_world.root}/available/readonly")
+    assert store.read_only_bookies() == {}
+    store.register_bookie(info(), read_only=True)
+    assert list(store.read_only_bookies()) == [BOOKIE]
+
+
+@pytest.mark.parametrize("bookie_id", ["readonly", "", "a/b", "..", "white space"])
+def test_bookie_id_that_cannot_be_a_node_is_refused(store: MetadataStore, bookie_id: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="bookie id"):
+        store.register_bookie(info(bookie_id=bookie_id))
+
+
+@pytest.mark.rule("M3")
+@pytest.mark.parametrize("was_read_only", [False, True])
+def test_restarted_bookie_replaces_the_node_its_killed_process_left(
+    metadata_world: MetadataWorld, store: MetadataStore, was_read_only: bool
+) -> None:
+    killed = metadata_world.open(session_timeout_s=8)
+    killed.register_bookie(info(port=1), read_only=was_read_only)
+    metadata_world.abandon(killed)
+    started = time.monotonic()
+    store.register_bookie(info(port=2))
+    assert time.monotonic() - started < 2, "it waited for the dead session"
+    assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info(port=2)}, {})
+
+
+@pytest.mark.rule("M3")
+def test_live_bookie_of_another_incarnation_keeps_its_id(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    store.register_bookie(info("i1"))
+    for read_only in (False, True):
+        with pytest.raises(BookieIdentityError, match="b1:3181"):
+            metadata_world.open(session_timeout_s=1).register_bookie(info("i2"), read_only=read_only)
+    assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info("i1")}, {})
+
+
+@pytest.mark.rule("M3")
+def test_dead_bookie_of_another_incarnation_is_waited_for(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    dead = metadata_world.open(session_timeout_s=1)
+    dead.register_bookie(info("i1"))
+    metadata_world.abandon(dead)
+    metadata_world.open(session_timeout_s=6).register_bookie(info("i2"))
+    assert store.writable_bookies() == {BOOKIE: info("i2")}
+
+
+def test_bookies_without_an_incarnation_are_never_taken_for_one_another(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    anonymous = BookieServiceInfo(BOOKIE)
+    store.register_bookie(anonymous)
+    with pytest.raises(BookieIdentityError):
+        metadata_world.open(session_timeout_s=1).register_bookie(anonymous)
+
+
+@pytest.mark.rule("M3")
+@pytest.mark.parametrize("read_only", [False, True])
+def test_bookie_registers_again_after_its_session_was_lost(
+    metadata_world: MetadataWorld, store: MetadataStore, read_only: bool
+) -> None:
+    bookie = metadata_world.open()
+    bookie.register_bookie(info(), read_only=read_only)
+    there = store.read_only_bookies if read_only else store.writable_bookies
+    for _ in range(2):
+        metadata_world.expire(bookie)
+        eventually(lambda: there() == {BOOKIE: info()} and _owner(metadata_world, bookie, read_only))
+
+
+def test_unregistered_bookie_stays_away_after_its_session_was_lost(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    bookie = metadata_world.open()
+    bookie.register_bookie(info())
+    bookie.unregister_bookie(BOOKIE)
+    states: queue.Queue[SessionState] = queue.Queue()
+    bookie.on_session(states.put)
+    metadata_world.expire(bookie)
+    while states.get(timeout=8) is not SessionState.CONNECTED:
+        pass
+    bookie.register_bookie(info("i2", bookie_id="b2:3181"))  # goes through the same registrar
+    assert list(store.writable_bookies()) == ["b2:3181"]
+
+
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("lost_write", range(2))
+@pytest.mark.parametrize("applied", [True, False])
+def test_moving_to_read_only_survives_lost_answers(
+    metadata_world: MetadataWorld, store: MetadataStore, lost_write: int, applied: bool
+) -> None:
+    store.register_bookie(info())
+    lose_write_number(metadata_world, store, lost_write, applied=applied)
+    store.register_bookie(info(), read_only=True)
+    assert (store.writable_bookies(), store.read_only_bookies()) == ({}, {BOOKIE: info()})
+
+
+def test_watch_of_bookies_tells_of_each_change_of_either_set(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    calls: queue.Queue[None] = queue.Queue()
+    cancel = metadata_world.open().watch_bookies(lambda: calls.put(None))
+    store.register_bookie(info())
+    calls.get(timeout=5)
+    store.register_bookie(info(bookie_id="b2:3181"), read_only=True)
+    calls.get(timeout=5)
+    store.unregister_bookie(BOOKIE)
+    calls.get(timeout=5)
+    cancel()
+    store.unregister_bookie("b2:3181")
+    with pytest.raises(queue.Empty):
+        calls.get(timeout=0.2)
+
+
+def test_watch_of_bookies_sees_a_read_only_folder_come(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    tree_of(store).delete(f"{metadata_world.root}/available/readonly")
+    called = threading.Event()
+    metadata_world.open().watch_bookies(called.set)
+    store.register_bookie(info(), read_only=True)
+    assert called.wait(5)
+
+
+# --- cookies and our own record ---
+
+
+@pytest.mark.parametrize("kind", ["cookie", "bookie_state"])
+@pytest.mark.rule("MUST8")
+def test_record_of_a_bookie_is_written_by_compare_and_set(store: MetadataStore, kind: str) -> None:
+    read, write = getattr(store, f"read_{kind}"), getattr(store, f"write_{kind}")
+    assert read(BOOKIE) is None
+    with pytest.raises(MetadataConflictError):
+        write(BOOKIE, b"x", 0)
+    write(BOOKIE, b"one", None)
+    assert read(BOOKIE) == Versioned(b"one", 0)
+    with pytest.raises(MetadataConflictError):
+        write(BOOKIE, b"other", None)
+    write(BOOKIE, b"two", 0)
+    with pytest.raises(MetadataConflictError):
+        write(BOOKIE, b"three", 0)
+    assert read(BOOKIE) == Versioned(b"two", 1)
+
+
+def test_records_lie_where_apache_and_the_rules_say(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    store.write_cookie(BOOKIE, b"cookie", None)
+    store.write_bookie_state(BOOKIE, b"state", None)
+    root = metadata_world.root
+    assert tree_of(store).get(f"{root}/cookies/{BOOKIE}")[0] == b"cookie"
+    assert tree_of(store).get(f"{root}-bookies/{BOOKIE}")[0] == b"state"
+
+
+def test_cookie_can_be_deleted_and_deleting_none_is_fine(store: MetadataStore) -> None:
+    store.delete_cookie(BOOKIE)
+    store.write_cookie(BOOKIE, b"x", None)
+    store.delete_cookie(BOOKIE)
+    assert store.read_cookie(BOOKIE) is None
+
+
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("version", [None, 0])
+@pytest.mark.parametrize("applied", [True, False])
+def test_cookie_with_a_lost_answer_is_written_or_unknown(
+    metadata_world: MetadataWorld, store: MetadataStore, version: int | None, applied: bool
+) -> None:
+    store.write_cookie("first:3181", b"", None)  # makes the folder
+    if version is not None:
+        store.write_cookie(BOOKIE, b"old", None)
+    metadata_world.lose_next_answer(store, applied=applied)
+    if version is not None and not applied:
+        with pytest.raises(MetadataUnavailableError):
+            store.write_cookie(BOOKIE, b"new", version)
+    else:
+        store.write_cookie(BOOKIE, b"new", version)
+        assert store.read_cookie(BOOKIE) == Versioned(b"new", 0 if version is None else 1)
+
+
+# --- under-replication ---
+
+
+def test_marks_are_apaches_bytes_in_apaches_place(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    before = int(time.time() * 1000)
+    store.mark_underreplicated(5, ["b1:3181", "b2:3181"])
+    folder = f"{metadata_world.root}/underreplication"
+    data, _ = tree_of(store).get(f"{folder}/ledgers/0000/0000/0000/0005/urL0000000005")
+    head, ctime, rest = data.rpartition(b"ctime: ")
+    assert (head, ctime) == (b'replica: "b1:3181"\nreplica: "b2:3181"\n', b"ctime: ")
+    assert before - 60_000 <= int(rest) <= before + 60_000
+    assert tree_of(store).get(f"{folder}/LAYOUT")[0] == b'type: "BASIC"\nversion: 1\n'
+    assert tree_of(store).children(folder) == ["LAYOUT", "ledgers", "locks"]
+
+
+def test_marking_again_merges_and_always_makes_a_new_version(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    path = f"{metadata_world.root}/underreplication/ledgers/0000/0001/0000/0003/urL{2**32 + 3:010d}"
+    ensure_path(tree_of(store), path.rpartition("/")[0])
+    tree_of(store).create(path, b'replica: "b1:3181"\nctime: 17\n')  # as Apache's auditor wrote it
+    store.mark_underreplicated(2**32 + 3, ["b2:3181", "b1:3181"])
+    assert tree_of(store).get(path)[0] == b'replica: "b1:3181"\nreplica: "b2:3181"\nctime: 17\n'
+    store.mark_underreplicated(2**32 + 3, ["b2:3181"])
+    # a repair that began before the last call deletes with the version it saw: that must fail
+    assert tree_of(store).get(path)[1].version == 2
+    assert list(store.list_underreplicated()) == [(2**32 + 3, ("b1:3181", "b2:3181"))]
+
+
+def test_marks_of_many_ledgers_are_listed(store: MetadataStore) -> None:
+    ids = [0, 5, 2**16, 2**31, 2**62 + 1]
+    for ledger_id in ids:
+        store.mark_underreplicated(ledger_id, [f"b{ledger_id % 3}:3181"])
+    assert dict(store.list_underreplicated()) == {i: (f"b{i % 3}:3181",) for i in ids}
+
+
+def test_marks_by_several_clients_at_once_are_all_kept(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    stores = [store, metadata_world.open(), metadata_world.open()]
+    threads = [
+        threading.Thread(target=lambda s=s, n=n: [s.mark_underreplicated(9, [f"b{n}-{i}:1"]) for i in range(5)])
+        for n, s in enumerate(stores)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(dict(store.list_underreplicated())[9]) == 15
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.rule("MUST8")
+def test_marking_survives_a_lost_answer(metadata_world: MetadataWorld, store: MetadataStore, applied: bool) -> None:
+    for missing in ("b1:3181", "b2:3181"):
+        metadata_world.lose_next_answer(store, applied=applied)
+        store.mark_underreplicated(5, [missing])
+    assert dict(store.list_underreplicated()) == {5: ("b1:3181", "b2:3181")}
+
+
+# --- tools ---
+
+
+def _owner(world: MetadataWorld, store: MetadataStore, read_only: bool) -> bool:
+    tree = tree_of(store)
+    stat = tree.exists(f"{world.root}/available/{'readonly/' if read_only else ''}{BOOKIE}")
+    return stat is not None and stat.owner == tree.session_id
+
+
+def _watch_presence(world: MetadataWorld):  # type: ignore[no-untyped-def]
+    """Look at both sets again and again from another client; the result stops it and says what was seen."""
+    reader, stop, seen = world.open(), threading.Event(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            seen.append(reader.bookie_info(BOOKIE) is not None)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+
+    def finish() -> list[bool]:
+        stop.set()
+        thread.join(10)
+        return seen
+
+    return finish

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every metadata store does: the cluster and its ledgers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from bk_core.errors import (
+    InvalidArgumentError,
+    LedgerExistsError,
+    MetadataConflictError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    Outcome,
+)
+from bk_core.metadata.codec import encode_ledger
+from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.tree import ensure_path
+from bk_core.model import Fragment, LedgerState, Versioned
+from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write, lose_write_number, tree_of
+
+
+@pytest.fixture
+def store(metadata_world: MetadataWorld) -> MetadataStore:
+    opened = metadata_world.open()
+    opened.initialize_cluster()
+    return opened
+
+
+# --- the cluster ---
+
+
+def test_cluster_is_made_once_and_keeps_its_id(metadata_world: MetadataWorld) -> None:
+    first, second = metadata_world.open(), metadata_world.open()
+    instance_id = first.initialize_cluster()
+    assert second.initialize_cluster() == instance_id
+    assert metadata_world.open().instance_id() == instance_id
+    assert len(instance_id) == 36
+
+
+def test_root_without_a_cluster_is_no_cluster(metadata_world: MetadataWorld) -> None:
+    store = metadata_world.open()
+    with pytest.raises(MetadataCorruptError, match="no cluster"):
+        store.instance_id()
+    with pytest.raises(MetadataCorruptError, match="no cluster"):
+        store.create_ledger(a_ledger())
+
+
+@pytest.mark.rule("M1")
+def test_new_cluster_has_apaches_nodes_and_the_layout_hierarchical(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    tree, root = tree_of(store), metadata_world.root
+    assert tree.children(root) == ["INSTANCEID", "LAYOUT", "available"]
+    assert tree.children(f"{root}/available") == ["readonly"]
+    assert tree.get(f"{root}/LAYOUT")[0] == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+    assert tree.get(f"{root}/INSTANCEID")[0].decode() == store.instance_id()
+
+
+@pytest.mark.rule("M1")
+def test_uri_with_another_layout_than_the_clusters_is_refused(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="hierarchical"):
+        metadata_world.open(layout="longhierarchical").create_ledger(a_ledger())
+    assert metadata_world.open(layout="hierarchical").create_ledger(a_ledger())[0] == 0
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_making_a_cluster_survives_a_lost_answer(metadata_world: MetadataWorld, applied: bool) -> None:
+    store = metadata_world.open()
+    ensure_path(tree_of(store), metadata_world.root.rpartition("/")[0])
+    metadata_world.lose_next_answer(store, applied=applied)
+    assert store.initialize_cluster() == metadata_world.open().instance_id()
+
+
+# --- creating ledgers ---
+
+
+def test_created_ledger_reads_back_with_version_0(store: MetadataStore) -> None:
+    metadata = a_ledger(custom_metadata={"application": b"test"}, password=b"p\x00w", ctime_ms=12)
+    ledger_id, created = store.create_ledger(metadata)
+    assert created == Versioned(replace(metadata, c_token=created.value.c_token), 0)
+    assert created.value.c_token is not None
+    assert 0 <= created.value.c_token < 2**63
+    assert store.read_ledger(ledger_id) == created
+
+
+def test_ids_are_made_without_repetition_by_several_clients(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    other = metadata_world.open()
+    made = [client.create_ledger(a_ledger())[0] for _ in range(5) for client in (store, other)]
+    assert sorted(made) == list(range(10))
+    assert tree_of(store).children(f"{metadata_world.root}/idgen") == []
+
+
+def test_made_id_skips_a_ledger_whose_id_was_given(store: MetadataStore) -> None:
+    for taken in (0, 1):
+        store.create_ledger(a_ledger(), taken)
+    assert store.create_ledger(a_ledger())[0] == 2
+
+
+@pytest.mark.parametrize("ledger_id", [0, 2**31 - 2, 2**31 - 1, 2**31, 2**40 + 5, 2**63 - 1])
+def test_given_ids_of_any_size_can_be_created_once(store: MetadataStore, ledger_id: int) -> None:
+    store.create_ledger(a_ledger(), ledger_id)
+    assert store.read_ledger(ledger_id).version == 0
+    assert list(store.list_ledgers()) == [ledger_id]
+    with pytest.raises(LedgerExistsError):
+        store.create_ledger(a_ledger(), ledger_id)
+
+
+def test_ids_beyond_31_bits_are_made_once_the_long_generator_is_there(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    ensure_path(tree_of(store), f"{metadata_world.root}/idgen-long")  # as Apache's client leaves it after the overflow
+    assert [store.create_ledger(a_ledger())[0] for _ in range(3)] == [2**32, 2**32 + 1, 2**32 + 2]
+    assert list(store.list_ledgers()) == [2**32, 2**32 + 1, 2**32 + 2]
+
+
+def test_long_ids_continue_in_the_newest_folder(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    for high in (1, 3):
+        ensure_path(tree_of(store), f"{metadata_world.root}/idgen-long/HOB-{high:010d}")
+    assert store.create_ledger(a_ledger())[0] == 3 << 32
+
+
+def test_longhierarchical_cluster_makes_long_paths_for_small_ids(metadata_world: MetadataWorld) -> None:
+    store = metadata_world.open(layout="longhierarchical")
+    store.initialize_cluster()
+    store.create_ledger(a_ledger(), 5)
+    assert tree_of(store).exists(f"{metadata_world.root}/000/0000/0000/0000/L0005") is not None
+    assert list(metadata_world.open().list_ledgers()) == [5]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.rule("MUST8")
+def test_creating_a_ledger_of_given_id_survives_a_lost_answer(
+    metadata_world: MetadataWorld, store: MetadataStore, applied: bool
+) -> None:
+    store.create_ledger(a_ledger(), 1)  # so that the folders are there and the next write is the creation
+    metadata_world.lose_next_answer(store, applied=applied)
+    ledger_id, created = store.create_ledger(a_ledger(), 2)
+    assert (ledger_id, created.version) == (2, 0)
+    assert store.read_ledger(2) == created
+
+
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("lost_write", range(4))
+@pytest.mark.parametrize("applied", [True, False])
+def test_creating_a_ledger_survives_a_lost_answer_of_each_of_its_writes(
+    metadata_world: MetadataWorld, store: MetadataStore, lost_write: int, applied: bool
+) -> None:
+    tree = tree_of(store)
+    lose_write_number(metadata_world, store, lost_write, applied=applied)
+    ledger_id, created = store.create_ledger(a_ledger())
+    assert store.read_ledger(ledger_id) == created
+    assert list(store.list_ledgers()) == [ledger_id]
+    assert tree.exists(f"{metadata_world.root}/idgen") is not None
+
+
+@pytest.mark.rule("MUST8")
+def test_another_ledger_found_after_a_lost_answer_is_not_taken_for_ours(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.create_ledger(a_ledger(), 1)
+    other = metadata_world.open()
+    before_write(store, 1, lambda: other.create_ledger(a_ledger(c_token=7), 2))
+    metadata_world.lose_next_answer(store, applied=False)
+    with pytest.raises(LedgerExistsError):
+        store.create_ledger(a_ledger(c_token=8), 2)
+    assert store.read_ledger(2).value.c_token == 7
+
+
+def test_old_format_without_a_token_leaves_the_outcome_unknown(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.create_ledger(a_ledger(), 1)
+    metadata_world.lose_next_answer(store, applied=True)
+    with pytest.raises(MetadataUnavailableError) as raised:
+        store.create_ledger(a_ledger(format_version=2), 2)
+    assert raised.value.outcome is Outcome.UNKNOWN
+
+
+def test_inconsistent_metadata_is_refused_before_anything_is_written(store: MetadataStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="ensemble"):
+        store.create_ledger(a_ledger(fragments=(Fragment(0, ("b1:3181",)),)))
+    assert list(store.list_ledgers()) == []
+
+
+def test_bytes_of_a_new_ledger_are_apaches(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    ledger_id, created = store.create_ledger(a_ledger(), 1_234_567_890)
+    assert ledger_id == 1_234_567_890
+    assert tree_of(store).get(f"{metadata_world.root}/12/3456/L7890")[0] == encode_ledger(created.value)
+
+
+# --- compare-and-set ---
+
+
+@pytest.mark.rule("MUST8")
+def test_write_with_another_version_conflicts_and_changes_nothing(store: MetadataStore) -> None:
+    ledger_id, created = store.create_ledger(a_ledger())
+    recovering = store.write_ledger(ledger_id, created.value.in_recovery(), created.version)
+    assert recovering.version == 1
+    with pytest.raises(MetadataConflictError) as raised:
+        store.write_ledger(ledger_id, created.value.closed_at(9, 90), created.version)
+    assert raised.value.outcome is Outcome.NOT_APPLIED
+    assert store.read_ledger(ledger_id) == recovering
+    closed = store.write_ledger(ledger_id, recovering.value.closed_at(9, 90), recovering.version)
+    assert store.read_ledger(ledger_id) == closed
+    assert closed.value.state is LedgerState.CLOSED
+
+
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("applied", [True, False])
+def test_lost_answer_of_a_write_is_unknown_and_reading_again_settles_it(
+    metadata_world: MetadataWorld, store: MetadataStore, applied: bool
+) -> None:
+    ledger_id, created = store.create_ledger(a_ledger())
+    closed = created.value.closed_at(4, 40)
+    metadata_world.lose_next_answer(store, applied=applied)
+    with pytest.raises(MetadataUnavailableError) as raised:
+        store.write_ledger(ledger_id, closed, created.version)
+    assert raised.value.outcome is Outcome.UNKNOWN
+    assert store.read_ledger(ledger_id) == (Versioned(closed, 1) if applied else created)
+
+
+def test_write_without_a_version_is_refused(store: MetadataStore) -> None:
+    ledger_id, created = store.create_ledger(a_ledger())
+    with pytest.raises(InvalidArgumentError, match="compare-and-set"):
+        store.write_ledger(ledger_id, created.value, -1)
+
+
+@pytest.mark.rule("M4")
+def test_unknown_fields_of_a_newer_release_survive_our_rewrite(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    unknown = b"\xa2\x06\x05later"  # field 100
+    ledger_id, _ = store.create_ledger(a_ledger(unknown_fields=unknown))
+    read = metadata_world.open().read_ledger(ledger_id)
+    store.write_ledger(ledger_id, read.value.closed_at(0, 1), read.version)
+    assert store.read_ledger(ledger_id).value.unknown_fields == unknown
+    assert unknown in tree_of(store).get(f"{metadata_world.root}/00/0000/L0000")[0]
+
+
+@pytest.mark.rule("M4")
+def test_rewrite_keeps_the_format_the_record_was_read_with(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    ledger_id, _ = store.create_ledger(a_ledger(format_version=2))
+    read = store.read_ledger(ledger_id)
+    store.write_ledger(ledger_id, read.value.closed_at(0, 1), read.version)
+    assert tree_of(store).get(f"{metadata_world.root}/00/0000/L0000")[0].startswith(b"BookieMetadataFormatVersion\t2\n")
+
+
+def test_damaged_record_names_its_ledger(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    ledger_id, _ = store.create_ledger(a_ledger())
+    tree_of(store).set(f"{metadata_world.root}/00/0000/L0000", b"BookieMetadataFormatVersion\t4\nxx", 0)
+    with pytest.raises(MetadataCorruptError, match=r"version 4.*ledger 0"):
+        store.read_ledger(ledger_id)
+
+
+# --- deleting, listing, ages ---
+
+
+def test_deleted_ledger_is_gone_with_its_folders(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    for ledger_id in (0, 1, 2**40):
+        store.create_ledger(a_ledger(), ledger_id)
+    tree, root = tree_of(store), metadata_world.root
+    store.delete_ledger(0)
+    assert tree.children(f"{root}/00/0000") == ["L0001"]
+    store.delete_ledger(1)
+    store.delete_ledger(2**40)
+    assert [name for name in tree.children(root) if name.isdigit()] == []
+    with pytest.raises(NoSuchLedgerError):
+        store.read_ledger(0)
+    with pytest.raises(NoSuchLedgerError):
+        store.delete_ledger(0)
+
+
+def test_delete_compares_the_version_when_given(store: MetadataStore) -> None:
+    ledger_id, created = store.create_ledger(a_ledger())
+    store.write_ledger(ledger_id, created.value.in_recovery(), 0)
+    with pytest.raises(MetadataConflictError):
+        store.delete_ledger(ledger_id, 0)
+    store.delete_ledger(ledger_id, 1)
+    assert list(store.list_ledgers()) == []
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_deleting_survives_a_lost_answer(metadata_world: MetadataWorld, store: MetadataStore, applied: bool) -> None:
+    ledger_id, _ = store.create_ledger(a_ledger())
+    metadata_world.lose_next_answer(store, applied=applied)
+    store.delete_ledger(ledger_id)
+    assert list(store.list_ledgers()) == []
+
+
+def test_missing_ledger_cannot_be_read_written_or_watched(store: MetadataStore) -> None:
+    attempts: list[Callable[[], Any]] = [
+        lambda: store.read_ledger(5),
+        lambda: store.write_ledger(5, a_ledger(), 0),
+        lambda: store.watch_ledger(5, print),
+        lambda: store.ledger_ctime_ms(5),
+    ]
+    for attempt in attempts:
+        with pytest.raises(NoSuchLedgerError):
+            attempt()
+
+
+def test_ledgers_are_listed_lazily_in_ascending_order_and_nothing_else_is(store: MetadataStore) -> None:
+    ids = [7, 12_345, 2**31 - 2, 2**31 - 1, 2**33, 2**62]
+    for ledger_id in reversed(ids):
+        store.create_ledger(a_ledger(), ledger_id)
+    store.write_cookie("b1:3181", b"cookie", None)
+    store.mark_underreplicated(7, ["b1:3181"])
+    assert list(store.list_ledgers()) == ids
+    listing = store.list_ledgers()
+    assert list(islice(listing, 2)) == ids[:2]
+    store.delete_ledger(2**33)
+    assert list(listing) == [i for i in ids[2:] if i != 2**33]
+
+
+@pytest.mark.rule("N6")
+def test_age_of_a_ledger_is_known_by_the_stores_clock(store: MetadataStore) -> None:
+    ledger_id, _ = store.create_ledger(a_ledger())
+    assert abs(store.ledger_ctime_ms(ledger_id) - time.time() * 1000) < 60_000
+    assert store.read_ledger(ledger_id).value.ctime_ms is None  # and does not leak into the record
