@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""House rules that no linter knows. A failure names the file and what to do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+LINES_MAX = 400
+LONG_FILE_REASON = "Over 400 lines because"
+GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+PACKAGES = ("bk_core", "bookie_server", "bk_spark", "bk_cli")
+
+
+def files_of(*patterns: str) -> list[Path]:
+    """Files of the repository, new ones included, ignored ones not."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [ROOT / name for name in listed if (ROOT / name).is_file()]
+
+
+PYTHON = [path for path in files_of("*.py") if not GENERATED.search(path.name)]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_every_source_file_begins_with_its_licence() -> None:
+    sources = files_of("*.py", "*.pyi", "*.proto", "*.toml", "*.yml", "Dockerfile")
+    bare = [relative(p) for p in sources if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(head(p))]
+    assert bare == [], "put the SPDX line first"
+
+
+def test_scripts_say_what_they_are_for() -> None:
+    for path in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]:
+        if path.suffix == "" and path.is_file():
+            first, second = head(path)[:2]
+            assert first == "#!/usr/bin/env bash", relative(path)
+            assert second.startswith("# "), f"{relative(path)}: the second line says its job"
+            assert path.stat().st_mode & 0o111, f"{relative(path)} is not executable"
+
+
+def test_every_module_says_its_job() -> None:
+    silent = [
+        relative(p)
+        for p in PYTHON
+        if (text := p.read_text(encoding="utf-8").strip().removeprefix("# SPDX-License-Identifier: Apache-2.0").strip())
+        and not text.startswith(('"""', 'r"""'))
+    ]
+    assert silent == [], "a module docstring says the file's job"
+
+
+def test_no_file_is_long_without_a_reason_in_its_header() -> None:
+    long = [
+        f"{relative(p)}: {count}"
+        for p in PYTHON
+        if (count := len(p.read_text(encoding="utf-8").splitlines())) > LINES_MAX
+        and LONG_FILE_REASON not in p.read_text(encoding="utf-8")[:2000]
+    ]
+    assert long == [], f"split by job, or say in the docstring: {LONG_FILE_REASON} ..."
+
+
+# Written in two parts, so that this file does not contain what it looks for.
+MACHINE_PATHS = re.compile("/wo" + r"rk/|/home/(?!bk\b)\w+/|/ro" + r"ot/|/Users/\w")
+
+
+def test_nothing_names_a_path_of_some_machine() -> None:
+    found = []
+    for path in files_of():
+        text = path.read_bytes()
+        if b"\0" in text or path.name == "uv.lock":
+            continue
+        lines = text.decode("utf-8", errors="replace").splitlines()
+        found += [
+            f"{relative(path)}:{n}: {line.strip()}" for n, line in enumerate(lines, 1) if MACHINE_PATHS.search(line)
+        ]
+    assert found == []
+
+
+def test_no_test_is_skipped_or_expected_to_fail() -> None:
+    words = re.compile("pytest" + r"\.(mark\.)?(sk" + "ip|xf" + "ail|importor" + "skip)")
+    found = [relative(p) for p in files_of("tests/*.py") if words.search(p.read_text(encoding="utf-8"))]
+    assert found == [], "make it run, or delete it"
+
+
+def test_files_are_opened_and_synced_in_one_place() -> None:
+    """DESIGN's storage rule: ``storage/files.py`` alone opens, syncs and renames what the bookie stores."""
+    calls = re.compile(
+        r"\bos\.(open|fsync|fdatasync|pwritev?|rename|replace|ftruncate|posix_fallocate|unlink)\(|[^.\w]open\("
+    )
+    found = [
+        f"{relative(p)}:{n}"
+        for p in files_of("bookie_server/*.py")
+        if relative(p) != "bookie_server/storage/files.py"
+        for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1)
+        if calls.search(line) and not line.lstrip().startswith("#")
+    ]
+    assert found == []
+
+
+def test_only_the_command_line_reads_the_environment() -> None:
+    found = [
+        relative(p)
+        for package in ("bk_core", "bookie_server", "bk_spark")
+        for p in files_of(f"{package}/*.py")
+        if re.search(r"\bos\.(environ|getenv)\b", p.read_text(encoding="utf-8")) and p.name != "main.py"
+    ]
+    assert found == []
+
+
+def test_every_package_is_in_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = set(project["tool"]["setuptools"]["packages"])
+    there = {relative(path.parent).replace("/", ".") for package in PACKAGES for path in files_of(f"{package}/*.py")}
+    assert there - listed == set(), "add it to tool.setuptools.packages"
+    assert listed - there == set(), "it is listed and does not exist"
+
+
+def test_one_version_everywhere() -> None:
+    import bk_core
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == bk_core.__version__
+    assert f"## {bk_core.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"pyspark-bookkeeper:{bk_core.__version__}" in (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+
+
+@pytest.mark.rule("E1")
+def test_the_page_of_errors_is_what_the_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/errors.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_error_codes_are_unique_and_classes_end_in_error() -> None:
+    from bk_core import errors
+
+    classes = [errors.BookKeeperError]
+    for cls in classes:
+        classes.extend(cls.__subclasses__())
+    ours = [cls for cls in classes if cls.__module__ == errors.__name__]
+    assert len({cls.code for cls in ours}) == len(ours)
+    assert all(cls.__name__.endswith("Error") and cls.code.startswith("BK_") for cls in ours)
+    foreign = {cls for cls in classes if cls.__module__ != errors.__name__ and cls.__module__.split(".")[0] in PACKAGES}
+    assert foreign == set(), "errors of the product are classes of bk_core/errors.py"
+
+
+def test_links_in_the_pages_lead_somewhere() -> None:
+    broken = []
+    for page in files_of("*.md"):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not (page.parent / target).exists():
+                broken.append(f"{relative(page)} -> {target}")
+    assert broken == []
+
+
+def head(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[:3] + [""] * 3
