@@ -105,7 +105,7 @@ def encode_frame(
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     if digester is None:
-        if run.digests is None or run.digest_type is None or run is not batch:
+        if run.digests is None or run.digest_type is None:
             raise InvalidArgumentError("entries without their digests need a digester", value=f"ledger {run.ledger_id}")
         digests, digest_type = run.digests, run.digest_type
     else:

@@ -161,6 +161,8 @@ def test_the_first_copy_given_wins() -> None:
     first, second = numbered([b"kept", b"x"]), numbered([b"late"])
     assert EntryBatch.merge_by_id([first, second]).to_list() == [b"kept", b"x"]
     assert EntryBatch.merge_by_id([second, first]).to_list() == [b"late", b"x"]
+    copies = [numbered([b"%d" % k] * 50) for k in range(5)]
+    assert EntryBatch.merge_by_id(copies).to_list() == [b"0"] * 50
 
 
 def test_gaps_stay_gaps() -> None:

@@ -90,6 +90,17 @@ def test_shifted_crc_is_the_crc_of_what_is_appended(tables: object, crc: object,
     assert tables.shift_one(crc(b"header"), length) ^ crc(tail) == crc(b"header" + tail)  # type: ignore[attr-defined,operator]
 
 
+def test_sizes_whose_mean_is_the_first_are_not_taken_for_equal() -> None:
+    payloads = [b"ab", b"c", b"def"] * 10
+    batch = EntryBatch.from_list(payloads)
+    digests = Digester(DigestType.CRC32C, b"", 1).compute_run(0, -1, 0, batch.lengths, batch.payload)
+    totals = np.cumsum(batch.lengths)
+    headers = [struct.pack(">qqqq", 1, k, -1, totals[k]) for k in range(30)]
+    assert digests.tobytes() == b"".join(
+        crc32c.crc32c(header + payload).to_bytes(4, "big") for header, payload in zip(headers, payloads, strict=True)
+    )
+
+
 def test_payload_of_the_greatest_size_among_small_ones_has_its_plain_digest() -> None:
     big = bytes(5 * 1024 * 1024 - 1024)
     batch = EntryBatch.from_list([b"x"] * 20 + [big])

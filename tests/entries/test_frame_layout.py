@@ -94,8 +94,9 @@ def test_every_cut_and_every_extra_byte_is_refused(name: str) -> None:
         if size:
             with pytest.raises(IntegrityError):
                 split_frames(frame + frame[:size])
-    with pytest.raises(IntegrityError):
-        check_frame(frame + b"\0")
+    for check in (check_header, check_frame):
+        with pytest.raises(IntegrityError):
+            check(frame + b"\0")
 
 
 def sealed(*, columns: bytes = b"", payload: bytes = b"", **fields: int) -> bytes:
@@ -109,8 +110,9 @@ def sealed(*, columns: bytes = b"", payload: bytes = b"", **fields: int) -> byte
 
 ONE = struct.pack("<I", 2) + b"dgst"
 STRIPE = struct.pack("<HHHHI", 3, 2, 1, 0, 2) + struct.pack("<II", 2, 5) + b"dgst"
+STRIPED_ONE: dict[str, object] = {"flags": 1, "columns": STRIPE, "payload": b"xxxxx", "first_entry_id": 11}
 
-REFUSED = {
+REFUSED: dict[str, dict[str, object]] = {
     "another magic": {"magic": 0x4B43},
     "another version": {"version": 2},
     "byte 7": {"zero": 1},
@@ -132,18 +134,26 @@ REFUSED = {
     "lengths that do not add up": {"payload": b"xyz"},
     "an id over the greatest": {"first_entry_id": 2**63 - 1},
     "a length over the greatest": {"before": 2**63 - 2},
-    "striped and ids": {"flags": 3, "columns": STRIPE + bytes(8)},
-    "stripe with Qw = E": {"flags": 1, "columns": struct.pack("<H", 2) + STRIPE[2:]},
-    "stripe with Qw = 0": {"flags": 1, "columns": STRIPE[:2] + bytes(2) + STRIPE[4:]},
-    "stripe with another index": {"flags": 1, "columns": STRIPE[:4] + b"\3\0" + STRIPE[6:]},
-    "stripe of another span": {"flags": 1, "columns": STRIPE[:8] + b"\3\0\0\0" + STRIPE[12:]},
-    "stripe with a filled gap": {"flags": 1, "columns": STRIPE[:6] + b"\1\0" + STRIPE[8:]},
-    "stripe that holds more": {"flags": 1, "columns": STRIPE[:4] + b"\2\0" + STRIPE[6:]},
-    "stripe cut short": {"flags": 1, "columns": STRIPE[:10]},
+    "lengths of several that do not add up": {"count": 2, "columns": struct.pack("<II", 1, 2) + b"twodgsts"},
+    "striped and ids": STRIPED_ONE | {"flags": 3, "columns": STRIPE + struct.pack("<q", 11)},
+    "stripe with Qw = 0": STRIPED_ONE | {"columns": STRIPE[:2] + bytes(2) + STRIPE[4:]},
+    "stripe with Qw = E": STRIPED_ONE | {"columns": b"\2\0" + STRIPE[2:] + b"dgst", "count": 2, "payload": b"xxxxxxx"},
+    "stripe with an index over E": STRIPED_ONE | {"columns": STRIPE[:4] + b"\4\0" + STRIPE[6:]},
+    "stripe of another span": STRIPED_ONE | {"columns": STRIPE[:8] + b"\1\0\0\0" + STRIPE[12:]},
+    "stripe with a filled gap": STRIPED_ONE | {"columns": STRIPE[:6] + b"\1\0" + STRIPE[8:]},
+    "stripe that holds more": STRIPED_ONE | {"columns": STRIPE[:4] + b"\0\0" + STRIPE[6:], "payload": b"xxxxxxx"},
+    "stripe that holds others": STRIPED_ONE | {"columns": STRIPE[:4] + b"\2\0" + STRIPE[6:]},
+    "stripe cut short": STRIPED_ONE | {"columns": STRIPE[:10]},
     "an id column with another first": {"flags": 2, "columns": ONE + struct.pack("<q", 11)},
     "apache with a digest": {"flags": 16, "before": -1},
     "apache with a length": {"flags": 16, "digest_type": 0, "columns": ONE[:4]},
-    "apache and LACs": {"flags": 20, "digest_type": 0, "before": -1, "columns": ONE[:4] + bytes(8)},
+    "apache and LACs": {
+        "flags": 20,
+        "digest_type": 0,
+        "before": -1,
+        "columns": struct.pack("<Iq", 32, 8),
+        "payload": bytes(32),
+    },
     "apache shorter than a header": {"flags": 16, "digest_type": 0, "before": -1, "columns": ONE[:4]},
     "a record with a count": {"kind": 3, "digest_type": 0, "first_entry_id": -1, "lac": -1, "before": -1},
     "a key of 19 bytes": {
@@ -161,7 +171,9 @@ REFUSED = {
 
 def test_the_frames_that_the_refused_ones_differ_from_are_good() -> None:
     check_frame(sealed(columns=ONE, payload=b"xy"))
-    check_frame(sealed(columns=STRIPE, payload=b"xxxxx", flags=1, first_entry_id=11))
+    check_frame(sealed(**STRIPED_ONE))  # type: ignore[arg-type]
+    apache_one = {"flags": 16, "digest_type": 0, "before": -1}
+    check_frame(sealed(columns=struct.pack("<I", 32), payload=bytes(32), **apache_one))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -250,6 +262,8 @@ def test_extent_of_other_frames() -> None:
         assert frame_extent(frame) == FrameExtent(10, max(listed), dense, 3, 8)
     lacs = encode_frame(replace(BATCH, lacs=np.array([3, 8, 4])), digester=CRC, **AT)
     assert frame_extent(lacs) == FrameExtent(10, 12, True, 3, 8)
+    foreign = sealed(columns=ONE + struct.pack("<q", 9), payload=b"xy", flags=4)
+    assert frame_extent(foreign).max_lac == 9
     assert frame_extent(apache(), parse_header(apache())) == FrameExtent(10, 12, True, 3, -1)
     assert frame_extent(encode_record(FrameKind.FENCE, 3)) == FrameExtent(-1, -1, False, 0, -1)
 
