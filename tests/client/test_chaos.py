@@ -97,8 +97,7 @@ def test_confirmed_entries_survive_kills_cuts_and_takeover(seed: int) -> None:
             await asyncio.wait_for(tailing, 10)
             assert seen == found
             with pytest.raises(LedgerFencedError):
-                writer.append_nowait(b"x")
-                await writer.flush()
+                await writer.append(b"too late")
             await writer.abandon()
 
     asyncio.run(work())
