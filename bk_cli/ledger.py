@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -14,7 +13,6 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.model import DigestType
 
 if TYPE_CHECKING:
-    from bk_core.entries.batch import EntryBatch
     from bk_core.model import LedgerMetadata, Versioned
 
 APPEND_BYTES = 1 << 20  # how much of the input becomes one batch at most
@@ -31,17 +29,17 @@ def ledger() -> None:
 @options.as_json
 def list_ledgers(uri: str, ids: bool, as_json: bool) -> None:
     """All ledgers in ascending order."""
-    from bk_core.metadata import open_store
+    from bk_core import blocking
 
-    with closing(open_store(uri)) as store:
+    with blocking.connect(uri) as bookkeeper:
         if ids:
-            for ledger_id in store.list_ledgers():
+            for ledger_id in bookkeeper.store.list_ledgers():
                 output.print_json({"ledgerId": ledger_id}) if as_json else output.print_line(str(ledger_id))
             return
         rows = []
         with output.progress("reading ledgers") as advance:
-            for ledger_id in store.list_ledgers():
-                found = store.read_ledger(ledger_id)
+            for ledger_id in bookkeeper.store.list_ledgers():
+                found = bookkeeper.read_metadata(ledger_id)
                 advance(1)
                 if as_json:
                     output.print_json(_as_object(ledger_id, found))
@@ -57,10 +55,10 @@ def list_ledgers(uri: str, ids: bool, as_json: bool) -> None:
 @options.as_json
 def show(ledger_id: int, uri: str, as_json: bool) -> None:
     """The metadata of a ledger."""
-    from bk_core.metadata import open_store
+    from bk_core import blocking
 
-    with closing(open_store(uri)) as store:
-        found = store.read_ledger(ledger_id)
+    with blocking.connect(uri) as bookkeeper:
+        found = bookkeeper.read_metadata(ledger_id)
     if as_json:
         output.print_json(_as_object(ledger_id, found))
         return
@@ -118,7 +116,7 @@ def read(
                 remedy="leave it out, or read later" if not recover else "leave it out",
             )
         for batch in reader.read(first, stop) if first <= stop else ():
-            _print_batch(batch, raw, as_json)
+            output.print_entries(batch.entry_ids().tolist(), batch.to_list(), raw, as_json)
 
 
 @ledger.command("tail")
@@ -138,7 +136,7 @@ def tail(
     with blocking.connect(uri) as bookkeeper:
         reader = bookkeeper.open_ledger(ledger_id, recover=False, password=password, digest_type=_digest(digest_type))
         for batch in reader.tail(from_entry=reader.last_add_confirmed + 1 if first is None else first):
-            _print_batch(batch, raw, as_json)
+            output.print_entries(batch.entry_ids().tolist(), batch.to_list(), raw, as_json)
 
 
 @ledger.command("append")
@@ -216,10 +214,10 @@ def recover(ledger_id: int, digest_type: str | None, password: bytes, uri: str, 
 @options.as_json
 def delete(ledger_id: int, yes: bool, force: bool, uri: str, as_json: bool) -> None:
     """Delete a ledger for good."""
-    from bk_core.metadata import open_store
+    from bk_core import blocking
 
-    with closing(open_store(uri)) as store:
-        found = store.read_ledger(ledger_id)
+    with blocking.connect(uri) as bookkeeper:
+        found = bookkeeper.read_metadata(ledger_id)
         if "bk.log.uuid" in found.value.custom_metadata and not force:
             raise InvalidArgumentError(
                 f"ledger {ledger_id} was made for a named log",
@@ -234,7 +232,7 @@ def delete(ledger_id: int, yes: bool, force: bool, uri: str, as_json: bool) -> N
                 else f"{found.value.state.name}: a writer may be using it",
                 remedy="if that is what you want, add --yes",
             )
-        store.delete_ledger(ledger_id, found.version)
+        bookkeeper.store.delete_ledger(ledger_id, found.version)
     output.print_json({"ledgerId": ledger_id, "deleted": True}) if as_json else output.print_line(
         f"ledger {ledger_id}: deleted"
     )
@@ -254,19 +252,6 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
             yield lines
     if rest:
         yield [rest]
-
-
-def _print_batch(batch: EntryBatch, raw: bool, as_json: bool) -> None:
-    entries = batch.to_list()
-    if raw:
-        click.get_binary_stream("stdout").write(b"".join(entry + b"\n" for entry in entries))
-        click.get_binary_stream("stdout").flush()
-        return
-    for entry_id, payload in zip(batch.entry_ids().tolist(), entries, strict=True):
-        if as_json:
-            output.print_json({"entryId": entry_id, **output.payload_json(payload)})
-        else:
-            output.print_line(f"{entry_id}\t{output.payload_text(payload)}")
 
 
 def _as_row(ledger_id: int, value: LedgerMetadata) -> tuple[object, ...]:

@@ -94,6 +94,27 @@ def payload_text(payload: bytes) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def print_bytes(data: bytes) -> None:
+    """Bytes as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def print_entries(
+    ids: Sequence[int], payloads: Sequence[bytes], raw: bool, as_json: bool, name: str = "entryId"
+) -> None:
+    """One entry a line, with its id or log offset: for people, as JSON, or raw (only the payload)."""
+    if raw:
+        print_bytes(b"".join(payload + b"\n" for payload in payloads))
+    elif as_json:
+        for number, payload in zip(ids, payloads, strict=True):
+            print_json({name: number, **payload_json(payload)})
+    else:
+        for number, payload in zip(ids, payloads, strict=True):
+            print_line(f"{number}\t{payload_text(payload)}")
+
+
 class Advance(Protocol):
     """Reports that so much more is done."""
 

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk log``: named logs, ordered lists of ledgers with one integer as the position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bk_cli import options, output
+from bk_core.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from bk_core.logs.head import Extent, LogHead
+    from bk_core.logs.store import LogStore
+
+
+@click.group()
+def log() -> None:
+    """Named logs: an ordered list of ledgers under one name."""
+
+
+@log.command("list")
+@options.metadata_service_uri
+@options.as_json
+def list_logs(uri: str, as_json: bool) -> None:
+    """All logs by name."""
+    from bk_core import blocking
+    from bk_core.logs.store import LogStore
+
+    rows = []
+    with blocking.connect(uri) as bookkeeper, output.progress("reading logs") as advance:
+        for name in sorted(bookkeeper.store.list_logs()):
+            head = LogStore(bookkeeper.store, name).read().value
+            advance(1)
+            if as_json:
+                output.print_json(_as_object(name, head))
+            else:
+                leader = "open" if head.open_extents else "-"
+                rows.append(
+                    (name, head.start_offset, head.next_offset, head.epoch, leader, output.moment(head.created_ms))
+                )
+    if not as_json:
+        output.print_table(("log", "first offset ", "next offset ", "epoch ", "leader", "created"), rows)
+
+
+@log.command("show")
+@click.argument("name")
+@click.option("--extents", "with_extents", is_flag=True, help="Also list every extent: many in an old log.")
+@options.metadata_service_uri
+@options.as_json
+def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
+    """The head of a log, and its last extents."""
+    from bk_core import blocking
+    from bk_core.logs.store import LogStore
+
+    with blocking.connect(uri) as bookkeeper:
+        store = LogStore(bookkeeper.store, name)
+        head = store.read().value
+        extents = _extents(store, head, with_extents)
+    if as_json:
+        output.print_json({**_as_object(name, head), "extents": [_extent_object(extent) for extent in extents]})
+        return
+    output.print_facts(
+        {
+            "log": name,
+            "uuid": head.uuid,
+            "offsets": f"{head.start_offset} to {head.next_offset - 1}" if head.next_offset else "empty",
+            "epoch": head.epoch,
+            "digest": head.digest_type.name,
+            "created": output.moment(head.created_ms),
+            "leader": f"{len(head.open_extents)} open extents" if head.open_extents else "none: nothing is open",
+            "pages": len(head.pages),
+            "publishes": f"{len(head.published)} remembered",
+        }
+    )
+    output.print_line()
+    output.print_table(
+        ("from offset ", "entries ", "bytes ", "ledger ", "from entry ", "codec", "state"),
+        [_extent_row(extent) for extent in extents],
+    )
+
+
+@log.command("read")
+@click.argument("name")
+@click.option("--from", "first", type=click.IntRange(min=0), help="First offset.  [default: the first there is]")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many entries.")
+@click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def read(name: str, first: int | None, limit: int | None, raw: bool, password: bytes, uri: str, as_json: bool) -> None:
+    """Print the entries of a log in order, to the end of its sealed part; never disturbs its leader."""
+    from bk_core import blocking
+    from bk_core.logs.store import LogStore
+
+    with blocking.connect(uri) as bookkeeper:
+        head = LogStore(bookkeeper.store, name).read().value
+        start = head.start_offset if first is None else first
+        if not head.start_offset <= start <= head.next_offset:
+            raise InvalidArgumentError(
+                f"log {name} holds offsets {head.start_offset} to {head.next_offset - 1}",
+                value=f"--from is {start}",
+                remedy="leave it out, or give one of these",
+            )
+        stop = head.next_offset if limit is None else min(head.next_offset, start + limit)
+        for part in bookkeeper.log(name, password=password).read(start, stop):
+            output.print_entries(part.offsets.tolist(), part.batch.to_list(), raw, as_json, "offset")
+
+
+def _extents(store: LogStore, head: LogHead, every: bool) -> list[Extent]:
+    return store.extents(head, 0, head.next_offset + 1) if every else list(head.tail)
+
+
+def _extent_row(extent: Extent) -> tuple[object, ...]:
+    if extent.is_open:
+        sizes: tuple[object, ...] = ("-", "-")
+    else:
+        sizes = (f"{extent.entry_count:,}", output.in_words(extent.size_bytes))
+    state = "open" if extent.is_open else "sealed"
+    return (extent.base_offset, *sizes, extent.ledger_id, extent.first_entry_id, extent.codec, state)
+
+
+def _extent_object(extent: Extent) -> dict[str, object]:
+    return {
+        "ledgerId": extent.ledger_id,
+        "baseOffset": extent.base_offset,
+        "firstEntryId": extent.first_entry_id,
+        "entries": None if extent.is_open else extent.entry_count,
+        "bytes": None if extent.is_open else extent.size_bytes,
+        "codec": extent.codec,
+        "state": "open" if extent.is_open else "sealed",
+    }
+
+
+def _as_object(name: str, head: LogHead) -> dict[str, object]:
+    return {
+        "log": name,
+        "uuid": head.uuid,
+        "epoch": head.epoch,
+        "startOffset": head.start_offset,
+        "nextOffset": head.next_offset,
+        "digestType": head.digest_type.name,
+        "createdMs": head.created_ms,
+        "openExtents": len(head.open_extents),
+    }
