@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One measured figure, its peer, and how both are printed."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass
+class Figure:
+    """``values`` of the timed runs in ``unit``. ``less_is_better`` turns the ratio round: above 1 is always ours."""
+
+    name: str
+    unit: str
+    values: list[float]
+    lane: str = "grpc"
+    wanted: float | None = None
+    less_is_better: bool = False
+    peer: str = ""
+    peer_values: list[float] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def worst(self) -> float:
+        return max(self.values) if self.less_is_better else min(self.values)
+
+    @property
+    def peer_median(self) -> float | None:
+        return statistics.median(self.peer_values) if self.peer_values else None
+
+    @property
+    def ratio(self) -> float | None:
+        if self.peer_median is None:
+            return None
+        return self.peer_median / self.median if self.less_is_better else self.median / self.peer_median
+
+    @property
+    def meets(self) -> bool | None:
+        """Whether the median meets what is wanted; None where nothing is."""
+        if self.wanted is None:
+            return None
+        return self.median <= self.wanted if self.less_is_better else self.median >= self.wanted
+
+    def as_json(self) -> str:
+        """One object a line (DESIGN §11)."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "lane": self.lane,
+                "value": self.median,
+                "unit": self.unit,
+                "runs": self.values,
+                "peer": self.peer or None,
+                "peer_value": self.peer_median,
+                "ratio": self.ratio,
+            }
+        )
+
+
+def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
+    """Warm up once, then the values of ``runs`` runs."""
+    measure()
+    return [measure() for _ in range(runs)]
+
+
+def elapsed(work: Callable[[], object]) -> float:
+    """Seconds that ``work`` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def percentile(samples: list[float], share: float) -> float:
+    return float(np.percentile(np.array(samples), share * 100))
+
+
+class VariedBytes:
+    """Random bytes, more than the caches hold; slices of it never repeat within one run of a few hundred MB."""
+
+    def __init__(self, size: int = 128 << 20, seed: int = 1) -> None:
+        self._data = memoryview(np.random.default_rng(seed).bytes(size))
+        self._at = 0
+
+    def take(self, size: int) -> memoryview:
+        if self._at + size > len(self._data):
+            self._at = 0
+        part = self._data[self._at : self._at + size]
+        self._at += size
+        return part
+
+    def chunks(self, total: int, size: int) -> Iterator[memoryview]:
+        for _ in range(-(-total // size)):
+            yield self.take(size)
