@@ -99,8 +99,8 @@ def encode_frame(
 ) -> bytearray:
     """A frame of all entries of the batch; copies the payload once.
 
-    What is not given is the batch's own. With ``digester`` None the batch's own digests are kept (RULES P6), and
-    nothing they cover may be given differently. Ids, LACs and ledger lengths that the batch lists are kept as columns.
+    What is not given is the batch's own. With ``digester`` None the batch's own digests are kept (RULES P6): nothing
+    they cover may be given differently, and an entry that another writer made too large is written back all the same. Ids, LACs and ledger lengths that the batch lists are kept as columns.
     InvalidArgumentError for an empty batch or one over FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
@@ -111,6 +111,7 @@ def encode_frame(
     else:
         if digester.ledger_id != run.ledger_id:
             raise InvalidArgumentError("the digester is another ledger's", value=f"{digester.ledger_id}")
+        check_entry_sizes(run.lengths)
         digests, digest_type = digester.for_batch(run), digester.digest_type
     flags, columns = 0, [column_bytes(run.lengths, "<u4"), column_bytes(digests, "u1")]
     for flag, numbers in ((IDS, run.ids), (LACS, run.lacs), (LEDGER_LENGTHS, run.ledger_lengths)):
@@ -140,6 +141,7 @@ def encode_striped(
     batch's entries are in a row from ``first_entry_id``. Errors as :func:`encode_frame`.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
+    check_entry_sizes(run.lengths)
     if not 0 < write_quorum < ensemble_size <= 0xFFFF or not 0 <= index < ensemble_size:
         raise InvalidArgumentError("no such stripe", value=f"E {ensemble_size}, Qw {write_quorum}, index {index}")
     if run.ids is not None or run.ledger_lengths is not None or length_before < 0:
@@ -255,7 +257,6 @@ def _numbered(
     """The batch with what the writer knows of it; the batch itself if nothing differs."""
     if batch.count == 0:
         raise InvalidArgumentError("a frame needs an entry", value="an empty batch")
-    check_entry_sizes(batch.lengths)
     given = (ledger_id, first_entry_id, lac, length_before)
     listed_first = None if batch.ids is None else int(batch.ids.min())
     listed_lac = None if batch.lacs is None else int(batch.lacs.max())

@@ -267,8 +267,19 @@ def test_entry_limit_is_kept_to_the_byte() -> None:
     )
     with pytest.raises(EntryTooLargeError):
         encode_frame(over, digester=digester(), **AT)
+    with pytest.raises(EntryTooLargeError):
+        encode_striped(over, digests=np.zeros((1, 4), np.uint8), ensemble_size=2, write_quorum=1, index=0, **AT)
     fits = EntryBatch.from_list([bytes(ENTRY_BYTES_MAX)])
     assert decode_frame(encode_frame(fits, digester=digester(), **AT)).payload_bytes == ENTRY_BYTES_MAX
+
+
+@pytest.mark.rule("P6")
+def test_an_entry_that_apache_allowed_is_written_back_though_over_our_limit() -> None:
+    size = ENTRY_BYTES_MAX + 900
+    over = EntryBatch(lengths=np.array([size], np.uint32), payload=memoryview(bytes(size)), ledger_id=3)
+    read = decode_frame(encode_apache(3, list(entry_bytes(over, digester()))), digester=digester())
+    again = decode_frame(encode_frame(read, digester=None), digester=digester(), verify_digests=True)
+    assert as_dict(again) == as_dict(read)
 
 
 @pytest.mark.parametrize(
