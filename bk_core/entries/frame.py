@@ -100,8 +100,9 @@ def encode_frame(
     """A frame of all entries of the batch; copies the payload once.
 
     What is not given is the batch's own. With ``digester`` None the batch's own digests are kept (RULES P6): nothing
-    they cover may be given differently, and an entry that another writer made too large is written back all the same. Ids, LACs and ledger lengths that the batch lists are kept as columns.
-    InvalidArgumentError for an empty batch or one over FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
+    they cover may be given differently, and an entry that another writer made too large is written back all the same.
+    Ids, LACs and ledger lengths that the batch lists are kept as columns. InvalidArgumentError for an empty batch or
+    one over FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     if digester is None:
