@@ -25,7 +25,6 @@ from bk_spark.plan import TaskPlan
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, DetachedReader
-
     from bk_core.client import ClientConfig
 
 CLIENTS_MAX = 8
@@ -123,7 +122,7 @@ def discard(broken: BookKeeper) -> None:
 def detached_reader(plan: TaskPlan, options: BkOptions) -> DetachedReader:
     """A reader of entries that asks no metadata store while one listed replica of each entry answers (RULES K3).
 
-    Kept for the next task of this process that reads from the same bookies.
+    Kept for the next task of this process that reads from the same cluster.
     """
     from bk_core.blocking import DetachedReader
 
@@ -135,19 +134,17 @@ def detached_reader(plan: TaskPlan, options: BkOptions) -> DetachedReader:
         metadata = replace(bookkeeper.read_metadata(ledger_id).value, password=options.ledger_password)
         return metadata, bookie_infos(bookkeeper)
 
-    key = (options.client_settings, options.metadata_service_uri, plan.instance_id, _signature(plan.bookies))
-    return _readers.get(
+    key = (options.metadata_service_uri, options.client_settings, options.ledger_password, plan.instance_id)
+    reader = _readers.get(
         key, lambda: DetachedReader(plan.bookies, instance_id=plan.instance_id, config=config, refresh=refresh)
     )
+    reader.update_bookies(plan.bookies)
+    return reader
 
 
 def bookie_infos(bookkeeper: BookKeeper) -> dict[BookieId, BookieServiceInfo]:
     """Endpoints of all bookies that can be read from now."""
     return {**bookkeeper.store.read_only_bookies(), **bookkeeper.store.writable_bookies()}
-
-
-def _signature(bookies: Mapping[BookieId, BookieServiceInfo]) -> Hashable:
-    return tuple((bookie_id, bookies[bookie_id].endpoints) for bookie_id in sorted(bookies))
 
 
 def _camel(name: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from bk_spark.ledgers import OpenLedger
@@ -15,6 +16,10 @@ from bk_spark.watch import Follower, Seen
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.head import Extent, LogHead
+
+
+HEAD_AGE_MAX_S = 5.0
+"""A watch that was lost with its session must not leave a stream behind for ever."""
 
 
 def follower_for(bookkeeper: BookKeeper, options: BkOptions) -> Follower:
@@ -63,13 +68,15 @@ class LogFollower:
         self._changed.set()
         self._cancel = bookkeeper.store.watch_log(options.log, lambda _: self._changed.set())
         self._head: LogHead | None = None
+        self._read_at = 0.0
         self._sealed: tuple[Span, ...] = ()
         self._open: tuple[Extent, OpenLedger] | None = None
 
     def look(self) -> Seen:
-        if self._changed.is_set() or self._head is None:
+        if self._changed.is_set() or self._head is None or time.monotonic() - self._read_at > HEAD_AGE_MAX_S:
             self._changed.clear()
             self._read_head()
+            self._read_at = time.monotonic()
         head = self._head
         assert head is not None
         end, spans = head.next_offset, self._sealed

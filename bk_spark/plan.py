@@ -47,7 +47,7 @@ class TaskPlan:
     """Everything one reading task needs, so that it asks no metadata store (RULES K3). Picklable.
 
     ``ledgers`` holds the metadata of each ledger in ``ranges`` and ``bookies`` the endpoints of their ensembles.
-    ``version`` is the package's on the driver.
+    ``version`` is the package's on the driver. ``prefer`` spreads tasks over replicas.
     """
 
     version: str
@@ -56,6 +56,7 @@ class TaskPlan:
     ranges: tuple[LedgerRange, ...]
     ledgers: Mapping[LedgerId, LedgerMetadata]
     bookies: Mapping[BookieId, BookieServiceInfo]
+    prefer: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ def value_rows(plan: TaskPlan, shape: raw.RowShape, options: BkOptions) -> Itera
     """Rows with values: whole batches as the bookies sent them."""
     reader = clients.detached_reader(plan, options)
     for wanted in plan.ranges:
-        batches = reader.read(wanted.ledger_id, plan.ledgers[wanted.ledger_id], wanted.first, wanted.last)
+        metadata = plan.ledgers[wanted.ledger_id]
+        batches = reader.read(wanted.ledger_id, metadata, wanted.first, wanted.last, prefer=plan.prefer)
         expected = wanted.first
         for batch in batches:
             expected = _check_order(batch, wanted, expected)

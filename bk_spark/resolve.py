@@ -8,7 +8,7 @@ speculated task reads the same rows. Called from ``partitions()``, never from ``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bk_core import __version__
@@ -211,7 +211,10 @@ def task_plans(bookkeeper: BookKeeper, options: BkOptions, resolved: Resolved) -
     packed = pack(resolved.ranges, limits)
     infos = bookie_infos(bookkeeper) if packed else {}
     log = None if isinstance(options.selection, LedgerSelection) else options.log
-    return [_task_plan(bookkeeper.instance_id, log, ranges, resolved.ledgers, infos) for ranges in packed]
+    return [
+        replace(_task_plan(bookkeeper.instance_id, log, ranges, resolved.ledgers, infos), prefer=number)
+        for number, ranges in enumerate(packed)
+    ]
 
 
 def _task_plan(
