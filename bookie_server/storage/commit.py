@@ -193,12 +193,13 @@ class SegmentLog:
         if self._active is None:
             self._roll()
 
-    def close(self) -> None:
-        """Record the position and close the files. Nothing is sealed: the next start does that. Idempotent."""
+    def close(self, *, record: bool = True) -> None:
+        """Record the position (unless ``record`` is False: as a crash would) and close the files. Nothing is sealed:
+        the next start does that. Idempotent. Raises StorageFailedError."""
         if self._closed:
             return
         try:
-            if self._failed is None:
+            if record and self._failed is None:
                 self.record_position()
         finally:
             self._closed = True

@@ -161,6 +161,8 @@ class LedgerFrames:
         cut = min(end, max(low + frames_max, bisect_right(self._firsts, first)))
         found = Candidates(last if cut == end else self._firsts[cut] - 1)
         for k in range(low, cut):
+            if self._firsts[k] > found.through:
+                break
             if self._lasts[k] < first or self._rows[k * _STRIDE + 3] < counter_min:
                 continue
             code = self._rows[k * _STRIDE + 2] >> 32

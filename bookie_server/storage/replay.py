@@ -126,7 +126,7 @@ class _Opening:
             self._seal_scanned(may_remove)
             self._directory.record_boot()
         except BaseException:
-            log.close()
+            log.close(record=False)
             raise
         self._report.newest_sealed = max(self._sealed, default=0)
         log.note_sealed(self._report.newest_sealed)

@@ -131,8 +131,8 @@ class SegmentScanner:
             group = self._group_at(position)
             if group is None:
                 group = self._next_group(position + BLOCK)
-                end = self._size if group is None else group.offset
-                if group is not None or self._anything(position):
+                end = self._written_end(position) if group is None else group.offset
+                if end > position:
                     found.bad.append((position, end - position, "bytes that are no group"))
                 if group is None:
                     break
@@ -161,9 +161,14 @@ class SegmentScanner:
                     return group
         return None
 
-    def _anything(self, position: int) -> bool:
-        """Whether the block at ``position`` was ever written: fresh space is zero."""
-        return any(self._read(BLOCK, position))
+    def _written_end(self, position: int) -> int:
+        """End of the last block from ``position`` on that is not zero; ``position`` if all of it is fresh space."""
+        end = position
+        for start, chunk in self._chunks(position):
+            used = np.flatnonzero(np.frombuffer(chunk, dtype="<u8").reshape(-1, BLOCK // 8).any(axis=1))
+            if used.size:
+                end = start + (int(used[-1]) + 1) * BLOCK
+        return end
 
     def _chunks(self, position: int) -> Iterator[tuple[int, bytes]]:
         while position < self._size:

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index against a dict: overlapping, nested, striped, sparse and unordered frames (RULES S2), folding (S4)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bk_core.entries.frame import FrameExtent, FrameKind
+from bk_core.wire.lane import Reason
+from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, Lookup
+from bookie_server.storage.index_file import INDEX_ROW, sorted_rows
+from bookie_server.storage.membership import Membership, Striping, runs_of_ids
+from bookie_server.storage.segment import Place
+from tests.kit.segment_world import Storage, entries, striped
+
+LEDGER = 5
+
+
+@dataclass(frozen=True)
+class Fake:
+    """A frame as the index sees it."""
+
+    ids: tuple[int, ...]
+    striping: Striping | None
+    counter: int
+
+    @property
+    def extent(self) -> FrameExtent:
+        dense = self.ids[-1] - self.ids[0] + 1 == len(self.ids)
+        return FrameExtent(self.ids[0], self.ids[-1], dense, len(self.ids), -1)
+
+
+@st.composite
+def fakes(draw: st.DrawFn) -> Fake:
+    first = draw(st.integers(0, 60))
+    kind = draw(st.sampled_from(["dense", "striped", "ids"]))
+    counter = draw(st.sampled_from([0, 0, 0, 2, 4]))
+    span = draw(st.integers(1, 25))
+    if kind == "ids":
+        ids = draw(st.sets(st.integers(first, first + 25), min_size=1, max_size=12))
+        return Fake(tuple(sorted(ids)), None, counter)
+    if kind == "striped":
+        size = draw(st.integers(2, 5))
+        striping = Striping(size, draw(st.integers(1, size - 1)), draw(st.integers(0, size - 1)))
+        held = [i for i in range(first, first + span) if (striping.index - i) % size < striping.write_quorum]
+        if held:
+            return Fake(tuple(held), striping, counter)
+    return Fake(tuple(range(first, first + span)), None, counter)
+
+
+def ask(
+    index: LedgerIndex, frames: dict[Place, Fake], first: int, last: int, frames_max: int, *, striped_too: bool
+) -> Lookup:
+    resolved: dict[Place, Membership] = {}
+    for _ in range(100):
+        answer = index.lookup(LEDGER, first, last, frames_max=frames_max, resolved=resolved)
+        if not answer.unresolved:
+            return answer
+        for place in answer.unresolved:
+            frame = frames[place]
+            if frame.striping is not None:
+                assert striped_too
+                resolved[place] = frame.striping
+                index.learn(LEDGER, place, frame.striping)
+            else:
+                resolved[place] = runs_of_ids(np.array(frame.ids))
+    raise AssertionError("the look-up never ends")
+
+
+def check(index: LedgerIndex, frames: dict[Place, Fake], drop_counter: int, damaged: set[Place], how: random.Random) -> None:
+    first = how.randrange(0, 95)
+    last = first + how.choice([0, 3, 30, 100, 1 << 40])
+    frames_max = how.choice([1, 2, 5, 64])
+    served = {p: f for p, f in frames.items() if p not in damaged and f.counter >= drop_counter}
+    holders: dict[int, set[Place]] = {}
+    for place, frame in served.items():
+        for entry_id in frame.ids:
+            holders.setdefault(entry_id, set()).add(place)
+    while first <= last:
+        answer = ask(index, frames, first, last, frames_max, striped_too=True)
+        assert first <= answer.through <= last
+        top = min(answer.through, 120)
+        said: dict[int, object] = {}
+        for piece in answer.pieces:
+            assert first <= piece.first <= piece.last <= answer.through
+            held = [i for i in served[piece.place].ids if piece.first <= i <= piece.last]
+            assert held[0] == piece.first
+            assert held[-1] == piece.last
+            for entry_id in held:
+                assert said.setdefault(entry_id, piece) is piece
+        for low, high in answer.absent:
+            for entry_id in range(low, min(high, top) + 1):
+                assert said.setdefault(entry_id, "absent") == "absent"
+        for unknown in answer.unknown:
+            assert unknown.reason is Reason.DAMAGED
+            for entry_id in range(unknown.first, min(unknown.last, top) + 1):
+                assert said.setdefault(entry_id, "unknown") == "unknown"
+        for entry_id in range(first, top + 1):
+            lost = any(frames[p].ids[0] <= entry_id <= frames[p].ids[-1] for p in damaged)
+            if entry_id in holders:
+                assert said[entry_id] not in ("absent", "unknown"), entry_id
+            else:
+                assert said[entry_id] == ("unknown" if lost else "absent"), entry_id
+        first = answer.through + 1
+    highest = max(holders, default=-1)
+    end = index.last_entry(LEDGER)
+    assert end.entry_id == highest
+    assert end.place is None if highest < 0 else end.place in {p for p, f in served.items() if f.ids[-1] == highest}
+    assert end.certain == all(frames[p].ids[-1] <= highest for p in damaged)
+
+
+@pytest.mark.rule("S2")
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(st.lists(fakes(), min_size=1, max_size=25), st.integers(0, 1 << 30), st.booleans())
+def test_lookup_agrees_with_a_dict(frames: list[Fake], seed: int, loaded: bool) -> None:
+    how = random.Random(seed)
+    index, placed = LedgerIndex(), {}
+    rows = np.zeros(len(frames), dtype=INDEX_ROW)
+    from_file = [loaded and how.random() < 0.7 for _ in frames]
+    for k, frame in enumerate(frames):
+        place = Place(1 if from_file[k] else 2, 4096 + 64 * k, 64)
+        placed[place] = frame
+        if from_file[k]:
+            extent = frame.extent
+            rows[k] = (LEDGER, extent.first, extent.last, 0, -1, place.offset, 64, extent.count, frame.counter, 0, 3, extent.dense)
+        else:
+            index.add_frame(LEDGER, frame.extent, place, counter=frame.counter, striping=frame.striping)
+    index.add_rows(1, sorted_rows(rows[from_file]))
+    check(index, placed, 0, set(), how)
+    damaged = {place for place in placed if how.random() < 0.15}
+    for place in damaged:
+        index.mark_damaged(LEDGER, place)
+    check(index, placed, 0, damaged, how)
+
+
+@pytest.mark.rule("S4")
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(fakes(), min_size=1, max_size=12), st.integers(0, 1 << 30))
+def test_frames_from_before_a_drop_are_not_served(frames: list[Fake], seed: int) -> None:
+    how = random.Random(seed)
+    index, placed = LedgerIndex(), {}
+    steps: list[int] = [*range(len(frames)), -1, -2]
+    how.shuffle(steps)
+    for k in steps:
+        if k < 0:
+            kind, counter = (FrameKind.COPY_DROPPED, 2) if k == -1 else (FrameKind.COPY_RESTORED, 3)
+            index.add_record(kind, LEDGER, counter.to_bytes(4, "little"))
+            continue
+        place = Place(1, 4096 + 64 * k, 64)
+        placed[place] = frames[k]
+        index.add_frame(LEDGER, frames[k].extent, place, counter=frames[k].counter, striping=frames[k].striping)
+    check(index, placed, 2, set(), how)
+
+
+@pytest.mark.rule("S2")
+def test_a_small_frame_over_a_large_one_does_not_hide_it() -> None:
+    index = LedgerIndex()
+    large, small = Place(1, 4096, 100), Place(1, 8192, 100)
+    index.add_frame(LEDGER, FrameExtent(0, 9999, True, 10_000, -1), large)
+    index.add_frame(LEDGER, FrameExtent(5000, 5999, True, 1000, -1), small)
+    answer = index.lookup(LEDGER, 7000, 7000)
+    assert [piece.place for piece in answer.pieces] == [large]
+    assert answer.absent == ()
+
+
+RECORDS: list[tuple[FrameKind, bytes]] = [
+    (FrameKind.LEDGER_KEY, b"k" * 20),
+    (FrameKind.LEDGER_KEY, b"k" * 20),
+    (FrameKind.FENCE, b""),
+    *((FrameKind.LAC, LEDGER.to_bytes(8, "big") + lac.to_bytes(8, "big") + b"dgst") for lac in (7, 3, 9)),
+    (FrameKind.LIMBO_SET, (1).to_bytes(4, "little")),
+    (FrameKind.LIMBO_CLEARED, (2).to_bytes(4, "little")),
+    (FrameKind.COPY_DROPPED, (3).to_bytes(4, "little")),
+    (FrameKind.COPY_RESTORED, (4).to_bytes(4, "little")),
+    (FrameKind.COUNTER, (4).to_bytes(4, "little")),
+]
+
+
+@pytest.mark.rule("S4")
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.permutations(RECORDS), st.integers(0, len(RECORDS)))
+def test_records_fold_to_the_same_in_any_order(records: list[tuple[FrameKind, bytes]], without: int) -> None:
+    """Whatever the subset, its order does not matter."""
+    subset = records[without:]
+
+    def folded(order: list[tuple[FrameKind, bytes]]) -> object:
+        index = LedgerIndex()
+        for kind, payload in order:
+            index.add_record(kind, LEDGER, payload)
+        return index.state(LEDGER), index.lookup(LEDGER, 0, 9)
+
+    assert folded(subset) == folded(sorted(subset))
+
+
+@pytest.mark.rule("S4")
+def test_state_after_all_records() -> None:
+    index = LedgerIndex()
+    for kind, payload in RECORDS:
+        index.add_record(kind, LEDGER, payload)
+    state = index.state(LEDGER)
+    assert (state.fenced, state.key, state.lac, state.counter, state.trouble) == (True, b"k" * 20, 9, 4, Reason.REASON_NONE)
+    assert not index.state(LEDGER + 1).known
+
+
+@pytest.mark.rule("S4")
+def test_limbo_and_drop_turn_absent_into_unknown_and_keep_the_fence() -> None:
+    for kind, reason in ((FrameKind.LIMBO_SET, Reason.LIMBO), (FrameKind.COPY_DROPPED, Reason.COPY_DROPPED)):
+        index = LedgerIndex()
+        index.add_record(FrameKind.FENCE, LEDGER, b"")
+        index.add_record(kind, LEDGER, (1).to_bytes(4, "little"))
+        index.add_frame(LEDGER, FrameExtent(0, 3, True, 4, -1), Place(1, 4096, 100))
+        answer = index.lookup(LEDGER, 0, 9)
+        assert [(piece.first, piece.last) for piece in answer.pieces] == [(0, 3)]
+        assert answer.absent == ()
+        assert [(u.first, u.last, u.reason) for u in answer.unknown] == [(4, 9, reason)]
+        assert index.state(LEDGER).fenced
+        assert not index.last_entry(LEDGER).certain
+
+
+@pytest.mark.rule("S4")
+def test_two_keys_are_damage_and_a_tie_of_counters_is_the_careful_one() -> None:
+    index = LedgerIndex()
+    index.add_record(FrameKind.LEDGER_KEY, LEDGER, b"a" * 20)
+    index.add_record(FrameKind.LEDGER_KEY, LEDGER, b"b" * 20)
+    assert index.lookup(LEDGER, 0, 0).unknown[0].reason is Reason.DAMAGED
+    index.add_record(FrameKind.LIMBO_CLEARED, 6, (1).to_bytes(4, "little"))
+    index.add_record(FrameKind.LIMBO_SET, 6, (1).to_bytes(4, "little"))
+    assert index.state(6).trouble is Reason.LIMBO
+
+
+@pytest.mark.rule("S4")
+def test_deleted_is_sticky_wherever_the_record_stands() -> None:
+    for deleted_first in (True, False):
+        index = LedgerIndex()
+        if deleted_first:
+            index.add_record(FrameKind.DELETED, LEDGER, b"")
+        index.add_frame(LEDGER, FrameExtent(0, 3, True, 4, -1), Place(1, 4096, 100))
+        index.add_record(FrameKind.LIMBO_CLEARED, LEDGER, (1).to_bytes(4, "little"))
+        if not deleted_first:
+            index.add_record(FrameKind.DELETED, LEDGER, b"")
+        assert index.state(LEDGER).deleted
+        assert index.lookup(LEDGER, 0, 3).unknown[0].reason is Reason.DELETED
+        assert index.ledger_ids() == []
+
+
+@pytest.mark.rule("S8")
+def test_limbo_of_every_unheard_ledger_ends_ledger_by_ledger() -> None:
+    index = LedgerIndex()
+    index.add_record(FrameKind.LIMBO_SET, EVERY_UNHEARD_LEDGER, (1).to_bytes(4, "little"))
+    assert index.state(LEDGER).trouble is Reason.LIMBO
+    assert not index.state(LEDGER).known
+    index.add_record(FrameKind.LIMBO_CLEARED, LEDGER, (1).to_bytes(4, "little"))
+    assert index.lookup(LEDGER, 0, 0).absent == ((0, 0),)
+    assert index.lookup(LEDGER + 1, 0, 0).absent == ()
+
+
+def test_the_frame_with_the_greatest_lac_is_known() -> None:
+    index = LedgerIndex()
+    places = [Place(1, 4096 * k, 100) for k in range(1, 4)]
+    for place, lac in zip(places, (4, 8, 6), strict=True):
+        index.add_frame(LEDGER, FrameExtent(lac + 1, lac + 1, True, 1, lac), place)
+    assert (index.state(LEDGER).carried_lac, index.state(LEDGER).carried_place) == (8, places[1])
+    index.mark_damaged(LEDGER, places[1])
+    assert (index.state(LEDGER).carried_lac, index.state(LEDGER).carried_place) == (6, places[2])
+
+
+def test_sparse_frames_are_answered_the_same_before_and_after_a_restart(tmp_path: object) -> None:
+    from pathlib import Path
+
+    assert isinstance(tmp_path, Path)
+    storage = Storage(tmp_path / "d")
+    storage.append(striped(1, 0, 20, index=1), striped(1, 20, 20, index=1), entries(2, [5, 3, 11]))
+    before = [storage.read(1, 0, 45), storage.read(2, 0, 15)]
+    assert before[0].absent == {*(i for i in range(40) if (1 - i) % 3 >= 2), *range(40, 46)}
+    assert set(before[1].found) == {3, 5, 11}
+    storage.close()
+    again = Storage(tmp_path / "d")
+    assert [again.read(1, 0, 45), again.read(2, 0, 15)] == before
+    again.close()
+
+
+def test_memory_is_64_bytes_a_frame() -> None:
+    index = LedgerIndex()
+    for k in range(1000):
+        index.add_frame(LEDGER, FrameExtent(k, k, True, 1, k - 1), Place(1, 4096 + 64 * k, 64))
+    assert index.memory_bytes() == 64_000
