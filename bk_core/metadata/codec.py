@@ -56,7 +56,7 @@ def decode_ledger(data: bytes) -> LedgerMetadata:
         if version == 3:
             metadata = _from_message(_parse_v3(body), version)
         elif version == 2:
-            metadata = _from_message(text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat()), version)
+            metadata = _from_message(_parse_v2(body), version)
         else:
             metadata = _decode_v1(body.decode("utf-8"))
     except (DecodeError, text_format.ParseError, ValueError, RecursionError) as error:
@@ -135,6 +135,13 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         format_version=version,
         unknown_fields=_unknown_of(message),
     )
+
+
+def _parse_v2(body: bytes) -> LedgerMetadataFormat:
+    message = text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat())
+    if not message.IsInitialized():  # the text parser lets it pass; a missing state would read as OPEN
+        raise DecodeError("required fields are missing")
+    return message
 
 
 def _parse_v3(body: bytes) -> LedgerMetadataFormat:
@@ -223,6 +230,9 @@ def _encode_v1(metadata: LedgerMetadata) -> bytes:
         raise InvalidArgumentError(
             "Version 1 holds no ack quorum, digest type, password or custom metadata", remedy="use format_version=3"
         )
+    for bookie in {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}:
+        if bookie == _V1_CLOSED or "\t" in bookie or "\n" in bookie:
+            raise InvalidArgumentError("Version 1 cannot hold this bookie id", value=repr(bookie))
     lines = [str(metadata.write_quorum_size), str(metadata.ensemble_size), str(metadata.length)]
     lines += ["\t".join((str(f.first_entry_id), *f.ensemble)) for f in metadata.fragments]
     if metadata.state is LedgerState.IN_RECOVERY:

@@ -175,7 +175,13 @@ def _to_text(message: Message) -> bytes:
 
 
 def _parse_text(data: bytes, message: M, what: str) -> M:
-    return _parsed(lambda: text_format.Parse(data.decode("utf-8"), message), what)
+    def parse() -> M:
+        text_format.Parse(data.decode("utf-8"), message)
+        if not message.IsInitialized():  # the text parser lets it pass
+            raise DecodeError("required fields are missing")
+        return message
+
+    return _parsed(parse, what)
 
 
 R = TypeVar("R")

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 
 _WRITES = {1, 2, 5, 14, 15}  # create, delete, setData, multi, create2
 
@@ -34,6 +35,12 @@ class ZooKeeperProxy:
     def garble_next_answer(self) -> None:
         """Give the next answer another number than the request's."""
         self._garble = True
+
+    @contextlib.contextmanager
+    def holding_requests(self) -> Iterator[None]:
+        """Take requests and pass them on only afterwards."""
+        with self._lock:
+            yield
 
     def cut(self) -> None:
         """Break every connection and accept none until :meth:`restore`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -78,6 +79,8 @@ _ANSWERS: dict[type[KazooException], type[TreeError]] = {
     KazooBadVersion: BadVersionError,
     KazooNotEmpty: NotEmptyError,
 }
+_GARBLED = (RuntimeError, struct.error, IndexError, UnicodeDecodeError)
+"""What kazoo lets through when an answer makes no sense to it."""
 _REFUSED = (NoAuthError, InvalidACLError, AuthFailedError)
 
 
@@ -218,6 +221,10 @@ class ZooKeeperTree:
                 raise self._unavailable(path, Outcome.NOT_APPLIED) from error
             except KazooException as error:
                 raise self._translated(path, error, Outcome.NOT_APPLIED) from error
+            except _GARBLED as error:  # the connection breaks down and is made again
+                if time.monotonic() + _REVIVE_S >= deadline:
+                    raise self._unavailable(path, Outcome.NOT_APPLIED) from error
+                time.sleep(_REVIVE_S)
 
     # --- writes ---
 
@@ -262,6 +269,8 @@ class ZooKeeperTree:
             raise self._unavailable(path, Outcome.UNKNOWN) from error
         except KazooException as error:
             raise self._translated(path, error, Outcome.UNKNOWN) from error
+        except _GARBLED as error:
+            raise self._unavailable(path, Outcome.UNKNOWN) from error
 
     # --- errors ---
 

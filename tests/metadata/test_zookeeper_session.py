@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is particular to ZooKeeper and kazoo: connecting, forks, broken answers, Apache's own nodes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.errors import ForkedHandleError, MetadataUnavailableError, Outcome
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore, SessionState
+from bk_core.metadata.tree import WRITE_TRIES
+from bk_core.model import Versioned
+from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def world(zookeeper_server: ZooKeeperServer) -> Iterator[ZooKeeperWorld]:
+    made = ZooKeeperWorld(zookeeper_server.host, zookeeper_server.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(world: ZooKeeperWorld) -> MetadataStore:
+    opened = world.open()
+    opened.initialize_cluster()
+    return opened
+
+
+def test_unreachable_server_is_named_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts and never answers
+        hosts = f"127.0.0.1:{listener.getsockname()[1]};127.0.0.1:1"
+        started = time.monotonic()
+        with pytest.raises(MetadataUnavailableError) as raised:
+            open_store(f"zk://{hosts}/ledgers", timeout_s=0.5)
+        assert time.monotonic() - started < 1.5
+    assert hosts.replace(";", ",") in str(raised.value)
+    assert raised.value.outcome is Outcome.NOT_APPLIED
+    assert "bk local" in raised.value.remedy
+
+
+def test_host_that_does_not_resolve_is_unavailable_too() -> None:
+    with pytest.raises(MetadataUnavailableError, match=r"no-such-host\.invalid"):
+        open_store("zk://no-such-host.invalid:2181/ledgers", timeout_s=0.5)
+
+
+def test_open_without_a_server_prints_nothing() -> None:
+    program = (
+        "import bk_core.metadata as m\ntry: m.open_store('zk://127.0.0.1:1/l', timeout_s=0.3)\nexcept Exception: pass"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
+def test_server_among_dead_hosts_is_found(zookeeper_server: ZooKeeperServer) -> None:
+    store = open_store(f"zk://127.0.0.1:1;{zookeeper_server.connect_string}/x/ledgers", timeout_s=5)
+    store.initialize_cluster()
+    store.close()
+
+
+def test_importing_the_package_loads_no_adapter() -> None:
+    program = (
+        "import sys, bk_core.metadata\nprint([m for m in ('kazoo', 'google.protobuf', 'socket') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_memory_store_needs_no_kazoo() -> None:
+    program = (
+        "import sys, bk_core.metadata as m\ns = m.open_store('memory://x'); s.initialize_cluster(); s.close()\n"
+        "print('kazoo' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout.strip() == "False"
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of forking with threads: that is the case
+def test_store_used_after_a_fork_says_so(store: MetadataStore) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            store.list_logs()
+        except ForkedHandleError:
+            store.close()  # leaves the parent's session alone
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert store.list_logs() == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # kazoo's thread dies of it
+def test_broken_answer_ends_the_session_and_another_begins(world: ZooKeeperWorld, store: MetadataStore) -> None:
+    ledger_id, created = store.create_ledger(a_ledger())
+    states: queue.Queue[SessionState] = queue.Queue()
+    news: queue.Queue[Versioned[object] | None] = queue.Queue()
+    store.on_session(states.put)
+    store.watch_ledger(ledger_id, news.put)
+    world.proxy(store).garble_next_answer()
+    assert store.read_ledger(ledger_id) == created
+    assert [states.get(timeout=5) for _ in range(2)] == [SessionState.LOST, SessionState.CONNECTED]
+    written = world.open().write_ledger(ledger_id, created.value.in_recovery(), 0)
+    assert news.get(timeout=5) == written
+
+
+def test_silent_server_ends_a_write_at_its_deadline_as_unknown(zookeeper_server: ZooKeeperServer) -> None:
+    world = ZooKeeperWorld(zookeeper_server.host, zookeeper_server.port)
+    store = world.open(timeout_s=0.5)
+    store.initialize_cluster()
+    ledger_id, created = store.create_ledger(a_ledger())
+    with world.proxy(store).holding_requests(), pytest.raises(MetadataUnavailableError) as raised:
+        store.write_ledger(ledger_id, created.value.in_recovery(), 0)
+    assert raised.value.outcome is Outcome.UNKNOWN
+    eventually(lambda: store.read_ledger(ledger_id).version == 1)  # it was carried out after all
+    world.close()
+
+
+def test_answers_lost_again_and_again_end_in_an_unknown_outcome(world: ZooKeeperWorld, store: MetadataStore) -> None:
+    store.create_ledger(a_ledger(), 1)
+    for _ in range(WRITE_TRIES):
+        world.lose_next_answer(store, applied=False)
+    with pytest.raises(MetadataUnavailableError) as raised:
+        store.create_ledger(a_ledger(), 2)
+    assert raised.value.outcome is Outcome.UNKNOWN
+
+
+def test_cancelled_and_repeated_watches_leave_one_in_kazoo(store: MetadataStore) -> None:
+    ledger_id, _ = store.create_ledger(a_ledger())
+    for _ in range(50):
+        store.watch_ledger(ledger_id, lambda _: None)()
+    assert [len(watchers) for watchers in kazoo_of(store)._data_watchers.values()] == [1]
+
+
+@pytest.mark.rule("M2")
+def test_no_wide_node_is_watched(world: ZooKeeperWorld, store: MetadataStore) -> None:
+    store.create_log("events", b"")
+    ledger_id, _ = store.create_ledger(a_ledger())
+    store.watch_ledger(ledger_id, lambda _: None)
+    store.watch_log("events", lambda _: None)
+    store.watch_bookies(lambda: None)
+    list(store.list_ledgers())
+    client = kazoo_of(store)
+    watched = sorted(path for path, watchers in client._child_watchers.items() if watchers)
+    assert watched == [f"{world.root}/available", f"{world.root}/available/readonly"]
+
+
+def test_closing_ends_every_thread_of_the_store(world: ZooKeeperWorld) -> None:
+    before = set(threading.enumerate())
+    store = open_store(f"zk://127.0.0.1:{world._server[1]}{world.root}")
+    store.initialize_cluster()
+    store.watch_bookies(lambda: None)
+    store.on_session(lambda _: None)
+    assert set(threading.enumerate()) > before
+    store.close()
+    eventually(lambda: set(threading.enumerate()) <= before, within_s=5)
+
+
+def test_ids_made_after_the_31_bits_are_used_up_are_long(world: ZooKeeperWorld, store: MetadataStore) -> None:
+    tree, made = tree_of(store), []
+    create = tree.create
+
+    def at_the_end(path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        path = create(path, data, ephemeral=ephemeral, sequential=sequential)
+        if sequential and "/idgen/" in path:
+            made.append(path)
+            tree.delete(path)
+            return path[:-10] + "-2147483648"  # what ZooKeeper writes after its counter overflowed
+        return path
+
+    tree.create = at_the_end
+    assert [store.create_ledger(a_ledger())[0] for _ in range(2)] == [1 << 32, (1 << 32) + 1]
+    assert len(made) == 1, "the short generator was asked again"
+    assert tree.children(f"{world.root}/idgen-long") == ["HOB-0000000001"]
