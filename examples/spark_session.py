@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark session of the examples: two local cores, this interpreter for the workers, nothing but loopback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def spark_session(name: str, master: str = "local[2]") -> Any:
+    """A quiet session; whoever asked for it stops it."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master(master)
+        .appName(name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
