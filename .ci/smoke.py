@@ -2,8 +2,9 @@
 """Builds the wheel and tries it outside the checkout, as a user would; then runs what the README's first screen says.
 
 Three environments: one without pyspark (every package must import, ``bk local`` and the Python snippet must work), one
-with the ``spark`` extra (the PySpark snippet, without any register call), and ``uvx``. Only the package's name is replaced,
-by the wheel just built, and the ports, by free ones. ``scripts/demo`` and ``scripts/test`` are run by ``.ci/run`` itself.
+with the ``spark`` extra (the PySpark snippet, without any register call), and ``uvx``. Only the package's name is
+replaced, by the wheel just built, and the ports, by free ones. ``.ci/run`` itself runs ``scripts/demo`` and
+``scripts/test``.
 """
 
 from __future__ import annotations
