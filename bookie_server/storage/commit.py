@@ -68,7 +68,10 @@ class CommitStats:
 class _Segment:
     """A segment being written, and what its ``.idx`` will hold."""
 
-    __slots__ = ("counters", "generation", "group_number", "handle", "position", "recorded", "rows", "states")
+    __slots__ = (
+        "counters", "data_end", "data_groups", "generation", "group_number", "handle", "position", "recorded", "rows",
+        "states",
+    )  # fmt: skip
 
     def __init__(self, generation: int, handle: Handle) -> None:
         self.generation, self.handle = generation, handle
@@ -78,6 +81,8 @@ class _Segment:
         self.rows = bytearray()
         self.states = StateCollector()
         self.counters: dict[int, int] = {}  # ledger: counter that its next frame in this segment inherits
+        self.data_end = SEGMENT_HEADER_BYTES  # highest position on record, as a scan would find it
+        self.data_groups = 0
 
 
 class SegmentLog:
@@ -219,6 +224,7 @@ class SegmentLog:
         except OSError as error:
             self._fail("a group commit failed", error)
         places = self._note(group, segment)
+        segment.data_end, segment.data_groups = segment.position, segment.group_number
         segment.position += total
         segment.group_number += 1
         if not group.frames:
@@ -308,7 +314,7 @@ class SegmentLog:
     def _seal_waiting(self) -> None:
         while self._unsealed:
             segment = self._unsealed[0]
-            header = IndexHeader(segment.generation, self._incarnation, segment.position, segment.group_number)
+            header = IndexHeader(segment.generation, self._incarnation, segment.data_end, segment.data_groups)
             data = encode_index_file(header, sorted_rows(segment.rows), segment.states.rows())
             try:
                 self._files.write_atomically(os.path.join(self._path, index_name(segment.generation)), data)

@@ -145,7 +145,9 @@ class Files:
         handle = self._open_direct(path, flags)
         try:
             dont_need = getattr(os, "POSIX_FADV_DONTNEED", None)
-            if dont_need is not None:  # helps only where O_DIRECT was refused; harmless elsewhere
+            if dont_need is not None and hasattr(
+                os, "posix_fadvise"
+            ):  # helps only where O_DIRECT was refused; harmless elsewhere
                 os.posix_fadvise(handle, start, length, dont_need)
             try:
                 data = self._read_aligned(handle, length, start)
@@ -158,18 +160,14 @@ class Files:
         return data[offset - start : offset - start + size]
 
     def _read_aligned(self, handle: Handle, length: int, offset: int) -> bytes:
-        with aligned_buffer(length) as buffer:
-            view = memoryview(buffer)
-            try:
-                done = 0
-                while done < length:
-                    got = self._read_into(handle, view[done:], offset + done)
-                    done += got
-                    if not got or got % BLOCK:  # the end of the file
-                        break
-                return bytes(view[:done])
-            finally:
-                view.release()
+        view = memoryview(aligned_buffer(length))
+        done = 0
+        while done < length:
+            got = self._read_into(handle, view[done:], offset + done)
+            done += got
+            if not got or got % BLOCK:  # the end of the file
+                break
+        return bytes(view[:done])
 
     def _read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):

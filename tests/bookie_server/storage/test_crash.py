@@ -30,7 +30,7 @@ from tests.kit.segment_world import (
 )
 
 GROUPS: list[list[bytes]] = [
-    [key_record(1), entries(1, range(0, 40)), key_record(2), entries(2, range(0, 3))],
+    [key_record(1), entries(1, range(40)), key_record(2), entries(2, range(3))],
     [entries(1, range(40, 60), lac=39), striped(3, 0, 30), entries(2, [7, 9, 4])],
     [fence_record(2), lac_record(1, 59), entries(1, [60], size=70_000), entries(2, range(10, 12))],
     [entries(3, range(40, 41)), entries(1, range(61, 90), lac=60)],
@@ -180,12 +180,12 @@ def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) ->
     storage = written.reopen_with(bytes(content), tmp_path / "d")
     assert not storage.report.limbo
     assert len(storage.report.damage) == 1
-    assert storage.read(2, 0, 6).unknown == dict.fromkeys(range(0, 3), Reason.DAMAGED)
+    assert storage.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED)
     assert not storage.read(1, 0, 90).unknown
     assert storage.index.last_entry(2).certain
     storage.close()
     again = Storage(tmp_path / "d")
-    assert again.read(2, 0, 6).unknown == dict.fromkeys(range(0, 3), Reason.DAMAGED), "found again when it is read"
+    assert again.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED), "found again when it is read"
     again.close()
 
 
