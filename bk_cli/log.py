@@ -90,22 +90,21 @@ def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
 @options.metadata_service_uri
 @options.as_json
 def read(name: str, first: int | None, limit: int | None, raw: bool, password: bytes, uri: str, as_json: bool) -> None:
-    """Print the entries of a log in order, to the end of its sealed part; never disturbs its leader."""
+    """Print the entries of a log in order, to the last that its leader confirmed; never disturbs the leader."""
     from bk_core import blocking
-    from bk_core.logs.store import LogStore
 
     with blocking.connect(uri) as bookkeeper:
-        head = LogStore(bookkeeper.store, name).read().value
-        start = head.start_offset if first is None else first
-        if not head.start_offset <= start <= head.next_offset:
+        named_log = bookkeeper.log(name, password=password)
+        begin, end = named_log.head().value.start_offset, named_log.end_offset()
+        start = begin if first is None else first
+        if not begin <= start <= end:
             raise InvalidArgumentError(
-                f"log {name} holds offsets {head.start_offset} to {head.next_offset - 1}",
+                f"log {name} can be read from offset {begin} to {end - 1}",
                 value=f"--from is {start}",
                 remedy="leave it out, or give one of these",
             )
-        stop = head.next_offset if limit is None else min(head.next_offset, start + limit)
-        for part in bookkeeper.log(name, password=password).read(start, stop):
-            output.print_entries(part.offsets.tolist(), part.batch.to_list(), raw, as_json, "offset")
+        for offset, batch in named_log.read(start, end if limit is None else min(end, start + limit)):
+            output.print_entries(range(offset, offset + len(batch)), batch.to_list(), raw, as_json, "offset")
 
 
 def _extents(store: LogStore, head: LogHead, every: bool) -> list[Extent]:
