@@ -166,7 +166,7 @@ class MemoryHoldings:
         most: StoredFrame | None = max(frames, key=lambda f: f.extent.max_lac)
         if most and most.extent.max_lac <= last.extent.max_lac:
             most = None
-        wanted = most and ev.Piece(most, most.extent.last, most.extent.last)
+        wanted = ev.Piece(most, most.extent.last, most.extent.last) if most else None
         return ev.Piece(last, last.extent.last, last.extent.last), wanted
 
     def mark_damaged(self, ledger_id: LedgerId, place: ev.Place) -> None:

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three streams of a lane on the client's side: calls and frames to messages, messages to answers (RULES L1 to L6).
+
+No socket here: whatever carries the messages writes what :meth:`LaneStream.next_message` gives and feeds
+:meth:`LaneStream.receive`. What was queued in one turn of the loop leaves in one message, with one join of its frames.
+A stream breaks once; then all who wait on it hear of it, and a new one is made on next use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from bk_core.errors import ClusterMismatchError, RemoteProtocolError, TransportError
+from bk_core.model import BookieId, EntryId, LedgerId
+from bk_core.transport.messages import evidence_from_proto, hello, reason_of, trailer_from_proto
+from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer, RefusedError
+from bk_core.wire.frames_codec import pack, unpack
+from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.proto import lane_pb2
+
+MESSAGE_FRAMES_BYTES = 4 << 20
+"""Frames that one message gathers; a single larger frame travels alone."""
+
+
+class LaneStream:
+    """What the three share. ``wake`` is set when there is something to write."""
+
+    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
+        self.bookie_id, self._instance_id = bookie_id, instance_id
+        self.wake = asyncio.Event()
+        self.greeted = False
+        self.broken: TransportError | None = None
+        self._hello: lane_pb2.Hello | None = hello(bookie_id, instance_id, incarnation, client)
+        self.wake.set()
+
+    def receive(self, message: bytes) -> None:
+        """One message of the bookie. Raises TransportError or RemoteProtocolError, which must end the stream."""
+        if self.greeted:
+            self.take(message)
+            return
+        answer = self.hello_of(message)
+        if answer is None:
+            raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
+        self._check_hello(answer)
+        self.greeted = True
+
+    def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
+        reason = reason_of(int(answer.reason))
+        if reason is Reason.WRONG_CLUSTER or (self._instance_id and answer.instance_id != self._instance_id):
+            raise TransportError(
+                f"bookie {self.bookie_id} belongs to another cluster",
+                value=f"cluster {answer.instance_id}, not {self._instance_id}",
+                remedy="check the metadata service URI",
+            ) from ClusterMismatchError("another cluster")
+        if reason or answer.bookie_id != self.bookie_id:
+            raise RefusedError(
+                reason or Reason.WRONG_BOOKIE,
+                f"bookie {self.bookie_id} refused the connection: {answer.message or answer.bookie_id}",
+            )
+
+    def fail(self, error: TransportError) -> None:
+        """The stream is gone: tell all who wait, once."""
+        if self.broken is None:
+            self.broken = error
+            self.lost(error)
+
+    # --- what differs ---
+
+    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
+        raise NotImplementedError
+
+    def take(self, message: bytes) -> None:
+        """Hand a message's answers to who waits for them."""
+        raise NotImplementedError
+
+    def next_message(self) -> bytes | None:
+        """All that is ready, as one message; None if nothing is. The first carries hello."""
+        raise NotImplementedError
+
+    def lost(self, error: TransportError) -> None:
+        """Tell all who wait that no answer will come."""
+        raise NotImplementedError
+
+    def _take_hello(self) -> lane_pb2.Hello | None:
+        said, self._hello = self._hello, None
+        return said
+
+
+class AddStream(LaneStream):
+    """Sessions of one bookie: frames out, acks in (RULES P1)."""
+
+    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
+        super().__init__(bookie_id, instance_id, incarnation, client)
+        self._listeners: dict[int, AddListener] = {}
+        self._attaches: list[lane_pb2.Attach] = []
+        self._frames: deque[tuple[int, memoryview]] = deque()
+        self._detaches: list[int] = []
+
+    def attach(
+        self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, listener: AddListener
+    ) -> None:
+        self._listeners[session] = listener
+        wanted = lane_pb2.RECOVER if mode is AttachMode.RECOVER else lane_pb2.WRITE
+        self._attaches.append(
+            lane_pb2.Attach(session=session, ledger_id=ledger_id, ledger_key=ledger_key, mode=wanted)
+        )
+        self.wake.set()
+
+    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
+        if session in self._listeners:
+            self._frames.append((session, memoryview(frame)))
+            self.wake.set()
+
+    def detach(self, session: int) -> None:
+        if self._listeners.pop(session, None):
+            self._detaches.append(session)
+            self.wake.set()
+
+    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
+        answer = _parse(lane_pb2.AddResponse, message)
+        return answer.hello if answer.HasField("hello") else None
+
+    def take(self, message: bytes) -> None:
+        answer = _parse(lane_pb2.AddResponse, message)
+        listeners = self._listeners
+        for session, frames in zip(answer.sessions, answer.frames, strict=True):
+            listener = listeners.get(session)
+            if listener:
+                listener.on_acked(session, frames)
+        for end in answer.ended:
+            listener = listeners.get(end.session)
+            if listener:
+                self.detach(end.session)
+                listener.on_ended(end.session, end.frames, reason_of(int(end.reason)), end.message)
+
+    def next_message(self) -> bytes | None:
+        frames = self._next_frames()
+        detaches: list[int] = []
+        if not self._frames:  # a session is detached only behind its last frame
+            detaches, self._detaches = self._detaches, []
+        attaches, self._attaches = self._attaches, []
+        said = self._take_hello()
+        if not (attaches or detaches or said):
+            return pack(frames, b"") if frames else None
+        rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches)
+        return pack(frames, rest.SerializeToString())
+
+    def _next_frames(self) -> list[memoryview]:
+        taken: list[memoryview] = []
+        size = 0
+        while self._frames:
+            session, frame = self._frames[0]
+            if taken and size + frame.nbytes > MESSAGE_FRAMES_BYTES:
+                break
+            self._frames.popleft()
+            if session in self._listeners:  # else it ended meanwhile
+                taken.append(frame)
+                size += frame.nbytes
+        return taken
+
+    def lost(self, error: TransportError) -> None:
+        listeners, self._listeners = self._listeners, {}
+        self._frames.clear()
+        for session, listener in listeners.items():
+            listener.on_broken(session, str(error))
+
+
+class ReadCall:
+    """One read under way; answers wait here, at most what was asked for (``bytes_max``)."""
+
+    def __init__(self, stream: ReadStream, number: int) -> None:
+        self._stream, self._number = stream, number
+        self.answers: asyncio.Queue[ReadPart | ReadTrailer | TransportError] = asyncio.Queue()
+
+    async def next(self) -> ReadPart | ReadTrailer:
+        """Raises TransportError, RefusedError."""
+        answer = await self.answers.get()
+        if isinstance(answer, TransportError):
+            raise answer
+        return answer
+
+    def cancel(self) -> None:
+        """Nobody waits any more; does nothing once the answer has ended."""
+        self._stream.cancel(self._number)
+
+
+class ReadStream(LaneStream):
+    """Reads of one bookie."""
+
+    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
+        super().__init__(bookie_id, instance_id, incarnation, client)
+        self._calls: dict[int, ReadCall] = {}
+        self._number = 0
+        self._requests: deque[lane_pb2.ReadRequest] = deque()
+        self._cancelled: list[int] = []
+
+    def read(
+        self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int, fence_key: bytes | None
+    ) -> ReadCall:
+        self._number += 1
+        call = self._calls[self._number] = ReadCall(self, self._number)
+        self._requests.append(
+            lane_pb2.ReadRequest(
+                id=self._number,
+                ledger_id=ledger_id,
+                first_entry_id=first,
+                last_entry_id=last,
+                bytes_max=bytes_max,
+                fence=fence_key is not None,
+                ledger_key=fence_key or b"",
+            )
+        )
+        self.wake.set()
+        return call
+
+    def cancel(self, number: int) -> None:
+        if self._calls.pop(number, None):
+            self._cancelled.append(number)
+            self.wake.set()
+
+    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
+        answer = _parse(lane_pb2.ReadResponse, message)
+        return answer.hello if answer.HasField("hello") else None
+
+    def take(self, message: bytes) -> None:
+        frames, rest = unpack(message)
+        answer = _parse(lane_pb2.ReadResponse, rest)
+        frames = frames or (memoryview(answer.frames) if answer.frames else None)
+        call = self._calls.get(answer.id)
+        if call is None:
+            return
+        if frames:
+            call.answers.put_nowait(ReadPart(frames))
+        if answer.HasField("trailer"):
+            del self._calls[answer.id]
+            call.answers.put_nowait(_ending(answer.trailer))
+
+    def next_message(self) -> bytes | None:
+        said = self._take_hello()
+        if not (self._requests or self._cancelled or said):
+            return None
+        request = self._requests.popleft() if self._requests else lane_pb2.ReadRequest()
+        if said:
+            request.hello.CopyFrom(said)
+        if not self._requests:  # a read is cancelled only after it was asked for
+            request.cancel.extend(self._cancelled)
+            self._cancelled.clear()
+        return request.SerializeToString()
+
+    def lost(self, error: TransportError) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.answers.put_nowait(error)
+
+
+class ControlStream(LaneStream):
+    """Fences, LAC reads and writes, watches of one bookie."""
+
+    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
+        super().__init__(bookie_id, instance_id, incarnation, client)
+        self._calls: dict[int, asyncio.Future[lane_pb2.ControlResponse]] = {}
+        self._number = 0
+        self._requests: deque[lane_pb2.ControlRequest] = deque()
+
+    async def call(self, request: lane_pb2.ControlRequest, deadline_s: float) -> lane_pb2.ControlResponse:
+        """The answer. Raises RefusedError (TIMEOUT when none came in time), TransportError."""
+        self._number += 1
+        number = request.id = self._number
+        answer: asyncio.Future[lane_pb2.ControlResponse] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        self._requests.append(request)
+        self.wake.set()
+        try:
+            async with asyncio.timeout(deadline_s):
+                response = await answer
+        except TimeoutError as error:
+            raise too_late(self.bookie_id, deadline_s) from error
+        finally:
+            if self._calls.pop(number, None):
+                self._cancel(number)
+        reason = reason_of(int(response.reason))
+        if reason:
+            raise RefusedError(reason, response.message or reason.name, value=f"bookie {self.bookie_id}")
+        return response
+
+    def _cancel(self, number: int) -> None:
+        if self.broken is None:
+            self._requests.append(lane_pb2.ControlRequest(cancel=lane_pb2.CancelRequest(id=number)))
+            self.wake.set()
+
+    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
+        answer = _parse(lane_pb2.ControlResponse, message)
+        return answer.hello if answer.HasField("hello") else None
+
+    def take(self, message: bytes) -> None:
+        answer = _parse(lane_pb2.ControlResponse, message)
+        call = self._calls.pop(answer.id, None)
+        if call and not call.done():
+            call.set_result(answer)
+
+    def next_message(self) -> bytes | None:
+        said = self._take_hello()
+        if not (self._requests or said):
+            return None
+        request = self._requests.popleft() if self._requests else lane_pb2.ControlRequest()
+        if said:
+            request.hello.CopyFrom(said)
+        return request.SerializeToString()
+
+    def lost(self, error: TransportError) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(error)
+
+
+def too_late(bookie_id: BookieId, deadline_s: float) -> RefusedError:
+    return RefusedError(Reason.TIMEOUT, f"bookie {bookie_id} did not answer in {deadline_s:g} s")
+
+
+def evidence_of(answer: lane_pb2.ControlResponse) -> LacEvidence:
+    """The LAC evidence of a control answer. Raises RefusedError if it has none."""
+    if answer.WhichOneof("answer") != "lac":
+        raise RefusedError(Reason.BAD_REQUEST, "the answer carries no LAC")
+    return evidence_from_proto(answer.lac)
+
+
+def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | TransportError:
+    reason = reason_of(int(trailer.reason))
+    if reason:
+        return RefusedError(reason, trailer.message or reason.name)
+    return trailer_from_proto(trailer)
+
+
+def _parse(kind: Any, data: bytes | memoryview) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise RemoteProtocolError("a message cannot be parsed", value=kind.DESCRIPTOR.name) from error
+

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lanes' messages to and from the nouns of the port; shared by both sides and by all lanes (RULES L6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from bk_core.model import BookieId
+from bk_core.transport.port import EntryRange, LacEvidence, ReadTrailer
+from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
+from bk_core.wire.lane import FRAME_BYTES_MAX, Reason
+from bk_core.wire.proto import lane_pb2
+
+LANE_VERSION = 1
+SERVICE = "bookkeeper.lane.Bookie"
+
+_REASONS = {int(reason): reason for reason in Reason}
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+"""gRPC settings of both sides (facts: reliability.md §5.2); the limits follow from the one on frames (RULES L5)."""
+
+
+def reason_of(number: int) -> Reason:
+    """A reason from the wire; one of a later version counts as BAD_REQUEST: refused, nothing more is known."""
+    return _REASONS.get(number, Reason.BAD_REQUEST)
+
+
+def proto_reason(reason: Reason) -> lane_pb2.Reason:
+    return cast(lane_pb2.Reason, int(reason))
+
+
+def hello(bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> lane_pb2.Hello:
+    """What a client says first (RULES L1)."""
+    return lane_pb2.Hello(
+        version_min=LANE_VERSION,
+        version_max=LANE_VERSION,
+        instance_id=instance_id,
+        bookie_id=bookie_id,
+        incarnation=incarnation,
+        frame_bytes_max=FRAME_BYTES_MAX,
+        client=client,
+    )
+
+
+def trailer_to_proto(trailer: ReadTrailer, reason: Reason, message: str) -> lane_pb2.ReadTrailer:
+    return lane_pb2.ReadTrailer(
+        answered_through=trailer.answered_through,
+        absent=_ranges_to_proto(trailer.absent),
+        unknown=_ranges_to_proto(trailer.unknown),
+        fenced=trailer.fenced,
+        reason=proto_reason(reason),
+        message=message,
+    )
+
+
+def trailer_from_proto(message: lane_pb2.ReadTrailer) -> ReadTrailer:
+    return ReadTrailer(
+        message.answered_through,
+        tuple(map(_range_from_proto, message.absent)),
+        tuple(map(_range_from_proto, message.unknown)),
+        message.fenced,
+    )
+
+
+def _ranges_to_proto(ranges: Iterable[EntryRange]) -> list[lane_pb2.EntryRange]:
+    return [
+        lane_pb2.EntryRange(
+            first_entry_id=r.first, last_entry_id=r.last, reason=proto_reason(r.reason), message=r.message
+        )
+        for r in ranges
+    ]
+
+
+def _range_from_proto(message: lane_pb2.EntryRange) -> EntryRange:
+    return EntryRange(
+        message.first_entry_id, message.last_entry_id, reason_of(int(message.reason)), message.message
+    )
+
+
+def evidence_to_proto(evidence: LacEvidence) -> lane_pb2.LacAnswer:
+    return lane_pb2.LacAnswer(
+        last_entry_id=evidence.last_entry_id,
+        last_entry_frame=bytes(evidence.last_entry_frame),
+        lac_body=evidence.lac_body,
+        lac_frame=bytes(evidence.lac_frame),
+        fenced=evidence.fenced,
+        known=evidence.known,
+    )
+
+
+def evidence_from_proto(message: lane_pb2.LacAnswer) -> LacEvidence:
+    return LacEvidence(
+        message.last_entry_id,
+        message.last_entry_frame,
+        message.lac_body,
+        message.lac_frame,
+        message.fenced,
+        message.known,
+    )

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of the bookie's machine: one loop, one commit thread, one reader thread.
+
+The loop owns the machine and the index; the commit thread owns the segment log; the reader thread owns the segment
+reader (RULES S10). Events come in on the loop, effects are carried out in order, and an event that arises meanwhile
+waits its turn. Every frame given to the commit thread is answered by one event, GroupCommitted or CommitFailed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Protocol, cast
+
+from bk_core.entries.frame import frame_extent, slice_frame
+from bk_core.errors import BookKeeperError, DataDirectoryError, IntegrityError
+from bk_core.wire.lane import Reason
+from bookie_server import machine_events as events
+from bookie_server.machine import BookieMachine
+from bookie_server.storage.commit import SegmentLog
+from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.segment import Place
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 0.05
+"""After so long without a commit the log's position is recorded: within 100 ms (RULES S3)."""
+
+StreamEffect = (
+    events.SendAcks
+    | events.CloseStream
+    | events.PauseStream
+    | events.ResumeStream
+    | events.SendPart
+    | events.SendTrailer
+    | events.SendLac
+    | events.SendReply
+)
+
+
+class StreamSink(Protocol):
+    """A stream of a lane, as the engine sees it."""
+
+    def deliver(self, effect: StreamEffect) -> None:
+        """Carry this out later; must not block nor call back before it returns."""
+        ...
+
+
+class BookieEngine:
+    """Runs a machine. Made, started and stopped on the loop. ``on_failed`` hears once of a failed sync (RULES S6)."""
+
+    def __init__(
+        self,
+        machine: BookieMachine,
+        log_: SegmentLog,
+        reader: SegmentReader,
+        *,
+        group_bytes_max: int,
+        group_frames_max: int,
+        on_failed: Callable[[BookKeeperError], None],
+    ) -> None:
+        self._machine = machine
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[events.StreamId, StreamSink] = {}
+        self._streams_opened = 0
+        self._events: deque[events.Event] = deque()
+        self._stepping = False
+        self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
+        self._on_failed = on_failed
+        self._committer = _Committer(
+            log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max
+        )
+        self._reader = _Reader(reader, self._loop, self.feed)
+
+    # --- for services ---
+
+    def open_stream(self, sink: StreamSink) -> events.StreamId:
+        """A name for a stream, never used twice."""
+        self._streams_opened += 1
+        self._streams[self._streams_opened] = sink
+        return self._streams_opened
+
+    def close_stream(self, stream: events.StreamId) -> None:
+        """The stream is gone; nothing more is delivered to its sink."""
+        if self._streams.pop(stream, None):
+            self.feed(events.StreamClosed(stream))
+
+    def feed(self, event: events.Event) -> None:
+        """Give the machine an event and carry out what it wants."""
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events:
+                for effect in self._machine.step(self._events.popleft()):
+                    self._carry_out(effect)
+        finally:
+            self._stepping = False
+
+    async def stop(self) -> None:
+        """Make durable what was taken, record the position, end the threads. Nothing is answered afterwards."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await self._loop.run_in_executor(None, self._stop_threads)
+
+    def _stop_threads(self) -> None:
+        self._committer.stop()
+        self._reader.stop()
+
+    # --- effects ---
+
+    def _carry_out(self, effect: events.Effect) -> None:
+        match effect:
+            case events.Commit(frames):
+                self._committer.put(frames)
+            case events.ReadFrames() | events.ReadMemberships():
+                self._reader.put(effect)
+            case events.SetTimer(timer, delay_ms):
+                self._timers[timer] = self._loop.call_later(delay_ms / 1000, self._fire, timer)
+            case events.CancelTimer(timer):
+                handle = self._timers.pop(timer, None)
+                if handle:
+                    handle.cancel()
+            case _:
+                self._deliver(effect)
+
+    def _deliver(self, effect: StreamEffect) -> None:
+        match effect:
+            case (
+                events.SendAcks(stream=stream)
+                | events.CloseStream(stream=stream)
+                | events.PauseStream(stream=stream)
+                | events.ResumeStream(stream=stream)
+            ):
+                sink = self._streams.get(stream)
+            case _:
+                sink = self._streams.get(effect.request[0])
+        if sink:
+            sink.deliver(effect)
+
+    def _fire(self, timer: events.TimerId) -> None:
+        self._timers.pop(timer, None)
+        self.feed(events.TimerFired(timer))
+
+    # --- the log ---
+
+    def _committed(self, places: Sequence[Place]) -> None:
+        self.feed(events.GroupCommitted(places))
+
+    def _commit_failed(self, error: BookKeeperError) -> None:
+        final = not isinstance(error, DataDirectoryError)
+        reason = Reason.STORAGE_FAILED if final else Reason.NO_SPACE
+        log.error("a group commit failed: %s", error)
+        self._committer.drop(resume=not final)
+        self.feed(events.CommitFailed(reason, error.what, final))
+        if final:
+            self._on_failed(error)
+
+
+class _Committer:
+    """The commit thread: takes what is queued, one group at a time."""
+
+    def __init__(
+        self,
+        log_: SegmentLog,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[Sequence[Place]], None],
+        failed: Callable[[BookKeeperError], None],
+        group_bytes_max: int,
+        group_frames_max: int,
+    ) -> None:
+        self._log, self._loop = log_, loop
+        self._committed, self._failed = committed, failed
+        self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
+        self._frames: deque[bytes | memoryview] = deque()
+        self._wake = threading.Condition()
+        self._halted = False  # after a failure, until the loop has heard of it
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="bookie-commit", daemon=True)
+        self._thread.start()
+
+    def put(self, frames: Sequence[bytes | memoryview]) -> None:
+        with self._wake:
+            self._frames.extend(frames)
+            self._wake.notify()
+
+    def drop(self, *, resume: bool) -> None:
+        """Forget what is queued, because the machine does; go on with what comes now, or never."""
+        with self._wake:
+            self._frames.clear()
+            self._halted = not resume
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Commit what is queued, record the position, end. From any thread but the loop's."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            frames = self._take()
+            if frames is None:
+                break
+            try:
+                if frames:
+                    places = self._log.append_group(frames)
+                    self._post(self._committed, places)
+                else:
+                    self._log.record_position()
+            except BookKeeperError as error:
+                self._halted = True
+                self._post(self._failed, error)
+            except BaseException as error:  # a bug, or the disk in a way storage does not know: never ack again
+                log.exception("the commit thread failed")
+                self._halted = True
+                self._post(self._failed, IntegrityError("the commit thread failed", value=repr(error)))
+        try:
+            self._log.close()
+        except BookKeeperError as error:
+            log.error("the log's last position could not be recorded: %s", error)
+
+    def _take(self) -> list[bytes | memoryview] | None:
+        """The next group's frames; none when it is time to record the position; None at the end."""
+        with self._wake:
+            while True:
+                if self._frames and not self._halted:
+                    return self._group()
+                if self._stopping:
+                    return None
+                unrecorded = self._log.position_unrecorded and not self._halted
+                if not self._wake.wait(IDLE_S if unrecorded else None) and unrecorded:
+                    return []
+
+    def _group(self) -> list[bytes | memoryview]:
+        taken: list[bytes | memoryview] = []
+        size = 0
+        while self._frames and len(taken) < self._frames_max:
+            size += len(self._frames[0])
+            if taken and size > self._bytes_max:
+                break
+            taken.append(self._frames.popleft())
+        return taken
+
+    def _post(self, call: Callable[[object], None] | Callable[..., None], argument: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, argument)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            log.debug("an answer came after the loop closed")
+
+
+class _Reader:
+    """The reader thread: answers ReadFrames and ReadMemberships in order."""
+
+    def __init__(
+        self, reader: SegmentReader, loop: asyncio.AbstractEventLoop, feed: Callable[[events.Event], None]
+    ) -> None:
+        self._reader, self._loop, self._feed = reader, loop, feed
+        self._work: SimpleQueue[events.ReadFrames | events.ReadMemberships | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="bookie-read", daemon=True)
+        self._thread.start()
+
+    def put(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
+        self._work.put(effect)
+
+    def stop(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while effect := self._work.get():
+            event: events.Event
+            if isinstance(effect, events.ReadFrames):
+                event = events.FramesRead(effect.request, [self._piece(piece) for piece in effect.pieces])
+            else:
+                event = events.MembershipsRead(effect.request, [self._members(place) for place in effect.places])
+            try:
+                self._loop.call_soon_threadsafe(self._feed, event)
+            except RuntimeError:  # the loop is closed
+                break
+        self._reader.close()
+
+    def _piece(self, piece: events.Piece) -> bytes | bytearray | memoryview | None:
+        place = cast(Place, piece.place)
+        try:
+            if piece.last_only:
+                frame = self._reader.read(place)
+                last = frame_extent(frame).last
+                return slice_frame(frame, last, last)
+            return self._reader.read_entries(place, piece.first, piece.last)
+        except IntegrityError as error:
+            log.error("damage: %s", error)
+            return None
+
+    def _members(self, place: events.Place) -> object | None:
+        try:
+            return self._reader.membership(cast(Place, place))
+        except IntegrityError as error:
+            log.error("damage: %s", error)
+            return None

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storage's index as the machine asks for it: :class:`~bookie_server.machine_state.Holdings` over a LedgerIndex.
+
+Translates look-ups into plans: neighbouring pieces of one frame become one, and a plan ends where it would hold more
+bytes than asked for. Pure memory, on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from bk_core.entries.frame import FrameKind, record_payload
+from bk_core.model import EntryId, LedgerId
+from bk_core.transport.port import EntryRange
+from bookie_server import machine_events as events
+from bookie_server.machine_events import Piece
+from bookie_server.machine_state import LedgerFacts, Pending, Plan
+from bookie_server.storage.index import LedgerIndex, striping_of
+from bookie_server.storage.index import Piece as StoredPiece
+from bookie_server.storage.membership import Membership
+from bookie_server.storage.segment import Place
+
+_ID_MAX = (1 << 63) - 1
+_FRAMES_MAX = 1024  # of one plan: more small frames than that are another part of the answer
+
+
+class IndexHoldings:
+    """Belongs to the loop's thread, and the index with it."""
+
+    def __init__(self, index: LedgerIndex) -> None:
+        self._index = index
+
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts:
+        status = self._index.state(ledger_id)
+        return LedgerFacts(
+            status.known, status.key, status.fenced, status.deleted, status.lac_body or b"", status.trouble
+        )
+
+    def add(self, pending: Pending, place: events.Place) -> None:
+        header, frame = pending.header, pending.frame
+        if header.kind == FrameKind.ENTRIES:
+            striping = striping_of(frame, header)
+            self._index.add_frame(header.ledger_id, pending.extent, cast(Place, place), striping=striping)
+        else:
+            self._index.add_record(header.kind, header.ledger_id, bytes(record_payload(frame, header)))
+
+    def plan(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        resolved: Mapping[events.Place, object],
+    ) -> Plan:
+        known = cast(Mapping[Place, Membership], resolved)
+        found = self._index.lookup(ledger_id, first, last, frames_max=_FRAMES_MAX, resolved=known)
+        if found.unresolved:
+            return Plan((), (), (), found.unresolved, first - 1)
+        pieces, through = _joined(found.pieces, bytes_max, found.through)
+        absent = tuple(EntryRange(low, min(high, through)) for low, high in found.absent if low <= through)
+        gaps = (u for u in found.unknown if u.first <= through)
+        unknown = tuple(EntryRange(gap.first, min(gap.last, through), gap.reason) for gap in gaps)
+        return Plan(pieces, absent, unknown, (), through)
+
+    def learn(self, ledger_id: LedgerId, place: events.Place, membership: object) -> None:
+        self._index.learn(ledger_id, cast(Place, place), cast(Membership, membership))
+
+    def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
+        found = self._index.lookup(ledger_id, first, last, frames_max=1)
+        return bool(found.pieces or found.unresolved) or found.through < last
+
+    def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
+        return self._index.last_entry(ledger_id).entry_id
+
+    def lac(self, ledger_id: LedgerId) -> EntryId:
+        return self._index.state(ledger_id).carried_lac
+
+    def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
+        last, status = self._index.last_entry(ledger_id), self._index.state(ledger_id)
+        if last.place is None:
+            return None, None
+        most = status.carried_place
+        wanted = Piece(most, 0, _ID_MAX, True) if most is not None and most != last.place else None
+        return Piece(last.place, last.entry_id, last.entry_id), wanted
+
+    def mark_damaged(self, ledger_id: LedgerId, place: events.Place) -> None:
+        self._index.mark_damaged(ledger_id, cast(Place, place))
+
+
+def _joined(found: tuple[StoredPiece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
+    """One piece a frame, as many frames as ``bytes_max`` allows (at least one), and the last id these answer for."""
+    pieces: dict[Place, Piece] = {}  # in order of first id; neighbouring runs of one frame become one piece
+    size = 0
+    for run in found:
+        known = pieces.get(run.place)
+        if known is None:
+            if size >= bytes_max:
+                return tuple(pieces.values()), run.first - 1
+            size += run.place.size
+        pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
+    return tuple(pieces.values()), through

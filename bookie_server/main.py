@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bookie as a process: puts the parts together, serves until SIGTERM, stops cleanly.
+
+Order: everything that can be refused is checked before anything is written, the port is bound before the data directory
+is touched, and the bookie registers only when it can answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from importlib import metadata
+
+from bk_core.errors import BookKeeperError
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId
+from bookie_server.config import BookieConfig
+from bookie_server.engine import BookieEngine
+from bookie_server.holdings import IndexHoldings
+from bookie_server.machine import BookieMachine
+from bookie_server.registration import (
+    advertised_address,
+    open_directory,
+    record_state,
+    service_info,
+)
+from bookie_server.services.grpc import GrpcServer
+from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.storage.cookie import DataDirectory
+from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.replay import open_segments
+
+log = logging.getLogger(__name__)
+
+EXIT_STORAGE_FAILED = 74
+"""Exit code after a failed sync (RULES S6): EX_IOERR of sysexits.h."""
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def run(config: BookieConfig, on_ready: Callable[[BookieId, int], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the process's exit code, 0 or EXIT_STORAGE_FAILED.
+
+    Prints ``ready <id> <port>`` once it has registered, or calls ``on_ready`` instead. Raises InvalidArgumentError,
+    MetadataUnavailableError (within the configured deadline), PortInUseError, BookieIdentityError,
+    DataDirectoryError; then nothing was registered. Tunes this process's allocator: not for a process that does other
+    work (RULES K5).
+    """
+    tune_allocator()
+    return asyncio.run(_run(config, on_ready or _print_ready))
+
+
+def tune_allocator() -> None:
+    """Keep buffers of a message in the heap, where they cost no page faults each time (facts: performance.md §0.6)."""
+    with contextlib.suppress(OSError, AttributeError):  # only glibc has it
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+        mallopt(_M_TOP_PAD, 16 << 20)
+
+
+def _print_ready(bookie_id: BookieId, port: int) -> None:
+    print(f"ready {bookie_id} {port}", flush=True)
+
+
+async def _run(config: BookieConfig, on_ready: Callable[[BookieId, int], None]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    bookie = await Bookie.start(config)
+    try:
+        on_ready(bookie.bookie_id, bookie.port)
+        stopping = loop.create_task(stop.wait())
+        failing = loop.create_task(bookie.failed.wait())
+        await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        failing.cancel()
+    finally:
+        await bookie.stop()
+    return EXIT_STORAGE_FAILED if bookie.failed.is_set() else 0
+
+
+class Bookie:
+    """A bookie that runs on the current loop; tests start it in their own process. ``failed``: a sync failed."""
+
+    def __init__(self, config: BookieConfig, store: MetadataStore, server: GrpcServer, address: str) -> None:
+        self._config, self._store, self._server, self._address = config, store, server, address
+        self._directory: DataDirectory | None = None
+        self._engine: BookieEngine | None = None
+        self.bookie_id: BookieId = ""
+        self.port = server.port
+        self.failed = asyncio.Event()
+        self._registered = False
+
+    @classmethod
+    async def start(cls, config: BookieConfig, store: MetadataStore | None = None) -> Bookie:
+        """Open, replay, serve, register. Raises as :func:`run`; then nothing is left open. ``store`` is closed too."""
+        address = await asyncio.to_thread(advertised_address, config)
+        if store is None:
+            store = await asyncio.to_thread(
+                open_store,
+                config.metadata_service_uri,
+                timeout_s=config.metadata_timeout_s,
+                session_timeout_s=config.session_timeout_s,
+            )
+        try:
+            await asyncio.to_thread(store.instance_id)
+            bookie = cls(config, store, GrpcServer(config.listen_address, config.port), address)
+        except BaseException:
+            await asyncio.to_thread(store.close)
+            raise
+        try:
+            await bookie._open()
+        except BaseException:
+            await bookie.stop()
+            raise
+        return bookie
+
+    async def _open(self) -> None:
+        config, store = self._config, self._store
+        directory = await asyncio.to_thread(open_directory, config, store, self._address, self.port)
+        self._directory = directory
+        index, segment_log, report = await asyncio.to_thread(
+            open_segments, directory, segment_size_bytes=config.segment_size_bytes
+        )
+        for damage in report.damage:
+            log.error("damage: %s", damage)
+        identity = directory.identity
+        self.bookie_id = identity.bookie_id
+        self._engine = BookieEngine(
+            BookieMachine(IndexHoldings(index), config.machine_limits()),
+            segment_log,
+            SegmentReader(directory.segments_path, identity),
+            group_bytes_max=config.group_bytes_max,
+            group_frames_max=config.group_frames_max,
+            on_failed=self._storage_failed,
+        )
+        facts = BookieFacts(
+            bookie_id=identity.bookie_id,
+            instance_id=identity.cluster,
+            incarnation=identity.incarnation,
+            in_flight_bytes_max=config.stream_bytes_max,
+            read_only=lambda: False,
+            version=_version(),
+            space=lambda: (directory.total_bytes(), directory.free_bytes()),
+        )
+        await asyncio.to_thread(record_state, store, identity, report.newest_sealed)
+        await self._server.start(self._engine, facts)
+        await asyncio.to_thread(store.register_bookie, service_info(identity, self._address, self.port))
+        self._registered = True
+        log.info("bookie %s serves on port %d", self.bookie_id, self.port)
+
+    def _storage_failed(self, error: BookKeeperError) -> None:
+        log.critical("this bookie acknowledges nothing more: %s", error)
+        self.failed.set()
+
+    async def stop(self) -> None:
+        """Leave the writable list, end the streams, make durable what was taken, record the position, let go."""
+        if self._registered:
+            self._registered = False
+            try:
+                await asyncio.to_thread(self._store.unregister_bookie, self.bookie_id)
+            except BookKeeperError as error:  # the node goes with the session
+                log.warning("could not unregister: %s", error)
+        await self._server.stop(self._config.stop_grace_s)
+        if self._engine:
+            await self._engine.stop()
+        if self._directory:
+            self._directory.close()
+        await asyncio.to_thread(self._store.close)
+
+
+def _version() -> str:
+    try:
+        return f"pyspark-bookkeeper {metadata.version('pyspark-bookkeeper')}"
+    except metadata.PackageNotFoundError:
+        return "pyspark-bookkeeper"
+
+
+if __name__ == "__main__":
+    sys.exit("run a bookie with: bk bookie run")
