@@ -19,7 +19,6 @@ from bk_core.errors import BookKeeperError, NoSuchLedgerError, Outcome, PublishC
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
-
     from bk_core.logs.head import NewExtent, PublishId
 
 logger = logging.getLogger("bk_spark.commit")

@@ -86,7 +86,7 @@ class LogFollower:
             if readable:
                 spans = (*spans, Span(end, end + readable, ledger.bytes_of(ledger.next_entry)))
                 end += readable
-        return Seen(self._bookkeeper.instance_id, head.start_offset, end, spans, head.uuid, head.epoch)
+        return Seen(self._bookkeeper.instance_id, head.start_offset, end, spans, head)
 
     def wait(self, timeout_s: float) -> None:
         if self._open is None or self._open[1].reader.is_closed:

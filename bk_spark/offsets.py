@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions: the short form that users write and the canonical one in checkpoints (RULES N7, formats.md §5). Pure.
+"""Positions as Spark and its users write them; :mod:`bk_core.logs.position` has the canonical form (RULES N7). Pure.
 
 A position is the *next* entry id or log offset to read, so starts are inclusive and ends exclusive everywhere.
 Spark compares offsets as JSON text, so the same position must always give the same keys in the same order.
@@ -9,76 +9,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from bk_core.errors import ClusterMismatchError, InvalidArgumentError
+from bk_core.logs.position import StreamOffset, decode_offset, encode_offset
 from bk_spark.errors import bad_value
 from bk_spark.selection import LedgerSelection, LogSelection, Selection
 
 EARLIEST = -2
 LATEST = -1
-OFFSET_VERSION = 1
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
-@dataclass(frozen=True, slots=True)
-class LogCursor:
-    """A position in one log: its identity, epoch and next offset."""
-
-    uuid: str
-    epoch: int
-    next: int
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOffset:
-    """Positions in the logs and ledgers of one cluster."""
-
-    cluster: str
-    logs: Mapping[str, LogCursor] = field(default_factory=dict)
-    ledgers: Mapping[int, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The checkpoint form: keys sorted at every level, numbers as integers."""
-        body: dict[str, Any] = {"cluster": self.cluster}
-        if self.ledgers:
-            body["ledgers"] = {key: self.ledgers[int(key)] for key in sorted(map(str, self.ledgers))}
-        if self.logs:
-            body["logs"] = {
-                name: {"epoch": cursor.epoch, "next": cursor.next, "uuid": cursor.uuid}
-                for name, cursor in sorted(self.logs.items())
-            }
-        body["v"] = OFFSET_VERSION
-        return body
-
-    def canonical(self) -> str:
-        """The one line of JSON of docs/formats.md §5."""
-        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def to_json(offset: StreamOffset) -> dict[str, Any]:
+    """What Spark writes into its checkpoint: the canonical form as a dict whose keys stand in their order."""
+    body: dict[str, Any] = json.loads(encode_offset(offset))
+    return body
 
 
 def from_json(data: Mapping[str, Any]) -> StreamOffset:
     """Read a checkpoint offset. Raises InvalidArgumentError if it is not one of ours or of a newer version."""
     try:
-        version = int(data["v"])
-        if version != OFFSET_VERSION:
-            raise InvalidArgumentError(
-                "the checkpoint was written by another version of the connector",
-                value=f"offset version {version}, this one reads {OFFSET_VERSION}",
-                remedy="use the version that wrote it, or a newer one",
-            )
-        logs = {
-            str(name): LogCursor(str(c["uuid"]), int(c["epoch"]), int(c["next"]))
-            for name, c in data.get("logs", {}).items()
-        }
-        ledgers = {int(key): int(value) for key, value in data.get("ledgers", {}).items()}
-        return StreamOffset(str(data["cluster"]), logs, ledgers)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return decode_offset(json.dumps(data))
+    except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            "the checkpoint holds no offset of this connector",
-            value=json.dumps(data, default=str)[:200],
-            remedy="use another checkpointLocation for this query",
+            "the checkpoint holds no offset that this version can read",
+            value=error.value,
+            remedy="use the version that wrote it, or another checkpointLocation for this query",
         ) from error
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bk_core.errors import InvalidArgumentError, LogOverwrittenError, LogRecreatedError, NoSuchEntryError
+from bk_core.errors import InvalidArgumentError, NoSuchEntryError
+from bk_core.logs.position import LogPosition, StreamOffset, check_position
 from bk_spark import clients, compat, follow, offsets, resolve
-from bk_spark.offsets import LATEST, LogCursor, StreamOffset
+from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
 from bk_spark.plan import admit
 from bk_spark.read import read_rows, shape_for
@@ -130,27 +131,18 @@ class StreamReader(compat.StreamReaderBase):
     def _offset(self, position: int, seen: Seen) -> Json:
         selection = self.options.selection
         if isinstance(selection, LedgerSelection):
-            return StreamOffset(seen.cluster, ledgers={selection.ledger_id: position}).to_json()
-        cursor = LogCursor(seen.uuid, seen.epoch, position)
-        return StreamOffset(seen.cluster, logs={selection.name: cursor}).to_json()
+            return offsets.to_json(StreamOffset(seen.cluster, ledgers={selection.ledger_id: position}))
+        assert seen.head is not None
+        at = LogPosition(seen.head.uuid, seen.head.epoch, position)
+        return offsets.to_json(StreamOffset(seen.cluster, logs={selection.name: at}))
 
     def _position(self, data: Mapping[str, Any], seen: Seen) -> int:
         """The next to read of a checkpoint offset, after checking that it is of this very log (RULES N7)."""
         offset = offsets.from_json(data)
         position = offsets.next_of(offset, self.options.selection, seen.cluster)
-        for name, cursor in offset.logs.items():
-            if cursor.uuid != seen.uuid:
-                raise LogRecreatedError(
-                    f"log {name} was deleted and created again",
-                    value=f"checkpoint {cursor.uuid}, log {seen.uuid}",
-                    remedy="use another checkpointLocation to read the new log",
-                )
-            if cursor.epoch != seen.epoch:
-                raise LogOverwrittenError(
-                    f"log {name} was overwritten since the checkpoint",
-                    value=f"checkpoint epoch {cursor.epoch}, log epoch {seen.epoch}",
-                    remedy="use another checkpointLocation to read the new contents",
-                )
+        for name, at in offset.logs.items():
+            assert seen.head is not None
+            check_position(at, seen.head, name=name)
         return position
 
     def _trimmed(self, wanted: int, seen: Seen) -> NoSuchEntryError:

@@ -22,6 +22,7 @@ from bk_core.errors import (
     QuorumError,
     TransportError,
 )
+from bk_core.logs.head import LogHead
 from bk_spark.plan import Span
 
 TRANSIENT = (MetadataUnavailableError, TransportError, QuorumError, EntryUnreadableError, ClientClosedError)
@@ -31,15 +32,14 @@ TRANSIENT = (MetadataUnavailableError, TransportError, QuorumError, EntryUnreada
 class Seen:
     """A source at one moment: positions ``start`` to ``next`` − 1 can be read; ``spans`` say how large they are.
 
-    ``uuid`` and ``epoch`` are a log's identity, empty and 0 for a bare ledger. ``cluster`` is the INSTANCEID.
+    ``head`` is the log's record, None for a bare ledger. ``cluster`` is the INSTANCEID.
     """
 
     cluster: str
     start: int
     next: int
     spans: tuple[Span, ...] = ()
-    uuid: str = ""
-    epoch: int = 0
+    head: LogHead | None = None
 
 
 class Follower(Protocol):

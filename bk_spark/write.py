@@ -18,13 +18,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bk_core import __version__
-from bk_core.errors import BookKeeperError, NoSuchLogError, NotEnoughBookiesError
-from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.errors import BookKeeperError, NotEnoughBookiesError
+from bk_core.logs.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.model import DigestType
 from bk_spark import clients, commit, compat, resolve
 from bk_spark.codecs import raw
 from bk_spark.errors import package_mismatch
-from bk_spark.ledgers import check_digest, digest_type_of
+from bk_spark.ledgers import digest_type_of
 from bk_spark.options import BkOptions
 
 if TYPE_CHECKING:
@@ -165,16 +165,13 @@ class TaskLedger:
         )
 
 
-def open_or_create(log: NamedLog, options: BkOptions) -> Any:
-    """The head of the log, made if there is none. Raises LogHasLeaderError when a leader writes it: a publish would
-    put rows in the middle (RULES N2)."""
-    try:
-        head = log.head().value
-    except NoSuchLogError:
-        digest_type = digest_type_of(options) or DigestType.CRC32C
-        head = log.create(digest_type=digest_type, exist_ok=True)
+def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
+    """The head of the log, made if there is none (RULES N8). Raises LogHasLeaderError when a leader writes it: a
+    publish would put rows in the middle (RULES N2)."""
+    found, created = log.open_or_create(digest_type=digest_type_of(options))
+    if created:
         logger.warning("created log %s", log.name)
-    check_digest(options, head.digest_type)
+    head: LogHead = found.value
     resolve.check_no_leader(head, options)
     return head
 
