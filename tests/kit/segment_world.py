@@ -172,8 +172,8 @@ def assert_honest(
     storage: Storage, must: Iterable[bytes], may: Iterable[bytes] = (), *, healthy: bool = False
 ) -> dict[int, Answer]:
     """The oracle. ``must``: frames that were acked and on record: each of their entries is found with its bytes or is
-    UNKNOWN, never ABSENT; records hold or their ledger is in trouble. ``may``: frames of the tail, found or gone. Nothing
-    else is ever found. ``healthy``: no UNKNOWN and no trouble either."""
+    UNKNOWN, never ABSENT; records hold or their ledger is in trouble. ``may``: frames of the tail, found or gone.
+    Nothing else is ever found. ``healthy``: no UNKNOWN and no trouble either."""
     must, may = list(must), list(may)
     must_ids, may_ids = _ids_by_ledger(must), _ids_by_ledger(may)
     answers: dict[int, Answer] = {}

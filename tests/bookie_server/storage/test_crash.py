@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill the writer anywhere, garble the file anywhere: what was acked is found or reported, never denied (RULES S3, S6)."""
+"""Kill the writer anywhere, garble the file anywhere: what was acked is found or reported, never denied (S3, S6)."""
 
 from __future__ import annotations
 

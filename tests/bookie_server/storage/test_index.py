@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bk_core.entries.frame import FrameExtent, FrameKind
 from bk_core.wire.lane import Reason
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, Lookup
+from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, Lookup, Piece
 from bookie_server.storage.index_file import INDEX_ROW, sorted_rows
 from bookie_server.storage.membership import Membership, Striping, runs_of_ids
 from bookie_server.storage.segment import Place
@@ -71,48 +71,56 @@ def ask(index: LedgerIndex, frames: dict[Place, Fake], first: int, last: int, fr
     raise AssertionError("the look-up never ends")
 
 
+def said_of(answer: Lookup, served: dict[Place, Fake], first: int, top: int) -> dict[int, object]:
+    """What the answer says of each id from first to top; each is said once."""
+    said: dict[int, object] = {}
+    for piece in answer.pieces:
+        assert first <= piece.first <= piece.last <= answer.through
+        held = [i for i in served[piece.place].ids if piece.first <= i <= piece.last]
+        assert (held[0], held[-1]) == (piece.first, piece.last)
+        for entry_id in held:
+            assert said.setdefault(entry_id, piece) is piece
+    ranges = [(low, high, "absent") for low, high in answer.absent]
+    for unknown in answer.unknown:
+        assert unknown.reason is Reason.DAMAGED
+        ranges.append((unknown.first, unknown.last, "unknown"))
+    for low, high, word in ranges:
+        for entry_id in range(low, min(high, top) + 1):
+            assert entry_id not in said
+            said[entry_id] = word
+    return said
+
+
 def check(
     index: LedgerIndex, frames: dict[Place, Fake], drop_counter: int, damaged: set[Place], how: random.Random
 ) -> None:
+    """Some range, asked to its end, against the frames themselves."""
     first = how.randrange(0, 95)
     last = first + how.choice([0, 3, 30, 100, 1 << 40])
     frames_max = how.choice([1, 2, 5, 64])
     served = {p: f for p, f in frames.items() if p not in damaged and f.counter >= drop_counter}
-    holders: dict[int, set[Place]] = {}
-    for place, frame in served.items():
-        for entry_id in frame.ids:
-            holders.setdefault(entry_id, set()).add(place)
+    held = {entry_id for frame in served.values() for entry_id in frame.ids}
+    lost = {i for p in damaged for i in range(frames[p].ids[0], frames[p].ids[-1] + 1)}
     while first <= last:
         answer = ask(index, frames, first, last, frames_max)
         assert first <= answer.through <= last
         top = min(answer.through, 120)
-        said: dict[int, object] = {}
-        for piece in answer.pieces:
-            assert first <= piece.first <= piece.last <= answer.through
-            held = [i for i in served[piece.place].ids if piece.first <= i <= piece.last]
-            assert held[0] == piece.first
-            assert held[-1] == piece.last
-            for entry_id in held:
-                assert said.setdefault(entry_id, piece) is piece
-        for low, high in answer.absent:
-            for entry_id in range(low, min(high, top) + 1):
-                assert said.setdefault(entry_id, "absent") == "absent"
-        for unknown in answer.unknown:
-            assert unknown.reason is Reason.DAMAGED
-            for entry_id in range(unknown.first, min(unknown.last, top) + 1):
-                assert said.setdefault(entry_id, "unknown") == "unknown"
+        said = said_of(answer, served, first, top)
         for entry_id in range(first, top + 1):
-            lost = any(frames[p].ids[0] <= entry_id <= frames[p].ids[-1] for p in damaged)
-            if entry_id in holders:
-                assert said[entry_id] not in ("absent", "unknown"), entry_id
+            if entry_id in held:
+                assert isinstance(said[entry_id], Piece), entry_id
             else:
-                assert said[entry_id] == ("unknown" if lost else "absent"), entry_id
+                assert said[entry_id] == ("unknown" if entry_id in lost else "absent"), entry_id
         first = answer.through + 1
-    highest = max(holders, default=-1)
-    end = index.last_entry(LEDGER)
+    check_end(index, served, [frames[p].ids[-1] for p in damaged])
+
+
+def check_end(index: LedgerIndex, served: dict[Place, Fake], lost_lasts: list[int]) -> None:
+    highest, end = max((frame.ids[-1] for frame in served.values()), default=-1), index.last_entry(LEDGER)
     assert end.entry_id == highest
-    assert end.place is None if highest < 0 else end.place in {p for p, f in served.items() if f.ids[-1] == highest}
-    assert end.certain == all(frames[p].ids[-1] <= highest for p in damaged)
+    assert (end.place is None) == (highest < 0)
+    assert end.place is None or served[end.place].ids[-1] == highest
+    assert end.certain == all(last <= highest for last in lost_lasts)
 
 
 @pytest.mark.rule("S2")

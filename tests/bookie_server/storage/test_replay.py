@@ -92,7 +92,7 @@ def test_a_sealed_segment_gone_with_its_index_is_noticed_by_its_successor(tmp_pa
 
 @pytest.mark.rule("S3")
 def test_bytes_of_a_recycled_segment_are_never_replayed(tmp_path: Path) -> None:
-    """The new life of a segment is written over the old one, group by group; what lies beyond is of another generation."""
+    """The new life of a segment is written over the old one; what lies beyond is of another generation."""
     storage = Storage(tmp_path / "d")
     old = [entries(1, range(20 * k, 20 * k + 20)) for k in range(20)]
     for frame in old:

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The golden files of storage are still the bytes we write, and the kept data directory is still opened and right."""
+
+from __future__ import annotations
+
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.entries.digest import Digester, ledger_key
+from bk_core.entries.frame import FrameKind, decode_frame, entry_ids_of, parse_header
+from bk_core.model import DigestType
+from bk_core.wire.lane import Reason
+from bookie_server.storage.cookie import DataDirectory, decode_identity
+from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.index_file import decode_index_file
+from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.replay import OpenReport, open_segments
+from bookie_server.storage.segment import Place, decode_group_header, decode_segment_header
+
+HERE = Path(__file__).parent
+MAKER: dict[str, Any] = runpy.run_path(str(HERE / "make_storage.py"))
+INCARNATION = bytes.fromhex(MAKER["INCARNATION"].replace("-", ""))
+
+
+def test_codecs_still_write_the_golden_bytes() -> None:
+    made = MAKER["golden_files"]()
+    assert {name for name, data in made.items() if data != (HERE / name).read_bytes()} == set()
+
+
+def test_golden_files_are_read() -> None:
+    segment = decode_segment_header((HERE / "segment-header.bin").read_bytes())
+    assert (segment.generation, segment.segment_bytes, segment.newest_sealed) == (0x1234, 256 << 20, 0x1230)
+    group = decode_group_header((HERE / "group-header.bin").read_bytes(), segment.incarnation)
+    assert group is not None
+    assert (group.number, group.group_bytes, group.frames, group.offset, group.durable) == (5, 12288, 7, 36864, 32768)
+    header, rows, states = decode_index_file((HERE / "segment.idx").read_bytes())
+    assert (header.generation, header.data_end, header.group_count) == (0x1234, 300 << 10, 71)
+    assert (rows.size, states.size) == (70, 9)
+    assert sorted(set(states["kind"].tolist())) == list(range(2, 11))
+    assert decode_identity((HERE / "IDENTITY").read_bytes()).boot_count == 42
+    assert segment.incarnation == INCARNATION
+
+
+def test_offsets_of_the_headers_are_those_of_the_document() -> None:
+    """Read field by field, as another program would (docs/formats.md §3.2, §3.3)."""
+    segment = (HERE / "segment-header.bin").read_bytes()
+    assert segment[:8] == b"BKSEGMNT"
+    assert [int.from_bytes(segment[at : at + 4], "little") for at in (8, 12)] == [1, 4096]
+    assert segment[24:40] == INCARNATION
+    numbers = [int.from_bytes(segment[at : at + 8], "little") for at in (16, 40, 48, 56, 64)]
+    assert numbers == [0x1234, 256 << 20, MAKER["NOW_MS"], 42, 0x1230]
+    length = int.from_bytes(segment[72:74], "little")
+    assert segment[74 : 74 + length].decode() == MAKER["BOOKIE_ID"]
+    group = (HERE / "group-header.bin").read_bytes()
+    assert group[:8] == b"BKGROUP1"
+    assert [int.from_bytes(group[at : at + 8], "little") for at in (8, 16, 32, 40)] == [0x1234, 5, 36864, 32768]
+    assert [int.from_bytes(group[at : at + 4], "little") for at in (24, 28, 48, 52, 60)] == [12288, 7, 0, 0, 0]
+
+
+class Kept:
+    """The kept directory, copied and open."""
+
+    def __init__(self, path: Path) -> None:
+        self.directory = DataDirectory.open(str(path), MAKER["BOOKIE_ID"], MAKER["CLUSTER"])
+        opened = open_segments(self.directory, segment_size_bytes=MAKER["SEGMENT_BYTES"])
+        self.index: LedgerIndex = opened[0]
+        self.report: OpenReport = opened[2]
+        self._log = opened[1]
+        self.reader = SegmentReader(self.directory.segments_path, self.directory.identity)
+
+    def close(self) -> None:
+        self._log.close()
+        self.reader.close()
+        self.directory.close()
+
+    def entries(self, ledger_id: int, last: int) -> tuple[dict[int, bytes], set[int], dict[int, Reason]]:
+        """(found, absent, unknown) of the ids 0 to last."""
+        resolved: dict[Place, Any] = {}
+        answer = self.index.lookup(ledger_id, 0, last, resolved=resolved)
+        while answer.unresolved:
+            resolved.update((place, self.reader.membership(place)) for place in answer.unresolved)
+            answer = self.index.lookup(ledger_id, 0, last, resolved=resolved)
+        assert answer.through == last
+        found: dict[int, bytes] = {}
+        for piece in answer.pieces:
+            frame = self.reader.read_entries(piece.place, piece.first, piece.last, ledger_id=ledger_id)
+            assert frame is not None
+            kind = DigestType(parse_header(frame).digest_type or DigestType.CRC32C)
+            batch = decode_frame(frame, digester=Digester(kind, MAKER["PASSWORD"], ledger_id), verify_digests=True)
+            found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
+        absent = {i for low, high in answer.absent for i in range(low, high + 1)}
+        unknown = {i: u.reason for u in answer.unknown for i in range(u.first, u.last + 1)}
+        return found, absent, unknown
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    shutil.copytree(HERE / "data-v1", tmp_path / "data")
+    return Kept(tmp_path / "data")
+
+
+def test_the_kept_directory_opens_whole(kept: Kept) -> None:
+    assert kept.report.damage == []
+    assert not kept.report.limbo
+    assert kept.report.indexes_loaded >= 1
+    assert kept.report.segments_scanned == 1
+    assert kept.report.frames_copied == 1, "the last group lies above the durable position"
+    assert kept.directory.identity.boot_count == 2
+    kept.close()
+
+
+def test_every_entry_of_the_kept_directory_is_there(kept: Kept) -> None:
+    expected: dict[int, set[int]] = {}
+    for group in MAKER["groups"]():
+        for frame in group:
+            header = parse_header(frame)
+            if header.kind == FrameKind.ENTRIES:
+                expected.setdefault(header.ledger_id, set()).update(entry_ids_of(header, frame).tolist())
+    expected[MAKER["DROPPED"]] -= {*range(12)}  # from before the drop
+    deleted = MAKER["DELETED"]
+    del expected[deleted]
+    for _ in range(2):
+        for ledger_id, ids in expected.items():
+            top = max(ids) + 3
+            found, absent, unknown = kept.entries(ledger_id, top)
+            assert found == {i: MAKER["payload"](ledger_id, i) for i in ids}
+            assert absent == set(range(top + 1)) - ids
+            assert unknown == {}
+        assert kept.index.state(deleted).deleted
+        assert set(kept.entries(deleted, 4)[2].values()) == {Reason.DELETED}
+        path = Path(kept.directory.path)
+        kept.close()
+        kept = Kept(path)
+    kept.close()
+
+
+def test_the_state_of_every_ledger_of_the_kept_directory_is_there(kept: Kept) -> None:
+    def state(name: str) -> Any:
+        return kept.index.state(MAKER[name])
+
+    assert sorted(kept.index.ledger_ids()) == sorted(MAKER[name] for name in LEDGERS)
+    assert {state(name).key for name in LEDGERS} == {ledger_key(MAKER["PASSWORD"])}
+    assert {name for name in LEDGERS if state(name).fenced} == {"STRIPED"}
+    assert {state(name).trouble for name in LEDGERS} == {Reason.REASON_NONE}
+    assert [state(name).counter for name in ("DROPPED", "LIMBO", "DENSE")] == [2, 2, 0]
+    assert (state("DENSE").lac, len(state("DENSE").lac_body)) == (999, 20)
+    assert (state("DENSE").carried_lac, state("LACS").carried_lac) == (1609, 2)
+    assert kept.index.last_entry(MAKER["DENSE"]).entry_id == 1612
+    kept.close()
+
+
+LEDGERS = ["DENSE", "STRIPED", "SPARSE", "LACS", "APACHE", "DROPPED", "LIMBO", "LENGTHS"]
