@@ -56,22 +56,33 @@ def main() -> int:
                 print(figure.as_json(), flush=True)
     if not options.json:
         Console().print(table(figures))
+        Console().print(notes(figures))
     return 0 if all(figure.meets is not False for figure in figures) else 1
 
 
 def table(figures: list[Figure]) -> Table:
     """Medians and worst runs beside what is wanted and the peer."""
-    made = Table(title="client and three bookies on this machine", caption_justify="left")
-    for column in ("figure", "lane", "median", "worst", "unit", "wanted", "peer", "ratio", "what it is"):
-        made.add_column(column, justify="right" if column in ("median", "worst", "wanted", "peer", "ratio") else "left")
+    made = Table(title="client and three bookies on this machine", title_justify="left")
+    for column in ("figure", "lane", "unit"):
+        made.add_column(column, no_wrap=True)
+    for column in ("median", "worst", "wanted", "peer", "ratio"):
+        made.add_column(column, no_wrap=True, justify="right")
     for f in figures:
         wanted = (
             "" if f.wanted is None else f"{'≤' if f.less_is_better else '≥'} {f.wanted:g} {'✓' if f.meets else '✗'}"
         )
-        peer = "" if f.peer_median is None else f"{f.peer_median:.3g}"
+        peer = "" if f.peer_median is None else f"{f.peer_median:.3g} {f.peer}"
         ratio = "" if f.ratio is None else f"{f.ratio:.2f}"
-        made.add_row(f.name, f.lane, f"{f.median:.3g}", f"{f.worst:.3g}", f.unit, wanted, peer, ratio, f.note)
+        made.add_row(f.name, f.lane, f.unit, f"{f.median:.3g}", f"{f.worst:.3g}", wanted, peer, ratio)
     return made
+
+
+def notes(figures: list[Figure]) -> str:
+    """What each side does, once for all figures that share it."""
+    shared: dict[str, list[str]] = {}
+    for figure in figures:
+        shared.setdefault(figure.note, []).append(figure.name)
+    return "\n".join(f"{', '.join(names)}: {note}" for note, names in shared.items() if note)
 
 
 if __name__ == "__main__":
