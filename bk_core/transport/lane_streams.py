@@ -39,14 +39,13 @@ class LaneStream:
 
     def receive(self, message: bytes) -> None:
         """One message of the bookie. Raises TransportError or RemoteProtocolError, which must end the stream."""
-        if self.greeted:
-            self.take(message)
-            return
-        answer = self.hello_of(message)
-        if answer is None:
-            raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
-        self._check_hello(answer)
-        self.greeted = True
+        if not self.greeted:
+            answer = self.hello_of(message)
+            if answer is None:
+                raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
+            self._check_hello(answer)
+            self.greeted = True
+        self.take(message)  # the answer to hello may carry more
 
     def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
         reason = reason_of(int(answer.reason))

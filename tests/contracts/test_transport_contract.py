@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every transport promises, with a real machine behind it: over memory and over gRPC on loopback (RULES L6)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from bk_core.entries.digest import crc32c, ledger_key
+from bk_core.entries.frame import decode_frame
+from bk_core.errors import BookieUnreachableError
+from bk_core.transport.port import EntryRange, ReadPart, RefusedError
+from bk_core.wire.lane import AttachMode, Reason
+from tests.kit.lanes import DEADLINE_S, KEY, Lane, Listener, digester, frame, on_each_lane
+
+OTHER_KEY = ledger_key(b"other")
+
+
+def lac_body(ledger_id: int, lac: int) -> bytes:
+    """Apache's LAC body with a CRC32C digest."""
+    numbers = ledger_id.to_bytes(8, "big") + lac.to_bytes(8, "big", signed=True)
+    return numbers + crc32c(numbers).to_bytes(4, "big")
+
+
+# --- adds ---
+
+
+@pytest.mark.rule("P1")
+@pytest.mark.rule("L2")
+@on_each_lane
+async def test_acks_count_the_frames_of_a_session(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    for first in range(5):
+        lane.send(session, 7, first, [b"entry %d" % first])
+    await listener.acked(session, 5)
+    counts = [words[2] for words in listener.said]
+    assert counts == sorted(counts), "an ack never goes back"
+    assert (await lane.read(7, 0, 4))[0] == {first: b"entry %d" % first for first in range(5)}
+
+
+@pytest.mark.rule("L4")
+@on_each_lane
+async def test_many_ledgers_share_one_stream(lane: Lane) -> None:
+    listener = Listener()
+    sessions = {lane.attach(ledger, listener): ledger for ledger in range(300)}
+    for session, ledger in sessions.items():
+        lane.send(session, ledger, 0, [b"of %d" % ledger])
+    await listener.until(lambda said: {words[1] for words in said} == set(sessions))
+    assert {words[0] for words in listener.said} == {"acked"}
+    assert (await lane.read(123, 0, 0))[0] == {0: b"of 123"}
+
+
+@pytest.mark.rule("P1")
+@on_each_lane
+async def test_first_refused_frame_ends_the_session_and_drops_the_rest(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    lane.send(session, 7, 0, [b"good"])
+    damaged = bytearray(frame(7, 1, [b"flipped"], session=session))
+    damaged[-1] ^= 1
+    lane.transport.send(lane.bookie_id, session, bytes(damaged))
+    lane.send(session, 7, 1, [b"never taken"])
+    assert await listener.ended(session) == (1, Reason.INTEGRITY)
+    entries, trailer = await lane.read(7, 0, 2)
+    assert entries == {0: b"good"}
+    assert trailer.absent == (EntryRange(1, 2),)
+
+
+@pytest.mark.rule("L2")
+@on_each_lane
+async def test_another_key_is_refused(lane: Lane) -> None:
+    await lane.write(7, 0, [b"mine"])
+    listener = Listener()
+    session = lane.attach(7, listener, key=OTHER_KEY)
+    lane.send(session, 7, 1, [b"theirs"])
+    assert await listener.ended(session) == (0, Reason.UNAUTHORIZED)
+    with pytest.raises(RefusedError) as refused:
+        await lane.fence(7, OTHER_KEY)
+    assert refused.value.reason is Reason.UNAUTHORIZED
+    await lane.write(7, 1, [b"not fenced by the refused"])
+
+
+@pytest.mark.rule("P1")
+@on_each_lane
+async def test_frame_of_another_ledger_ends_the_session(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    lane.transport.send(lane.bookie_id, session, frame(8, 0, [b"stray"], session=session))
+    assert await listener.ended(session) == (0, Reason.BAD_REQUEST)
+
+
+@pytest.mark.rule("P6")
+@on_each_lane
+async def test_resent_entries_are_taken_and_changed_ones_refused(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a", b"bb", b"ccc"])
+    await lane.write(7, 1, [b"bb", b"ccc", b"dddd"])
+    listener = Listener()
+    session = lane.attach(7, listener)
+    lane.send(session, 7, 3, [b"DDDD"])
+    lane.send(session, 7, 4, [b"behind it"])
+    assert await listener.ended(session) == (0, Reason.INTEGRITY)
+    entries, trailer = await lane.read(7, 0, 9)
+    assert entries == {0: b"a", 1: b"bb", 2: b"ccc", 3: b"dddd"}
+    assert trailer.absent == (EntryRange(4, 9),)
+
+
+@pytest.mark.rule("P6")
+@on_each_lane
+async def test_frames_behind_a_resent_one_keep_their_order(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"])
+    listener = Listener()
+    session = lane.attach(7, listener)
+    for first, payload in enumerate([b"a", b"b", b"c"]):
+        lane.send(session, 7, first, [payload])
+    await listener.acked(session, 3)
+    assert (await lane.read(7, 0, 2))[0] == {0: b"a", 1: b"b", 2: b"c"}
+
+
+@pytest.mark.rule("L5")
+@on_each_lane
+async def test_largest_frames_travel_and_come_back(lane: Lane) -> None:
+    entries = [os.urandom(4 << 20), os.urandom((4 << 20) - 4096)]
+    await lane.write(7, 0, entries)
+    assert (await lane.read(7, 0, 1, bytes_max=16 << 20))[0] == dict(enumerate(entries))
+
+
+# --- fences ---
+
+
+@pytest.mark.rule("MUST3")
+@pytest.mark.rule("P5")
+@on_each_lane
+async def test_fence_stops_the_writer_and_answers_with_evidence(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    lane.send(session, 7, 0, [b"a", b"b"])
+    lane.send(session, 7, 2, [b"c"], lac=1)
+    await listener.acked(session, 2)
+    said = await lane.fence(7)
+    assert (said.last_entry_id, said.fenced, said.known) == (2, True, True)
+    last = decode_frame(said.last_entry_frame, digester=digester(7), verify_digests=True)
+    assert (last.entry_ids().tolist(), last.to_list(), last.lac) == ([2], [b"c"], 1)
+    lane.send(session, 7, 3, [b"too late"])
+    assert await listener.ended(session) == (2, Reason.FENCED)
+    late = lane.attach(7, listener)
+    assert await listener.ended(late) == (0, Reason.FENCED)
+
+
+@pytest.mark.rule("MUST2")
+@on_each_lane
+async def test_fence_of_a_ledger_never_heard_of_holds(lane: Lane) -> None:
+    said = await lane.fence(99)
+    assert (said.last_entry_id, said.fenced) == (-1, True)
+    listener = Listener()
+    session = lane.attach(99, listener)
+    lane.send(session, 99, 0, [b"late writer"])
+    assert await listener.ended(session) == (0, Reason.FENCED)
+
+
+@pytest.mark.rule("P6")
+@on_each_lane
+async def test_recovery_session_passes_the_fence(lane: Lane) -> None:
+    await lane.fence(7)
+    await lane.write(7, 0, [b"recovered"], mode=AttachMode.RECOVER)
+    assert (await lane.read(7, 0, 0))[0] == {0: b"recovered"}
+
+
+@pytest.mark.rule("S1")
+@on_each_lane
+async def test_fencing_read_sees_what_was_sent_before_it_or_nothing_follows(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    for first in range(200):
+        lane.send(session, 7, first, [b"e%d" % first])
+    await asyncio.sleep(0)
+    entries, trailer = await lane.read(7, 0, 199, fence_key=KEY)
+    assert trailer.fenced
+    assert trailer.answered_through == 199
+    durable, reason = await listener.ended(session) if len(entries) < 200 else (200, Reason.FENCED)
+    assert durable == len(entries)
+    assert reason is Reason.FENCED
+    assert (await lane.read(7, 0, 199))[0] == entries, "nothing came after the fencing read"
+
+
+# --- reads ---
+
+
+@pytest.mark.rule("P4")
+@on_each_lane
+async def test_answer_ends_at_the_limit_and_says_how_far_it_went(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    for first in range(0, 40, 4):
+        lane.send(session, 7, first, [os.urandom(300_000)] * 4)
+    await listener.acked(session, 10)
+    entries, trailer = await lane.read(7, 0, 39, bytes_max=3_000_000)
+    assert 0 < len(entries) < 40
+    assert trailer.answered_through == max(entries)
+    assert not trailer.absent
+    rest, end = await lane.read(7, trailer.answered_through + 1, 39, bytes_max=1 << 30)
+    assert sorted([*entries, *rest]) == list(range(40))
+    assert end.answered_through == 39
+
+
+@pytest.mark.rule("P4")
+@on_each_lane
+async def test_at_least_one_entry_is_answered_however_small_the_limit(lane: Lane) -> None:
+    await lane.write(7, 0, [b"x" * 1000])
+    assert (await lane.read(7, 0, 0, bytes_max=1))[0] == {0: b"x" * 1000}
+
+
+@pytest.mark.rule("MUST4")
+@on_each_lane
+async def test_holes_are_absent_and_found_entries_are_not(lane: Lane) -> None:
+    await lane.write(7, 2, [b"two", b"three"])
+    await lane.write(7, 6, [b"six"])
+    entries, trailer = await lane.read(7, 0, 8)
+    assert entries == {2: b"two", 3: b"three", 6: b"six"}
+    assert trailer.absent == (EntryRange(0, 1), EntryRange(4, 5), EntryRange(7, 8))
+    assert (trailer.answered_through, trailer.unknown, trailer.fenced) == (8, (), False)
+
+
+@on_each_lane
+async def test_part_of_a_frame_can_be_read(lane: Lane) -> None:
+    await lane.write(7, 0, [b"%d" % k for k in range(100)])
+    entries, _ = await lane.read(7, 40, 42)
+    assert entries == {40: b"40", 41: b"41", 42: b"42"}
+
+
+@on_each_lane
+async def test_ledger_never_heard_of_is_absent(lane: Lane) -> None:
+    entries, trailer = await lane.read(12345, 0, 9)
+    assert entries == {}
+    assert trailer.absent == (EntryRange(0, 9),)
+
+
+@on_each_lane
+async def test_backward_range_is_refused(lane: Lane) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await lane.read(7, 5, 3)
+    assert refused.value.reason is Reason.BAD_REQUEST
+
+
+@on_each_lane
+async def test_abandoned_read_disturbs_nobody(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    for first in range(20):
+        lane.send(session, 7, first, [os.urandom(1 << 20)])
+    await listener.acked(session, 20)
+    for _ in range(30):
+        parts = lane.transport.read(lane.bookie_id, 7, 0, 19, bytes_max=1 << 30, deadline_s=DEADLINE_S)
+        async for part in parts:
+            assert isinstance(part, ReadPart)
+            break
+        await parts.aclose()  # type: ignore[attr-defined]
+    assert len((await lane.read(7, 0, 19, bytes_max=1 << 30))[0]) == 20
+
+
+# --- LACs ---
+
+
+@pytest.mark.rule("P5")
+@on_each_lane
+async def test_evidence_names_the_entry_with_the_greatest_lac(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a", b"b", b"c"], lac=-1)
+    await lane.write(7, 3, [b"d"], lac=2)
+    await lane.write(7, 10, [b"old words"], lac=1)
+    said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
+    assert said.last_entry_id == 10
+    carrier = decode_frame(said.lac_frame, digester=digester(7), verify_digests=True)
+    assert (carrier.entry_ids().tolist(), carrier.lac) == ([3], 2)
+
+
+@on_each_lane
+async def test_lac_of_a_ledger_never_heard_of_is_not_known(lane: Lane) -> None:
+    said = await lane.transport.read_lac(lane.bookie_id, 404, deadline_s=DEADLINE_S)
+    assert (said.last_entry_id, said.known, said.fenced, said.lac_body) == (-1, False, False, b"")
+
+
+@pytest.mark.rule("P9")
+@on_each_lane
+async def test_explicit_lac_wakes_a_watch_and_is_returned_verbatim(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"], lac=-1)
+    watch = asyncio.ensure_future(lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=DEADLINE_S))
+    await asyncio.sleep(0.05)
+    assert not watch.done()
+    await lane.transport.write_lac(lane.bookie_id, 7, KEY, lac_body(7, 0), deadline_s=DEADLINE_S)
+    assert (await watch).lac_body == lac_body(7, 0)
+    await lane.transport.write_lac(lane.bookie_id, 7, KEY, lac_body(7, -1), deadline_s=DEADLINE_S)
+    said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
+    assert said.lac_body == lac_body(7, 0), "a LAC never goes back"
+
+
+@pytest.mark.rule("P5")
+@on_each_lane
+async def test_lac_body_that_is_wrong_is_refused(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"])
+    flipped = bytearray(lac_body(7, 0))
+    flipped[10] ^= 1
+    for body, key, reason in (
+        (bytes(flipped), KEY, Reason.INTEGRITY),
+        (lac_body(8, 0), KEY, Reason.BAD_REQUEST),
+        (b"short", KEY, Reason.BAD_REQUEST),
+        (lac_body(7, 0), OTHER_KEY, Reason.UNAUTHORIZED),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            await lane.transport.write_lac(lane.bookie_id, 7, key, body, deadline_s=DEADLINE_S)
+        assert refused.value.reason is reason
+    said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
+    assert said.lac_body == b""
+
+
+@pytest.mark.rule("P10")
+@on_each_lane
+async def test_durable_entry_with_a_greater_lac_wakes_a_watch(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"])
+    watch = asyncio.ensure_future(lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=DEADLINE_S))
+    await asyncio.sleep(0.05)
+    await lane.write(7, 1, [b"b", b"c"], lac=0)
+    said = await watch
+    last = decode_frame(said.last_entry_frame, digester=digester(7), verify_digests=True)
+    assert (last.entry_ids().tolist(), last.lac) == ([2], 0)
+
+
+@pytest.mark.rule("P10")
+@on_each_lane
+async def test_watch_answers_at_its_timeout_with_what_is_known(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"])
+    said = await lane.transport.watch_lac(lane.bookie_id, 7, 5, timeout_s=0.05)
+    assert said.last_entry_id == 0
+
+
+@pytest.mark.rule("P10")
+@on_each_lane
+async def test_watch_answers_at_once_when_there_is_news(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a", b"b"], lac=0)
+    async with asyncio.timeout(1):
+        said = await lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=60)
+    assert said.last_entry_id == 1
+
+
+@pytest.mark.rule("L3")
+@on_each_lane
+async def test_cancelled_watch_is_forgotten(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"])
+    for _ in range(50):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lane.transport.watch_lac(lane.bookie_id, 7, 5, timeout_s=60), 0.001)
+    await lane.write(7, 1, [b"b"], lac=0)
+    assert (await lane.fence(7)).last_entry_id == 1
+
+
+# --- ends ---
+
+
+@on_each_lane
+async def test_unknown_bookie_is_unreachable(lane: Lane) -> None:
+    listener = Listener()
+    lane.transport.attach("nobody:1", 7, KEY, AttachMode.WRITE, 1000, listener)
+    assert listener.said == [], "callbacks come later"
+    await listener.broken(1000)
+    with pytest.raises(BookieUnreachableError):
+        await lane.transport.fence("nobody:1", 7, KEY, deadline_s=DEADLINE_S)
+
+
+@on_each_lane
+async def test_detached_session_is_silent(lane: Lane) -> None:
+    listener, other = Listener(), Listener()
+    session = lane.attach(7, listener)
+    lane.send(session, 7, 0, [b"a"])
+    lane.transport.detach(lane.bookie_id, session)
+    again = lane.attach(8, other)
+    lane.send(again, 8, 0, [b"b"])
+    await other.acked(again, 1)
+    assert listener.said == []
+
+
+@on_each_lane
+async def test_closed_transport_breaks_its_sessions(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener)
+    lane.send(session, 7, 0, [b"a"])
+    await listener.acked(session, 1)
+    await lane.transport.close()
+    await listener.broken(session)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One bookie and a transport to it, on each lane, for the contract suite; and small words to speak with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester, ledger_key
+from bk_core.entries.frame import decode_frame, encode_frame, split_frames
+from bk_core.metadata import open_store
+from bk_core.model import DigestType, LedgerId
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.port import LacEvidence, ReadPart, ReadTrailer, Transport
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server.config import BookieConfig
+from bookie_server.main import Bookie
+from tests.kit.memory_bookie import MemoryNetwork
+
+PASSWORD = b"secret"
+KEY = ledger_key(PASSWORD)
+DEADLINE_S = 5.0
+
+
+def digester(ledger_id: LedgerId, digest_type: DigestType = DigestType.CRC32C) -> Digester:
+    return Digester(digest_type, PASSWORD, ledger_id)
+
+
+def frame(ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, session: int = 0, lac: int = -1) -> bytes:
+    """A frame of these entries; the ledger length before it is made up."""
+    return bytes(
+        encode_frame(
+            EntryBatch.from_list(entries),
+            digester=digester(ledger_id),
+            ledger_id=ledger_id,
+            first_entry_id=first,
+            lac=lac,
+            length_before=first * 10,
+            session=session,
+        )
+    )
+
+
+class Listener:
+    """Collects what is said of sessions, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+        self._news = asyncio.Event()
+
+    def on_acked(self, session: int, frames: int) -> None:
+        self._hear("acked", session, frames)
+
+    def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
+        self._hear("ended", session, frames, reason)
+
+    def on_broken(self, session: int, message: str) -> None:
+        self._hear("broken", session, message)
+
+    def _hear(self, *words: Any) -> None:
+        self.said.append(words)
+        self._news.set()
+
+    async def until(self, wanted: Callable[[list[tuple[Any, ...]]], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not wanted(self.said):
+                self._news.clear()
+                await self._news.wait()
+
+    async def acked(self, session: int, frames: int) -> None:
+        await self.until(lambda said: ("acked", session, frames) in said)
+
+    async def ended(self, session: int) -> tuple[int, Reason]:
+        """How many frames were durable, and why it ended."""
+        await self.until(lambda said: any(words[:2] == ("ended", session) for words in said))
+        return next((words[2], words[3]) for words in self.said if words[:2] == ("ended", session))
+
+    async def broken(self, session: int) -> None:
+        await self.until(lambda said: any(words[:2] == ("broken", session) for words in said))
+
+
+class Lane:
+    """A transport and the one bookie behind it."""
+
+    def __init__(self, name: str, transport: Transport, bookie_id: str) -> None:
+        self.name, self.transport, self.bookie_id = name, transport, bookie_id
+        self._session = 0
+
+    def attach(self, ledger_id: LedgerId, listener: Listener, **options: Any) -> int:
+        self._session += 1
+        mode = options.get("mode", AttachMode.WRITE)
+        self.transport.attach(self.bookie_id, ledger_id, options.get("key", KEY), mode, self._session, listener)
+        return self._session
+
+    def send(self, session: int, ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, lac: int = -1) -> None:
+        self.transport.send(self.bookie_id, session, frame(ledger_id, first, entries, session=session, lac=lac))
+
+    async def write(self, ledger_id: LedgerId, first: int, entries: Sequence[bytes], **options: Any) -> None:
+        """Attach, send one frame, wait until it is durable, detach."""
+        listener = Listener()
+        lac = options.pop("lac", -1)
+        session = self.attach(ledger_id, listener, **options)
+        self.send(session, ledger_id, first, entries, lac=lac)
+        await listener.acked(session, 1)
+        self.transport.detach(self.bookie_id, session)
+
+    async def read(
+        self, ledger_id: LedgerId, first: int, last: int, *, bytes_max: int = 1 << 20, fence_key: bytes | None = None
+    ) -> tuple[dict[int, bytes], ReadTrailer]:
+        """Entries by id, verified, and the trailer."""
+        entries: dict[int, bytes] = {}
+        async for part in self.transport.read(
+            self.bookie_id, ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, deadline_s=DEADLINE_S
+        ):
+            if not isinstance(part, ReadPart):
+                return entries, part
+            for _, one in split_frames(part.frames):
+                batch = decode_frame(one, digester=digester(ledger_id), verify_digests=True)
+                entries.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
+        raise AssertionError("an answer without a trailer")
+
+    async def fence(self, ledger_id: LedgerId, key: bytes = KEY) -> LacEvidence:
+        return await self.transport.fence(self.bookie_id, ledger_id, key, deadline_s=DEADLINE_S)
+
+
+@contextlib.asynccontextmanager
+async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
+    if name == "memory":
+        network = MemoryNetwork("b1:3181")
+        transport: Transport = network.transport()
+        yield Lane(name, transport, "b1:3181")
+        await transport.close()
+        return
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookie = await Bookie.start(bookie_config(data_dir, uri))
+    transport = GrpcTransport(instance_id=store.instance_id())
+    transport.update_bookies(list(store.writable_bookies().values()))
+    try:
+        yield Lane(name, transport, bookie.bookie_id)
+    finally:
+        await transport.close()
+        await bookie.stop()
+        store.close()
+
+
+def bookie_config(data_dir: Path, uri: str, **changes: Any) -> BookieConfig:
+    """A small bookie on a free port of loopback."""
+    values: dict[str, Any] = {
+        "data_dir": data_dir / "bookie",
+        "metadata_service_uri": uri,
+        "port": 0,
+        "listen_address": "127.0.0.1",
+        "advertised_address": "127.0.0.1",
+        "allow_loopback": True,
+        "segment_size_bytes": 32 << 20,
+        "stop_grace_s": 0.1,
+    }
+    return BookieConfig(**{**values, **changes})
+
+
+Story = Callable[[Lane], Coroutine[Any, Any, None]]
+
+
+def on_each_lane(story: Story) -> Callable[..., None]:
+    """A test of the contract: the same story over every lane."""
+
+    @pytest.mark.parametrize("lane", ["memory", "grpc"])
+    def test(lane: str, tmp_path: Path) -> None:
+        async def run() -> None:
+            async with asyncio.timeout(30), open_lane(lane, tmp_path) as opened:
+                await story(opened)
+
+        asyncio.run(run())
+
+    wraps(story)(test)
+    del test.__wrapped__  # type: ignore[attr-defined]  # pytest would look at the story's arguments
+    return test
