@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a leader's appends go, and what their log offsets are: one ledger after the other without a gap.
+
+An entry may only enter the next ledger when every entry of the previous one is confirmed. Were it sent earlier, a crash
+could leave it in the log without those before it, and at another offset than its caller was told. So a switch takes
+three steps: wait for the batches under way, hold what is appended from then on, and pass it on when the previous ledger
+is confirmed to its end. The pause is one round trip; what is held is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from bk_core.client.writer import LedgerWriter
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.errors import BookKeeperError, LedgerClosedError, WindowFullError
+
+HELD_BYTES_MAX = 4 << 20
+
+
+class LogAppender:
+    """Appends of one leader. ``append_nowait`` may be called from any thread; everything else belongs to the loop.
+
+    ``on_failure`` is told, on the loop, when a ledger takes no more entries; it calls :meth:`fail` if that is the end.
+    """
+
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        base_offset: int,
+        *,
+        held_bytes_max: int,
+        on_failure: Callable[[LedgerWriter, BookKeeperError], None],
+    ) -> None:
+        self._writer, self._base = writer, base_offset
+        self._held_bytes_max, self._on_failure = held_bytes_max, on_failure
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()  # guards what append_nowait looks at: the writer, its base, what is held
+        self._held: list[Bytes] | None = None  # None: not switching
+        self._held_bytes = 0
+        self._held_base = 0
+        self._gate = asyncio.Event()  # closed while switching: batches wait
+        self._gate.set()
+        self._batches = 0
+        self._no_batches = asyncio.Event()
+        self._no_batches.set()
+        self._error: BookKeeperError | None = None
+        self._is_stopped = False
+
+    @property
+    def writer(self) -> LedgerWriter:
+        """The ledger that takes entries now."""
+        return self._writer
+
+    @property
+    def next_offset(self) -> int:
+        """The log offset of the next entry appended."""
+        with self._lock:
+            if self._held is not None:
+                return self._held_base + len(self._held)
+            return self._base + self._writer.last_add_pushed + 1
+
+    def append_nowait(self, payload: Bytes) -> int:
+        """Queue one entry; returns its log offset. Raises WindowFullError while there is no room, EntryTooLargeError,
+        and LeadershipLostError; the entry was not queued."""
+        with self._lock:
+            self._check()
+            if self._held is not None:
+                return self._hold(self._held, payload)
+            writer = self._writer
+            try:
+                return self._base + writer.append_nowait(payload)
+            except BookKeeperError as error:
+                if not writer.is_failed:
+                    raise
+                failure = error
+        self._loop.call_soon_threadsafe(self._on_failure, writer, failure)
+        raise failure
+
+    def _hold(self, held: list[Bytes], payload: Bytes) -> int:
+        if held and self._held_bytes + len(payload) > self._held_bytes_max:
+            raise WindowFullError(
+                "the log is rolling to its next ledger",
+                value=f"{self._held_bytes} bytes are held",
+                remedy="wait for confirmations (wait_confirmed) or use append",
+            )
+        EntryBatch.from_list([payload])  # what no ledger would take is refused now, not when it is passed on
+        held.append(payload)
+        self._held_bytes += len(payload)
+        return self._held_base + len(held) - 1
+
+    async def append(self, payload: Bytes) -> int:
+        """Append one entry, waiting for room; returns its log offset once it is confirmed."""
+        try:
+            offset = self.append_nowait(payload)
+        except WindowFullError:
+            offset = await self.append_batch(EntryBatch.from_list([payload]))
+        except BookKeeperError as error:
+            self._raise(self._writer, error)
+        await self.wait_confirmed(offset)
+        return offset
+
+    async def append_batch(self, batch: EntryBatch) -> int:
+        """Queue a batch, waiting for room; returns the log offset of its last entry."""
+        while not self._gate.is_set():
+            await self._gate.wait()
+        self._check()
+        writer, base = self._writer, self._base
+        self._batches += 1
+        self._no_batches.clear()
+        try:
+            return base + await writer.append_batch(batch)
+        except BookKeeperError as error:
+            self._raise(writer, error)
+        finally:
+            self._batches -= 1
+            if not self._batches:
+                self._no_batches.set()
+
+    async def wait_confirmed(self, offset: int) -> None:
+        """Wait until the entry at ``offset`` and all before it are confirmed. Raises LeadershipLostError if that is
+        not known to have happened."""
+        while True:
+            with self._lock:
+                writer, base = self._writer, self._base
+                is_held = self._held is not None and offset >= self._held_base
+            if offset < base:
+                return  # a ledger is only left behind when all of it is confirmed
+            if not is_held:
+                break
+            if self._error is not None:
+                raise self._error
+            await self._gate.wait()
+        try:
+            await writer.wait_confirmed(offset - base)
+        except BookKeeperError as error:
+            self._raise(writer, error)
+
+    async def switch(self, following: LedgerWriter) -> LedgerWriter:
+        """Let appends go to ``following`` from now on; returns the ledger before it, all confirmed and not closed.
+
+        Raises what ended the previous ledger; then nothing was sent to ``following``.
+        """
+        self._gate.clear()
+        await self._no_batches.wait()
+        previous = self._writer
+        with self._lock:
+            self._held, self._held_bytes = [], 0
+            self._held_base = self._base + previous.last_add_pushed + 1
+        await previous.flush()
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            for payload in self._held:
+                following.append_nowait(payload)
+            self._writer, self._base, self._held = following, self._held_base, None
+        self._gate.set()
+        return previous
+
+    def stop(self) -> None:
+        """Refuse further appends; what was appended is still confirmed."""
+        with self._lock:
+            self._is_stopped = True
+
+    def fail(self, error: BookKeeperError) -> None:
+        """Refuse further appends; everything unconfirmed fails with ``error``. The caller abandons the ledgers."""
+        with self._lock:
+            self._error = error
+        self._gate.set()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._is_stopped:
+            raise LedgerClosedError("this leader was closed", remedy="call lead() again to go on")
+
+    def _raise(self, writer: LedgerWriter, error: BookKeeperError) -> NoReturn:
+        """Raise what the failure means for the log: the loss of leadership, if the ledger is done for."""
+        if writer.is_failed and self._error is None:
+            self._on_failure(writer, error)
+        if writer.is_failed and self._error is not None and self._error is not error:
+            raise self._error from error
+        raise error

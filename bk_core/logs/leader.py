@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of a log's leadership: carries out what :mod:`bk_core.protocol.leadership` asks for, and lets the
+application append meanwhile (:mod:`bk_core.logs.appender`). Knows no rule of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine
+from types import TracebackType
+from typing import Any
+
+from bk_core.client.connect import BookKeeper
+from bk_core.client.driver import Driver
+from bk_core.client.writer import LedgerWriter
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.errors import BookKeeperError, LeadershipLostError, Outcome
+from bk_core.logs.appender import HELD_BYTES_MAX, LogAppender
+from bk_core.logs.head import LogHead
+from bk_core.logs.ledgers import end_of
+from bk_core.logs.requests import LeadershipRequests, LeadOptions
+from bk_core.logs.store import LogStore
+from bk_core.model import LedgerId
+from bk_core.protocol.leadership import LogLeadership
+from bk_core.protocol.leadership_events import (
+    AskLeader,
+    CloseLedger,
+    CreateLedger,
+    DeleteLedger,
+    FinishLeadership,
+    FinishRoll,
+    GiveUp,
+    LeadershipEvent,
+    LedgerClosed,
+    ListLedger,
+    LoseLeadership,
+    ReadHead,
+    RecoverLedger,
+    RequestFailed,
+    Roll,
+    SealExtents,
+    Serve,
+    SwitchLedger,
+    TakeOver,
+    Wait,
+    WriterFailed,
+)
+
+log = logging.getLogger("bk_core.logs")
+
+ROLL_RETRY_S = 5.0
+"""After a roll that failed the current ledger goes on this long before the next try."""
+
+
+class LogLeader:
+    """The one writer of a log, until another takes over. Made by ``NamedLog.lead``; an async context manager.
+
+    Appends return log offsets. Once leadership is lost every call raises LeadershipLostError: what was not confirmed
+    may be part of the log or not. ``created`` says whether taking over made the log.
+    """
+
+    def __init__(
+        self, bookkeeper: BookKeeper, store: LogStore, head: LogHead, password: bytes, options: LeadOptions
+    ) -> None:
+        self._store, self._options, self._bookkeeper = store, options, bookkeeper
+        self._requests = LeadershipRequests(bookkeeper, store, head, password, options)
+        self._writers = self._requests.writers
+        self.created = False
+        self._machine = LogLeadership(attempts_max=options.attempts_max)
+        self._driver = Driver(f"leader of {store.name}", self._machine.step)
+        self._loop = self._driver.loop
+        self._appender: LogAppender | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._roll: asyncio.Future[None] | None = None  # the roll under way
+        self._roll_bytes = options.roll_bytes  # at which length the current ledger is rolled
+        self._age_timer: asyncio.TimerHandle | None = None
+        ask = self._requests
+        self._driver.handle(
+            {
+                ReadHead: lambda _: self._request(ask.read_head()),
+                RecoverLedger: lambda effect: self._request(ask.recover(effect.ledger_id)),
+                SealExtents: lambda effect: self._request(ask.seal(effect)),
+                ListLedger: lambda effect: self._request(ask.list_ledger(effect)),
+                CreateLedger: lambda _: self._request(ask.create()),
+                AskLeader: lambda _: self._request(ask.ask()),
+                Wait: lambda effect: self._request(ask.wait(effect.attempt)),
+                Serve: self._serve,
+                SwitchLedger: lambda effect: self._spawn(self._switch(effect)),
+                CloseLedger: lambda effect: self._spawn(self._close_ledger(self._writers[effect.ledger_id])),
+                DeleteLedger: lambda effect: self._spawn(ask.delete(effect.ledger_id)),
+                FinishRoll: lambda effect: self._finish_roll(effect.error),
+                FinishLeadership: lambda _: self._finish(None),
+                LoseLeadership: lambda effect: self._finish(effect.error),
+            }
+        )
+
+    async def take_over(self) -> None:
+        """Fence whoever leads, and become the leader. Raises LeadershipLostError when others keep being faster or
+        ``still_leader`` says no, NotEnoughBookiesError, RecoveryInconclusiveError; nothing was appended then."""
+        self._driver.feed(TakeOver())
+        try:
+            await asyncio.shield(self._serving)
+        except BaseException:
+            if not self._serving.done():  # cancelled: whoever waits is gone, so nobody will ever append
+                self._driver.feed(GiveUp())
+            await self._settled()
+            raise
+
+    # --- what the application does ---
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger that takes entries now."""
+        return self._appends.writer.ledger_id
+
+    @property
+    def next_offset(self) -> int:
+        """The log offset that the next entry gets."""
+        return self._appends.next_offset
+
+    @property
+    def is_leader(self) -> bool:
+        """False once leadership is known to be lost or given up."""
+        return not self._ended.done()
+
+    async def append(self, payload: Bytes) -> int:
+        """Append one entry; returns its log offset once an ack quorum has it and everything before it on disk.
+
+        Raises EntryTooLargeError, LedgerClosedError after close, and LeadershipLostError (outcome unknown).
+        """
+        offset = await self._appends.append(payload)
+        self._roll_if_due()
+        return offset
+
+    def append_nowait(self, payload: Bytes) -> int:
+        """Queue one entry; returns its log offset. Any thread may call. The payload must not be changed afterwards.
+
+        Raises as append does, and WindowFullError when there is no room; the entry was not queued.
+        """
+        offset = self._appends.append_nowait(payload)
+        if self._roll is None and self._appends.writer.length >= self._roll_bytes:
+            self._loop.call_soon_threadsafe(self._roll_if_due)
+        return offset
+
+    async def append_batch(self, batch: EntryBatch) -> int:
+        """Queue a batch, waiting for room as it goes; returns the log offset of its last entry. The batch goes into
+        one ledger. Raises as append does."""
+        offset = await self._appends.append_batch(batch)
+        self._roll_if_due()
+        return offset
+
+    async def wait_confirmed(self, offset: int) -> None:
+        """Wait until the entry at this log offset and all before it are confirmed."""
+        await self._appends.wait_confirmed(offset)
+
+    async def roll(self) -> None:
+        """Go on in a new ledger, so that the one before can be trimmed; waits until it is closed and sealed.
+
+        Raises NotEnoughBookiesError when no ledger can be made (the current one goes on), LeadershipLostError.
+        """
+        self._check_leading()
+        await asyncio.shield(self._begin_roll())
+
+    async def close(self) -> None:
+        """Confirm what was appended, close the ledger, seal it in the log. Idempotent.
+
+        Raises LeadershipLostError if another leader took over before; what was confirmed is in the log all the same.
+        """
+        if self._appender is not None and not self._ended.done():
+            self._appender.stop()
+            self._driver.feed(GiveUp())
+        try:
+            await asyncio.shield(self._ended)
+        finally:
+            await self._settled()
+
+    async def __aenter__(self) -> LogLeader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except BookKeeperError:
+            if error is None:
+                raise
+
+    @property
+    def _appends(self) -> LogAppender:
+        assert self._appender is not None, "take_over comes first"
+        return self._appender
+
+    def _check_leading(self) -> None:
+        if self._ended.done():
+            self._ended.result()
+            raise LeadershipLostError("this leader was closed", outcome=Outcome.NOT_APPLIED)
+
+    # --- rolling ---
+
+    def _roll_if_due(self) -> None:
+        if self._roll is None and self.is_leader and self._appends.writer.length >= self._roll_bytes:
+            self._begin_roll()
+
+    def _begin_roll(self) -> asyncio.Future[None]:
+        if self._roll is None:
+            self._roll = self._loop.create_future()
+            self._roll.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if nobody waits
+            self._driver.feed(Roll())
+        return self._roll
+
+    def _finish_roll(self, error: BookKeeperError | None) -> None:
+        done, self._roll = self._roll, None
+        if error is None:
+            self._arm(self._options.roll_age_s)
+        else:
+            log.warning("log %s goes on in ledger %d: %s", self._store.name, self.ledger_id, error)
+            self._roll_bytes = self._appends.writer.length + self._options.roll_bytes
+            self._arm(min(ROLL_RETRY_S, self._options.roll_age_s))
+        if done is not None and not done.done():
+            done.set_exception(error) if error is not None else done.set_result(None)
+
+    def _arm(self, after_s: float) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = self._loop.call_later(after_s, self._roll_by_age)
+
+    def _roll_by_age(self) -> None:
+        if not self.is_leader:
+            return
+        if self._roll is None and self._appends.writer.last_add_pushed >= 0:
+            self._begin_roll()
+        else:
+            self._arm(self._options.roll_age_s)
+
+    # --- what the machine asks for: each request ends in exactly one event ---
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a bug: nobody may wait for ever because of it
+            log.error("the leader of log %s failed", self._store.name, exc_info=error)
+            self._finish(LeadershipLostError("leadership of the log is lost", value=repr(error)))
+
+    def _request(self, work: Awaitable[LeadershipEvent]) -> None:
+        async def answer() -> None:
+            event: LeadershipEvent
+            try:
+                event = await work
+            except BookKeeperError as error:
+                event = RequestFailed(error)
+            self._driver.feed(event)
+
+        self._spawn(answer())
+
+    def _serve(self, effect: Serve) -> None:
+        held_bytes_max = min(HELD_BYTES_MAX, self._bookkeeper.config.window_bytes_max)
+        self._appender = LogAppender(
+            self._writers[effect.ledger_id],
+            effect.base_offset,
+            held_bytes_max=held_bytes_max,
+            on_failure=lambda writer, error: self._driver.feed(WriterFailed(writer.ledger_id, error)),
+        )
+        self._arm(self._options.roll_age_s)
+        if not self._serving.done():
+            self._serving.set_result(None)
+
+    async def _switch(self, effect: SwitchLedger) -> None:
+        self._roll_bytes = self._options.roll_bytes
+        previous = self._writers[effect.previous_id]
+        try:
+            await self._appends.switch(self._writers[effect.ledger_id])
+        except BookKeeperError as error:
+            self._driver.feed(WriterFailed(previous.ledger_id, error))
+        else:
+            await self._close_ledger(previous)
+
+    async def _close_ledger(self, writer: LedgerWriter) -> None:
+        try:
+            await writer.close()
+        except BookKeeperError as error:
+            self._driver.feed(WriterFailed(writer.ledger_id, error))
+        else:
+            del self._writers[writer.ledger_id]
+            self._driver.feed(LedgerClosed(writer.ledger_id, end_of(writer.metadata)))
+
+    # --- the end ---
+
+    def _finish(self, error: BookKeeperError | None) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        if self._appender is not None and error is not None:
+            self._appender.fail(error)
+        for waiting in (self._serving, self._roll, self._ended):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error) if error is not None else waiting.set_result(None)
+                waiting.exception()  # seen: not everybody waits for everything
+        self._spawn(self._requests.abandon_all())
+
+    async def _settled(self) -> None:
+        """Everything that was begun has ended."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a log asks of its ledgers: where they end, and whether they may be published. The truth about a ledger stays in
+its metadata (RULES N1)."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bk_core.client.connect import BookKeeper
+from bk_core.entries.digest import ledger_key
+from bk_core.errors import NoSuchLedgerError, PublishConflictError
+from bk_core.logs.commit import LedgerEnd
+from bk_core.logs.head import LogHead, NewExtent
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import LedgerId, LedgerMetadata
+
+CHECK_THREADS = 16
+"""Records read at a time: a publish of 100,000 ledgers must not take as many round trips."""
+
+
+def end_of(metadata: LedgerMetadata) -> LedgerEnd:
+    """Where a closed ledger ends."""
+    assert metadata.is_closed, metadata
+    return LedgerEnd(entry_count=metadata.last_entry_id + 1, size_bytes=metadata.length, fragments=metadata.fragments)
+
+
+async def recovered_end(bookkeeper: BookKeeper, ledger_id: LedgerId, password: bytes) -> LedgerEnd:
+    """Fence, recover and close a ledger, if it is not closed; returns where it ends. Raises as ``open_ledger``."""
+    async with await bookkeeper.open_ledger(ledger_id, recover=True, password=password) as reader:
+        return end_of(reader.metadata)
+
+
+def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[NewExtent]) -> None:
+    """Every ledger exists, is closed, ends where its writer says, and is readable with this log's digest type and
+    password (RULES N6). Blocking. Raises PublishConflictError; nothing was published."""
+    reported: dict[LedgerId, list[NewExtent]] = {}
+    for extent in extents:
+        if extent.entry_count:
+            reported.setdefault(extent.ledger_id, []).append(extent)
+    if not reported:
+        return
+    with ThreadPoolExecutor(min(CHECK_THREADS, len(reported)), "bk-publish-check") as pool:
+        for why in pool.map(lambda item: _problem(store, head, *item), reported.items()):
+            if why is not None:
+                raise PublishConflictError(why, remedy="it was changed behind its writer's back: run the job again")
+
+
+def _problem(store: MetadataStore, head: LogHead, ledger_id: LedgerId, extents: Sequence[NewExtent]) -> str | None:
+    try:
+        metadata = store.read_ledger(ledger_id).value
+    except NoSuchLedgerError:
+        return f"ledger {ledger_id} does not exist"
+    if not metadata.is_closed:
+        return f"ledger {ledger_id} is not closed"
+    last = max(extent.end_entry_id for extent in extents) - 1
+    if last != metadata.last_entry_id:
+        return f"ledger {ledger_id} ends at entry {metadata.last_entry_id}, its writer says {last}"
+    if len(extents) == 1 and extents[0].first_entry_id == 0 and extents[0].size_bytes != metadata.length:
+        return f"ledger {ledger_id} has {metadata.length} payload bytes, its writer says {extents[0].size_bytes}"
+    if metadata.digest_type is not None and metadata.digest_type is not head.digest_type:
+        return f"ledger {ledger_id} has digest type {metadata.digest_type.name}, the log {head.digest_type.name}"
+    if metadata.password is not None and not hmac.compare_digest(ledger_key(metadata.password), head.ledger_key):
+        return f"ledger {ledger_id} has another password than the log"
+    owner = metadata.custom_metadata.get("bk.log.uuid")
+    if owner is not None and owner != head.uuid.encode():
+        # The other log's vacuum would find that it lists no such ledger, and delete it.
+        return f"ledger {ledger_id} was made for another log ({owner.decode(errors='replace')})"
+    return None

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A named log: many ledgers read as one, with positions that never change (RULES N1 to N8).
+
+Two ways to write one. *Publish* lists ledgers that are closed, all at once or not at all: batch jobs. *Lead* makes this
+process the one writer and gives every entry its offset at once: services. A log has one digest type and one password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from uuid import uuid4
+
+from bk_core.client.connect import BookKeeper
+from bk_core.entries.digest import ledger_key
+from bk_core.errors import (
+    InvalidArgumentError,
+    LogExistsError,
+    LogHasLeaderError,
+    NoSuchLogError,
+    WrongDigestTypeError,
+    WrongPasswordError,
+)
+from bk_core.logs import commit
+from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.leader import LogLeader
+from bk_core.logs.ledgers import check_publishable, recovered_end
+from bk_core.logs.paging import Change, Pages
+from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
+from bk_core.logs.requests import LeadOptions
+from bk_core.logs.store import LogStore, nonce
+from bk_core.metadata.layout import check_log_name
+from bk_core.model import DigestType, Versioned
+
+__all__ = ["LeadOptions", "LogLeader", "NamedLog"]
+
+TAKEOVERS_MAX = 5
+"""How often a publish with takeover fences leaders that come back before it gives up."""
+
+
+class NamedLog:
+    """A handle of one log; making one reads and writes nothing. Raises InvalidArgumentError for an impossible name."""
+
+    def __init__(self, bookkeeper: BookKeeper, name: str, *, password: bytes = b"") -> None:
+        self.name = check_log_name(name)
+        self._bookkeeper, self._password = bookkeeper, bytes(password)
+        self._store = LogStore(bookkeeper.store, name)
+        self._reading = LogReading(bookkeeper, self._store, self._password)
+
+    # --- the list ----------------------------------------------------------------------------------------------------
+
+    async def head(self, *, check_password: bool = True) -> Versioned[LogHead]:
+        """The log's record. Raises NoSuchLogError with the nearest names; WrongPasswordError unless only the list is
+        of interest (``check_password`` False)."""
+        found = await asyncio.to_thread(self._store.read)
+        if check_password:
+            self._check_password(found.value)
+        return found
+
+    async def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
+        """Make the log. With ``exist_ok`` a log that is there is returned, if digest type and password are the same.
+
+        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was made then.
+        """
+        head, created = await self.open_or_create(digest_type=digest_type)
+        if not created and not exist_ok:
+            raise LogExistsError(f"log {self.name} exists", remedy="take another name, or append to it")
+        return head.value
+
+    async def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
+        """The head, and whether this call made the log (RULES N8: append creates a missing log and says so).
+
+        ``digest_type`` None: whatever the log has, CRC32C for a new one.
+        """
+        try:
+            found = await self.head()
+        except NoSuchLogError:
+            new = commit.create(
+                uuid=str(uuid4()),
+                created_ms=_now_ms(),
+                digest_type=DigestType.CRC32C if digest_type is None else digest_type,
+                ledger_key=ledger_key(self._password),
+            )
+            try:
+                return await asyncio.to_thread(self._store.create, new), True
+            except LogExistsError:
+                found = await self.head()  # somebody else was as quick
+        if digest_type is not None and digest_type != found.value.digest_type:
+            raise WrongDigestTypeError(
+                f"log {self.name} has digest type {found.value.digest_type.name}",
+                value=f"digest_type={DigestType(digest_type).name}",
+                remedy="leave digest_type out to take the log's own",
+            )
+        return found, False
+
+    async def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
+        """The extents that hold offsets from ``start_offset`` to ``end_offset`` − 1, in order; None: from the first,
+        to the last. Open ones, ``is_open``, come last, if the range reaches beyond the sealed part."""
+
+        def read() -> list[Extent]:
+            head = self._store.read().value
+            start = head.start_offset if start_offset is None else start_offset
+            end = head.next_offset + 1 if end_offset is None else end_offset
+            return self._store.extents(head, start, end)
+
+        return await asyncio.to_thread(read)
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, ledgers: Sequence[NewExtent], publish_id: PublishId, *, takeover: bool = False
+    ) -> Published:
+        """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
+
+        A publish that happened before is returned as it was (RULES N4). Raises LogHasLeaderError while a leader writes
+        the log, unless ``takeover``, which fences it; PublishConflictError for ledgers that are condemned, missing,
+        open or shorter than reported; TransactionReplayDiffersError for the same id with other rows; in all cases
+        nothing was published. MetadataUnavailableError with outcome UNKNOWN: publish again with the same id.
+        """
+        rows = sum(extent.entry_count for extent in ledgers)
+
+        def done(head: LogHead) -> Published | None:
+            return commit.already_published(head, publish_id, rows)
+
+        def apply(head: LogHead, pages: Pages) -> Change:
+            return commit.publish(head, ledgers, publish_id, now_ms=_now_ms(), nonce=nonce, pages=pages)
+
+        head = (await self.head()).value
+        if (found := done(head)) is not None:
+            return found
+        await asyncio.to_thread(check_publishable, self._bookkeeper.store, head, ledgers)
+        for _ in range(TAKEOVERS_MAX if takeover else 0):
+            await self._seal_open((await self.head()).value)
+            try:
+                return await asyncio.to_thread(self._store.change, apply, done)
+            except LogHasLeaderError:
+                continue
+        return await asyncio.to_thread(self._store.change, apply, done)
+
+    async def _seal_open(self, head: LogHead) -> None:
+        """Fence every open extent and the last two ledgers, and seal the open ones (RULES N2)."""
+        opened = [extent.ledger_id for extent in head.open_extents]
+        if not opened:
+            return
+        last = await asyncio.to_thread(self._store.last_ledgers, head)
+        ledgers = tuple(dict.fromkeys((*opened, *last)))
+        found = await asyncio.gather(*(recovered_end(self._bookkeeper, each, self._password) for each in ledgers))
+        ends = dict(zip(ledgers, found, strict=True))
+
+        def apply(head: LogHead, pages: Pages) -> Change:
+            return commit.seal(head, ends, nonce=nonce, pages=pages)
+
+        def done(head: LogHead) -> LogHead | None:
+            return None if any(extent.ledger_id in ends for extent in head.open_extents) else head
+
+        await asyncio.to_thread(self._store.change, apply, done)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def end_offset(self) -> int:
+        """The next offset that cannot be read yet: what is sealed, and the open extent up to its LAC."""
+        return await self._reading.readable_end((await self.head()).value)
+
+    async def read(self, start_offset: int, end_offset: int) -> AsyncGenerator[OffsetBatch, None]:
+        """Entries ``start_offset`` to ``end_offset`` − 1 in order, as (offset of the first entry, batch).
+
+        Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
+        EntryUnreadableError.
+        """
+        head = (await self.head()).value
+        end = head.next_offset if end_offset <= head.next_offset else await self._reading.readable_end(head)
+        if not 0 <= start_offset <= end_offset <= end:
+            raise InvalidArgumentError(
+                f"offsets {start_offset} to {end_offset} of log {self.name} cannot be read",
+                value=f"readable: {head.start_offset} to {end}",
+                remedy="end_offset() says what is readable now",
+            )
+        check_not_trimmed(start_offset, head, self.name)
+        extents = await asyncio.to_thread(self._store.extents, head, start_offset, end_offset)
+        async with aclosing(self._reading.read(extents, start_offset, end_offset)) as batches:
+            async for found in batches:
+                yield found
+
+    async def tail(self, from_offset: int) -> AsyncGenerator[OffsetBatch, None]:
+        """Every entry from ``from_offset`` on as it becomes readable, across rolls and takeovers, without end. Never
+        fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
+        head = (await self.head()).value
+        async with aclosing(self._reading.tail(from_offset, head)) as batches:
+            async for found in batches:
+                yield found
+
+    # --- leading -----------------------------------------------------------------------------------------------------
+
+    async def lead(
+        self,
+        *,
+        roll_bytes: int = 1 << 30,
+        roll_age_s: float = 3600.0,
+        still_leader: Callable[[], bool] | None = None,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType | None = None,
+        codec: str = "raw",
+    ) -> LogLeader:
+        """Become the one writer of the log, by fencing whoever was; makes the log if it does not exist
+        (``LogLeader.created``).
+
+        There is no election: whoever calls this takes over. A roll comes after ``roll_bytes`` payload bytes, or after
+        ``roll_age_s`` seconds if something was appended. ``still_leader`` is asked before each roll and after each
+        failed compare-and-set. Raises InvalidArgumentError, NotEnoughBookiesError, WrongPasswordError before anything
+        is fenced; RecoveryInconclusiveError when the previous leader's last entries cannot be decided now; and
+        LeadershipLostError when others were faster.
+        """
+        options = LeadOptions(
+            roll_bytes=roll_bytes,
+            roll_age_s=roll_age_s,
+            still_leader=still_leader,
+            ensemble_size=ensemble_size,
+            write_quorum_size=write_quorum_size,
+            ack_quorum_size=ack_quorum_size,
+            codec=codec,
+        )
+        await options.check_bookies(self._bookkeeper)
+        head, created = await self.open_or_create(digest_type=digest_type)
+        leader = LogLeader(self._bookkeeper, self._store, head.value, self._password, options)
+        leader.created = created
+        await leader.take_over()
+        return leader
+
+    def _check_password(self, head: LogHead) -> None:
+        if not hmac.compare_digest(head.ledger_key, ledger_key(self._password)):
+            raise WrongPasswordError(
+                f"the password of log {self.name} is another one",
+                remedy="give the password it was created with (password=, --password, ledgerPassword)",
+            )
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a log: its extents one after the other, then whatever its leader confirms.
+
+A reader never passes an unsealed extent: of the open ones it reads the first, up to its LAC (RULES N2). Nothing here
+fences; whoever follows a log never disturbs its leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from types import TracebackType
+from typing import cast
+
+from bk_core.client.connect import BookKeeper
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import MetadataUnavailableError, NoSuchEntryError
+from bk_core.logs.head import Extent, LogHead
+from bk_core.logs.position import LogPosition, check_position
+from bk_core.logs.store import LogStore
+
+POLL_S = 2.0
+"""How often the head is read again although no watch fired (RULES P10)."""
+
+UNAVAILABLE_MAX_S = 60.0
+"""How long a tail goes on without the metadata store."""
+
+OffsetBatch = tuple[int, EntryBatch]
+"""A batch and the log offset of its first entry."""
+
+
+class LogReading:
+    """Reads one log for one client."""
+
+    def __init__(self, bookkeeper: BookKeeper, store: LogStore, password: bytes) -> None:
+        self._bookkeeper, self._store, self._password = bookkeeper, store, password
+
+    async def readable_end(self, head: LogHead) -> int:
+        """The offset after the last entry that may be read now: sealed, or up to the LAC of the first open extent."""
+        if not head.open_extents:
+            return head.next_offset
+        ledger_id = head.open_extents[0].ledger_id
+        async with await self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password) as reader:
+            return head.next_offset + reader.last_add_confirmed + 1
+
+    async def read(self, extents: Sequence[Extent], start: int, end: int) -> AsyncGenerator[OffsetBatch, None]:
+        """Entries from ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
+        for extent in extents:
+            first = max(start, extent.base_offset)
+            stop = end if extent.is_open else min(end, extent.next_offset)
+            if first < stop:
+                async with aclosing(self._read_extent(extent, first, stop)) as batches:
+                    async for found in batches:
+                        yield found
+            if extent.is_open:
+                return
+
+    async def _read_extent(self, extent: Extent, first: int, stop: int) -> AsyncGenerator[OffsetBatch, None]:
+        shift = extent.base_offset - extent.first_entry_id
+        opening = self._bookkeeper.open_ledger(extent.ledger_id, recover=False, password=self._password)
+        async with await opening as reader, _closing(reader.read(first - shift, stop - 1 - shift)) as batches:
+            async for batch in batches:
+                yield batch.first_entry_id + shift, batch
+
+    async def tail(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
+        """Entries from ``offset`` on as they become readable, without end.
+
+        Raises NoSuchEntryError where entries were trimmed, LogRecreatedError and LogOverwrittenError when the log is
+        no longer the one that ``head`` was read from.
+        """
+        at = LogPosition(head.uuid, head.epoch, offset)
+        async with HeadWatch(self._store) as watch:
+            while True:
+                check_position(at, head, name=self._store.name)
+                check_not_trimmed(offset, head, self._store.name)
+                async with aclosing(self._advance(offset, head)) as batches:
+                    async for base, batch in batches:
+                        yield base, batch
+                        offset = base + len(batch)
+                head = await watch.next_head(head)
+
+    async def _advance(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
+        """What ``head`` lists from ``offset`` on; returns when its first open ledger, if any, is closed."""
+        if offset < head.next_offset:
+            extents = await asyncio.to_thread(self._store.extents, head, offset, head.next_offset)
+            async with aclosing(self.read(extents, offset, head.next_offset)) as batches:
+                async for found in batches:
+                    yield found
+            offset = head.next_offset
+        if not head.open_extents:
+            return
+        base, ledger_id = head.next_offset, head.open_extents[0].ledger_id
+        opening = self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
+        async with await opening as reader, _closing(reader.tail(offset - base)) as batches:
+            async for batch in batches:
+                yield base + batch.first_entry_id, batch
+
+
+def check_not_trimmed(offset: int, head: LogHead, name: str) -> None:
+    """Raises NoSuchEntryError when the log does not begin until after ``offset``."""
+    if offset < head.start_offset:
+        raise NoSuchEntryError(
+            f"entries of log {name} were trimmed",
+            value=f"offset {offset}, the log begins at {head.start_offset}",
+            remedy=f"read from offset {head.start_offset}",
+        )
+
+
+def _closing(batches: AsyncIterator[EntryBatch]) -> aclosing[AsyncGenerator[EntryBatch, None]]:
+    return aclosing(cast("AsyncGenerator[EntryBatch, None]", batches))
+
+
+class HeadWatch:
+    """Waits for the head of a log to change; an async context manager."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store, self._changed, self._loop = store, asyncio.Event(), asyncio.get_running_loop()
+        self._read_at = self._loop.time()
+
+    async def next_head(self, known: LogHead) -> LogHead:
+        """The head once it may differ from ``known``: when a watch fired, or after some time. While the store does not
+        answer it is ``known``; after UNAVAILABLE_MAX_S of that MetadataUnavailableError."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._changed.wait()
+        self._changed.clear()
+        try:
+            known = (await asyncio.to_thread(self._store.read)).value
+            self._read_at = self._loop.time()
+        except MetadataUnavailableError:
+            if self._loop.time() - self._read_at > UNAVAILABLE_MAX_S:
+                raise
+        return known
+
+    async def __aenter__(self) -> HeadWatch:
+        self._cancel = await asyncio.to_thread(self._store.store.watch_log, self._store.name, lambda _: self._fire())
+        self._changed.set()  # what changed before the watch was set must not be waited for
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cancel()
+
+    def _fire(self) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._changed.set)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a log's leadership asks of the world, each request ending in exactly one event (STYLE §3.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+from bk_core.client.connect import BookKeeper
+from bk_core.client.writer import LedgerWriter
+from bk_core.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    Outcome,
+)
+from bk_core.logs import commit
+from bk_core.logs.commit import NewOpenExtent
+from bk_core.logs.head import LogHead, PublishId, custom_metadata_for
+from bk_core.logs.ledgers import recovered_end
+from bk_core.logs.store import Apply, LogStore, nonce
+from bk_core.model import LedgerId, Versioned
+from bk_core.placement import choose_ensemble
+from bk_core.protocol.leadership_events import (
+    HeadConflicted,
+    HeadRead,
+    HeadWriteUnknown,
+    HeadWritten,
+    LeaderAnswered,
+    LeadershipEvent,
+    LedgerCreated,
+    LedgerMissing,
+    LedgerRecovered,
+    ListLedger,
+    SealExtents,
+    WaitEnded,
+)
+
+log = logging.getLogger("bk_core.logs")
+
+WAIT_MIN_S, WAIT_MAX_S = 0.01, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadOptions:
+    """How a leader writes. A roll comes after ``roll_bytes`` payload bytes or ``roll_age_s`` seconds with entries.
+
+    ``still_leader`` is asked, on a thread of its own, before each roll and after each failed
+    compare-and-set; None: yes.
+    """
+
+    roll_bytes: int = 1 << 30
+    roll_age_s: float = 3600.0
+    still_leader: Callable[[], bool] | None = None
+    ensemble_size: int = 3
+    write_quorum_size: int = 3
+    ack_quorum_size: int = 2
+    codec: str = "raw"
+    schema_number: int = 0
+    attempts_max: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("roll_bytes", "roll_age_s", "attempts_max"):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"{name} must be positive", value=f"{name}={getattr(self, name)}")
+        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
+            raise InvalidArgumentError(
+                "a ledger needs ensemble size ≥ write quorum ≥ ack quorum ≥ 1",
+                value=f"{self.ensemble_size}, {self.write_quorum_size}, {self.ack_quorum_size}",
+                remedy="for three copies of which two must be on disk: 3, 3, 2",
+            )
+
+    async def check_bookies(self, bookkeeper: BookKeeper) -> None:
+        """Raises NotEnoughBookiesError: better before the previous leader is fenced than after."""
+        choose_ensemble(await bookkeeper.refresh_bookies(), self.ensemble_size, random.Random())
+
+
+class LeadershipRequests:
+    """Carries out the requests of one leadership. ``writers`` holds every ledger of ours that is not closed."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, store: LogStore, head: LogHead, password: bytes, options: LeadOptions
+    ) -> None:
+        self._bookkeeper, self._store, self._password, self._options = bookkeeper, store, password, options
+        self._digest_type, self._log_uuid = head.digest_type, head.uuid
+        self._publish_id = PublishId.job(str(uuid4()))  # names this leadership in its ledgers' metadata
+        self._ledgers_made = 0
+        self.writers: dict[LedgerId, LedgerWriter] = {}
+
+    async def read_head(self) -> LeadershipEvent:
+        def read() -> LeadershipEvent:
+            found = self._store.read()
+            return HeadRead(found, self._store.last_ledgers(found.value))
+
+        return await asyncio.to_thread(read)
+
+    async def recover(self, ledger_id: LedgerId) -> LeadershipEvent:
+        try:
+            return LedgerRecovered(ledger_id, await recovered_end(self._bookkeeper, ledger_id, self._password))
+        except NoSuchLedgerError:
+            log.warning("log %s lists ledger %d, which does not exist", self._store.name, ledger_id)
+            return LedgerMissing(ledger_id)
+
+    async def seal(self, effect: SealExtents) -> LeadershipEvent:
+        ends = dict(effect.ends)
+        return await self._change(
+            effect.expected, lambda head, pages: commit.seal(head, ends, nonce=nonce, pages=pages)
+        )
+
+    async def list_ledger(self, effect: ListLedger) -> LeadershipEvent:
+        return await self._change(
+            effect.expected, lambda head, pages: commit.add_open_extent(head, effect.ledger, nonce=nonce, pages=pages)
+        )
+
+    async def _change(self, expected: Versioned[LogHead], apply: Apply) -> LeadershipEvent:
+        try:
+            return HeadWritten(await asyncio.to_thread(self._store.write, expected, apply))
+        except MetadataConflictError:
+            return HeadConflicted()
+        except MetadataUnavailableError as error:
+            return HeadWriteUnknown() if error.outcome is Outcome.UNKNOWN else HeadConflicted()
+
+    async def create(self) -> LeadershipEvent:
+        options = self._options
+        writer = await self._bookkeeper.create_ledger(
+            ensemble_size=options.ensemble_size,
+            write_quorum_size=options.write_quorum_size,
+            ack_quorum_size=options.ack_quorum_size,
+            digest_type=self._digest_type,
+            password=self._password,
+            custom_metadata=custom_metadata_for(
+                self._log_uuid, self._publish_id, partition=0, attempt=self._ledgers_made, codec=options.codec
+            ),
+        )
+        self._ledgers_made += 1
+        self.writers[writer.ledger_id] = writer
+        return LedgerCreated(
+            NewOpenExtent(
+                ledger_id=writer.ledger_id,
+                created_ms=writer.metadata.ctime_ms or int(time.time() * 1000),
+                codec=options.codec,
+                schema_number=options.schema_number,
+                ensemble_size=options.ensemble_size,
+                write_quorum_size=options.write_quorum_size,
+                ack_quorum_size=options.ack_quorum_size,
+            )
+        )
+
+    async def ask(self) -> LeadershipEvent:
+        if self._options.still_leader is None:
+            return LeaderAnswered(True)
+        try:
+            return LeaderAnswered(bool(await asyncio.to_thread(self._options.still_leader)))
+        except Exception:  # the application's own code: what cannot be confirmed is not so
+            log.exception("still_leader of log %s failed, which counts as no", self._store.name)
+            return LeaderAnswered(False)
+
+    async def wait(self, attempt: int) -> LeadershipEvent:
+        await asyncio.sleep(random.uniform(WAIT_MIN_S, min(WAIT_MAX_S, WAIT_MIN_S * 2**attempt)))
+        return WaitEnded()
+
+    async def delete(self, ledger_id: LedgerId) -> None:
+        """Delete a ledger that nobody lists. Best effort: what stays is found by vacuum."""
+        try:
+            await self._abandon(self.writers.pop(ledger_id, None))
+            await self._bookkeeper.delete_ledger(ledger_id)
+        except BookKeeperError as error:
+            log.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
+
+    async def abandon_all(self) -> None:
+        """Stop writing to what another leader recovers, or will."""
+        while self.writers:
+            await self._abandon(self.writers.popitem()[1])
+
+    async def _abandon(self, writer: LedgerWriter | None) -> None:
+        if writer is not None:
+            await writer.abandon()

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of a log in a metadata store: pages, lost answers, conflicts."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from bk_core.errors import (
+    LogExistsError,
+    MetadataConflictError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+    Outcome,
+    PublishConflictError,
+)
+from bk_core.logs import commit
+from bk_core.logs import store as log_store
+from bk_core.logs.head import LogHead, LogPage, NewExtent, Published, PublishId
+from bk_core.logs.paging import Change, Pages
+from bk_core.logs.store import LogStore, PageCache, nonce
+from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.metadata.port import LogWrite
+
+EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_store, "BACKOFF_MAX_S", 0.006)
+
+
+@pytest.fixture
+def memory() -> MemoryStore:
+    store = MemoryStore()
+    store.initialize_cluster()
+    return store
+
+
+@pytest.fixture
+def events(memory: MemoryStore) -> LogStore:
+    store = LogStore(memory, "events")
+    store.create(EMPTY)
+    return store
+
+
+def extents(first: int, count: int) -> list[NewExtent]:
+    return [
+        NewExtent(
+            ledger_id=ledger,
+            entry_count=10,
+            size_bytes=10,
+            created_ms=2,
+            ensemble_size=3,
+            write_quorum_size=3,
+            ack_quorum_size=2,
+        )
+        for ledger in range(first, first + count)
+    ]
+
+
+def publish(store: LogStore, first: int, count: int, name: str = "") -> Published:
+    new, publish_id = extents(first, count), PublishId.job(name or str(first))
+
+    def apply(head: LogHead, pages: Pages) -> Change:
+        return commit.publish(head, new, publish_id, now_ms=3, nonce=nonce, pages=pages)
+
+    return store.change(apply, lambda head: commit.already_published(head, publish_id, 10 * count))
+
+
+def test_a_log_is_made_once(events: LogStore) -> None:
+    assert events.read().value == EMPTY
+    with pytest.raises(LogExistsError):
+        events.create(replace(EMPTY, uuid="00000000-0000-0000-0000-000000000000"))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_log_whose_making_had_no_answer_is_made_once(memory: MemoryStore, applied: bool) -> None:
+    for _ in range(3):
+        memory.tree.lose_next_answer(applied=applied)
+    store = LogStore(memory, "other")
+    assert store.create(EMPTY).value == EMPTY
+    assert store.read().value == EMPTY
+
+
+@pytest.mark.rule("N8")
+def test_an_unknown_log_lists_the_nearest_names(memory: MemoryStore, events: LogStore) -> None:
+    LogStore(memory, "payments").create(EMPTY)
+    with pytest.raises(NoSuchLogError, match="near names: events"):
+        LogStore(memory, "event").read()
+    with pytest.raises(NoSuchLogError, match="events, payments"):
+        LogStore(memory, "zzzzzz").read()
+
+
+@pytest.mark.rule("N3")
+def test_extents_are_found_through_all_pages(events: LogStore) -> None:
+    for first in range(0, 9000, 3000):
+        publish(events, first, 3000)
+    publish(events, 9000, 5)
+    head = events.read().value
+    assert head.pages
+    ledgers = [extent.ledger_id for extent in events.extents(head, 0, head.next_offset)]
+    assert ledgers == list(range(9005))
+    assert [e.ledger_id for e in events.extents(head, 45_005, 45_020)] == [4500, 4501]
+    assert [e.ledger_id for e in events.extents(head, 89_990, 90_011)] == [8999, 9000, 9001]
+    assert events.extents(head, 5, 5) == []
+    assert events.last_ledgers(head) == (9003, 9004)
+
+
+@pytest.mark.rule("N2")
+def test_the_last_two_ledgers_are_found_wherever_they_are_listed(events: LogStore) -> None:
+    publish(events, 0, 100)
+    head = events.read().value
+    paged = replace(head, tail=())
+    inside = events.page(head.pages[-1].name).extents
+    assert events.last_ledgers(paged) == (inside[-2].ledger_id, inside[-1].ledger_id)
+    assert events.last_ledgers(EMPTY) == ()
+
+
+def test_a_page_is_read_once_a_connection(
+    memory: MemoryStore, events: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(events, 0, 100)
+    head = events.read().value
+    other_client = MemoryStore(memory.cluster)
+    reads: list[str] = []
+    real = other_client.read_page
+    monkeypatch.setattr(other_client, "read_page", lambda name, page: (reads.append(page), real(name, page))[1])
+    for _ in range(2):
+        assert len(LogStore(other_client, "events").extents(head, 0, 1000)) == 100
+    assert reads == [head.pages[0].name]
+
+
+def test_a_damaged_page_is_not_read(memory: MemoryStore, events: LogStore) -> None:
+    name = "0123456789abcdef-00000000"
+    memory.create_page("events", name, b"something else")
+    with pytest.raises(MetadataCorruptError):
+        events.page(name)
+
+
+def test_the_cache_forgets_the_least_recently_used_page_first() -> None:
+    cache, page = PageCache(parts_max=5), LogPage(schema=b"x")
+    for name in "abcde":
+        cache.put(name, page)
+    assert cache.get("a") is page
+    cache.put("f", page)
+    assert cache.get("b") is None
+    assert cache.get("a") is page
+
+
+@pytest.mark.rule("N4")
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_publish_whose_answer_is_lost_happens_once(
+    memory: MemoryStore, events: LogStore, applied: bool, which: int
+) -> None:
+    """``which``: the answer to the page (0) or to the compare-and-set of the head (1)."""
+    lost = 0
+    real = memory.create_page if which == 0 else memory.write_logs
+
+    def lose(*arguments: object) -> object:
+        nonlocal lost
+        lost += 1
+        if lost == 1:
+            memory.tree.lose_next_answer(applied=applied)
+        return real(*arguments)  # type: ignore[operator]
+
+    setattr(memory, "create_page" if which == 0 else "write_logs", lose)
+    record = publish(events, 0, 100)
+    assert (record.base_offset, record.rows) == (0, 1000)
+    head = events.read().value
+    assert head.next_offset == 1000
+    assert len(events.extents(head, 0, 1000)) == 100
+    if which == 1:
+        assert lost == (1 if applied else 2)
+
+
+@pytest.mark.rule("N4")
+def test_a_publish_that_never_gets_an_answer_says_that_the_outcome_is_unknown(
+    memory: MemoryStore, events: LogStore
+) -> None:
+    for _ in range(20):
+        memory.tree.lose_next_answer(applied=False)
+    with pytest.raises(MetadataUnavailableError) as caught:
+        publish(events, 0, 1)
+    assert caught.value.outcome is Outcome.UNKNOWN
+
+
+def test_a_page_that_could_not_be_made_means_that_nothing_was_published(memory: MemoryStore, events: LogStore) -> None:
+    def fail(name: str, page: str, data: bytes) -> None:
+        raise MetadataUnavailableError("no answer")
+
+    memory.create_page = fail  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnavailableError) as caught:
+        publish(events, 0, 100)
+    assert caught.value.outcome is Outcome.NOT_APPLIED
+    assert events.read().value == EMPTY
+
+
+def test_a_conflict_leaves_no_page_behind(memory: MemoryStore, events: LogStore) -> None:
+    old = events.read()
+    publish(events, 0, 1)
+    with pytest.raises(MetadataConflictError):
+        events.write(
+            old,
+            lambda head, pages: commit.publish(
+                head, extents(1, 100), PublishId.job("x"), now_ms=3, nonce=nonce, pages=pages
+            ),
+        )
+    assert memory.list_pages("events") == []
+
+
+def test_who_is_never_first_gives_up(memory: MemoryStore, events: LogStore) -> None:
+    real = memory.write_logs
+    rival = iter(range(1000))
+
+    def late(writes: list[LogWrite]) -> object:
+        found = memory.read_log("events")
+        real([LogWrite("events", memory.read_log("events").value, found.version)])
+        next(rival)
+        return real(writes)
+
+    memory.write_logs = late  # type: ignore[method-assign, assignment]
+    with pytest.raises(PublishConflictError) as caught:
+        publish(events, 0, 1)
+    assert caught.value.outcome is Outcome.NOT_APPLIED
+    assert next(rival) == log_store.CHANGE_ATTEMPTS_MAX
+
+
+@pytest.mark.rule("N4")
+def test_publishes_from_many_clients_are_all_there_once_and_in_one_piece() -> None:
+    cluster = MemoryCluster()
+    first = MemoryStore(cluster)
+    first.initialize_cluster()
+    LogStore(first, "events").create(EMPTY)
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        client = MemoryStore(cluster)
+        try:
+            for turn in range(10):
+                if turn % 3 == 0:
+                    client.tree.lose_next_answer(applied=turn % 2 == 0)
+                publish(LogStore(client, "events"), 1000 * number + 10 * turn, 10)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    store = LogStore(first, "events")
+    head = store.read().value
+    found = [extent.ledger_id for extent in store.extents(head, 0, head.next_offset)]
+    assert sorted(found) == sorted(1000 * n + m for n in range(4) for m in range(100))
+    for start in range(0, 400, 10):  # each publish in one piece
+        assert found[start : start + 10] == list(range(found[start], found[start] + 10))
