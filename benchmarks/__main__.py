@@ -55,7 +55,7 @@ def main() -> int:
             for figure in found:
                 print(figure.as_json(), flush=True)
     if not options.json:
-        Console().print(table(figures))
+        Console(width=None if sys.stdout.isatty() else 120).print(table(figures))
         Console().print(notes(figures))
     return 0 if all(figure.meets is not False for figure in figures) else 1
 

@@ -139,13 +139,15 @@ def tail(spark: Any, uri: str) -> tuple[None, str]:
                 ledger.flush()
                 time.sleep(0.02)
         ledger.flush()
-        idle = time.perf_counter()
         wait_until(lambda: spark.table("tail").count() == TAIL_ROWS, "the last row of an idle writer")
+        ledger.append(b"row %d" % TAIL_ROWS)  # one more, after which the writer idles again
+        idle = time.perf_counter()
+        wait_until(lambda: spark.table("tail").count() > TAIL_ROWS, "the last row of an idle writer")
         delay = time.perf_counter() - idle
         query.stop()
         values = [bytes(row.value) for row in spark.table("tail").orderBy("entry_id").collect()]
-        assert values == [b"row %d" % k for k in range(TAIL_ROWS)]
-        return None, f"{TAIL_ROWS:,} rows in order; the idle writer's last row came {delay:.1f} s after it was written"
+        assert values == [b"row %d" % k for k in range(TAIL_ROWS + 1)]
+        return None, f"{len(values):,} rows in order; the idle writer's last row was there {delay:.1f} s after its ack"
 
 
 def kill_a_bookie(cluster: LocalCluster) -> tuple[None, str]:
