@@ -62,11 +62,8 @@ class Reads:
     def run(self, request: Request) -> None:
         """Plan and read the next part, or end the answer."""
         assert isinstance(request, Read)
-        while request.unsent < _PARTS_AHEAD:
-            if request.next > request.last or request.budget <= 0:
-                self._end(request)
-                return
-            if not self._take_turn(request):
+        while request.next <= request.last and request.budget > 0:
+            if request.unsent >= _PARTS_AHEAD or not self._take_turn(request):
                 return
             plan = self._plan(request)
             if plan is None:
@@ -78,6 +75,7 @@ class Reads:
             if plan.pieces:
                 self._requests.read(request, plan.pieces)
                 return
+        self._end(request)
 
     def _plan(self, request: Read) -> Plan | None:
         """The next stretch of the answer; None if something has to be waited for (RULES S1)."""

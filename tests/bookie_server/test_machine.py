@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bookie's machine, stepped by hand: what it wants done after each event, and when it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bk_core.entries.digest import ledger_key
+from bk_core.entries.frame import FrameKind, decode_frame, parse_header
+from bk_core.transport.port import EntryRange, ReadTrailer
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server import machine_events as ev
+from bookie_server.machine import BookieMachine
+from bookie_server.machine_state import MachineLimits
+from tests.kit.lanes import KEY, frame
+from tests.kit.memory_bookie import MemoryHoldings, read_piece, stored
+
+ADDS, READS, CONTROL = 1, 2, 3  # streams
+
+
+class Bench:
+    """A machine whose commits and reads happen when the test says so."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.store = MemoryHoldings()
+        self.machine = BookieMachine(self.store, MachineLimits(**limits))
+        self.log: list[bytes | memoryview] = []  # given to the log, not durable
+        self.to_read: list[ev.ReadFrames] = []
+        self.request = 0
+
+    def step(self, event: ev.Event) -> list[ev.Effect]:
+        """Effects but for those that the bench carries out itself."""
+        out = []
+        for effect in self.machine.step(event):
+            if isinstance(effect, ev.Commit):
+                self.log.extend(effect.frames)
+            elif isinstance(effect, ev.ReadFrames):
+                self.to_read.append(effect)
+            else:
+                out.append(effect)
+        return out
+
+    def kinds(self) -> list[int]:
+        return [parse_header(one).kind for one in self.log]
+
+    def attach(self, session: int, ledger: int = 7, **options: Any) -> list[ev.Effect]:
+        key, mode = options.pop("key", KEY), options.pop("mode", AttachMode.WRITE)
+        return self.step(ev.SessionAttached(options.pop("stream", ADDS), session, ledger, key, mode, **options))
+
+    def send(self, *frames: bytes, stream: int = ADDS) -> list[ev.Effect]:
+        return self.step(ev.FramesArrived(stream, memoryview(b"".join(frames))))
+
+    def commit(self, count: int | None = None) -> list[ev.Effect]:
+        count = len(self.log) if count is None else count
+        frames, self.log = self.log[:count], self.log[count:]
+        return self.step(ev.GroupCommitted([stored(one) for one in frames]))
+
+    def fail(self, *, final: bool, reason: Reason = Reason.STORAGE_FAILED) -> list[ev.Effect]:
+        self.log.clear()
+        return self.step(ev.CommitFailed(reason, "made to fail", final))
+
+    def ask(self, make: Any, *arguments: Any, stream: int = READS) -> list[ev.Effect]:
+        self.request += 1
+        return self.step(make((stream, self.request), *arguments))
+
+    def read(self, first: int, last: int, ledger: int = 7, fence_key: bytes | None = None) -> list[ev.Effect]:
+        return self.ask(ev.ReadRequested, ledger, first, last, 1 << 20, fence_key)
+
+    def disk(self) -> list[ev.Effect]:
+        """The storage answers all reads."""
+        out: list[ev.Effect] = []
+        while self.to_read:
+            wanted = self.to_read.pop(0)
+            out += self.step(ev.FramesRead(wanted.request, [read_piece(piece) for piece in wanted.pieces]))
+        return out
+
+
+def entries(first: int, *payloads: bytes, session: int = 1, ledger: int = 7, lac: int = -1) -> bytes:
+    return frame(ledger, first, payloads, session=session, lac=lac)
+
+
+def acks(session: int, frames: int) -> list[ev.Effect]:
+    return [ev.SendAcks(ADDS, [session], [frames], [])]
+
+
+def ended(effects: Sequence[ev.Effect]) -> list[tuple[int, int, Reason]]:
+    return [(e.session, e.frames, e.reason) for s in effects if isinstance(s, ev.SendAcks) for e in s.ended]
+
+
+def trailers(effects: Sequence[ev.Effect]) -> list[ReadTrailer]:
+    return [effect.trailer for effect in effects if isinstance(effect, ev.SendTrailer)]
+
+
+# --- acks ---
+
+
+@pytest.mark.rule("P1")
+@pytest.mark.rule("MUST2")
+def test_nothing_is_acked_before_it_is_durable() -> None:
+    bench = Bench()
+    assert bench.attach(1) == []
+    assert bench.send(entries(0, b"a"), entries(1, b"b")) == []
+    assert bench.send(entries(2, b"c")) == []
+    assert bench.commit() == acks(1, 3)
+
+
+@pytest.mark.rule("L2")
+def test_key_record_stands_before_the_first_frame() -> None:
+    bench = Bench()
+    bench.attach(1)
+    assert bench.kinds() == [], "an attach alone leaves no trace"
+    bench.send(entries(0, b"a"), entries(1, b"b"))
+    assert bench.kinds() == [FrameKind.LEDGER_KEY, FrameKind.ENTRIES, FrameKind.ENTRIES]
+    assert bench.commit(1) == [], "the key alone acknowledges nothing"
+    assert bench.commit(1) == acks(1, 1)
+    assert bench.commit(1) == acks(1, 2)
+
+
+@pytest.mark.rule("P1")
+def test_end_of_a_session_waits_for_the_frames_before_it() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bad = bytearray(entries(1, b"flipped"))
+    bad[-1] ^= 1
+    assert bench.send(entries(0, b"a"), bytes(bad), entries(2, b"c")) == []
+    effects = bench.commit()
+    assert ended(effects) == [(1, 1, Reason.INTEGRITY)]
+    assert [words.sessions for words in effects if isinstance(words, ev.SendAcks)] == [[]]
+    assert bench.send(entries(2, b"c")) == [], "what follows is dropped"
+    assert bench.log == []
+
+
+@pytest.mark.rule("P1")
+def test_frames_of_no_session_are_refused_once() -> None:
+    bench = Bench()
+    assert ended(bench.send(entries(0, b"a", session=9))) == [(9, 0, Reason.NOT_ATTACHED)]
+    assert bench.send(entries(0, b"a", session=9)) == []
+
+
+def test_session_number_in_use_closes_the_stream() -> None:
+    bench = Bench()
+    bench.attach(1)
+    assert isinstance(bench.attach(1)[0], ev.CloseStream)
+
+
+def test_bytes_that_are_no_frames_close_the_stream() -> None:
+    bench = Bench()
+    bench.attach(1)
+    assert isinstance(bench.send(b"x" * 100)[0], ev.CloseStream)
+
+
+def test_frames_go_on_without_their_stream_but_are_not_acked() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.step(ev.StreamClosed(ADDS))
+    assert bench.commit() == []
+    bench.read(0, 0)
+    assert [type(effect) for effect in bench.disk()] == [ev.SendPart, ev.SendTrailer]
+
+
+# --- fences ---
+
+
+@pytest.mark.rule("MUST3")
+@pytest.mark.parametrize("ledger", [7, 99])
+def test_every_answer_to_a_fence_waits_for_its_record(ledger: int) -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    assert bench.ask(ev.FenceRequested, ledger, KEY) == []
+    assert bench.ask(ev.FenceRequested, ledger, KEY) == [], "a second one waits as well"
+    assert bench.read(5, 6, ledger, fence_key=KEY) == [], "a negative answer too"
+    assert bench.kinds().count(FrameKind.FENCE) == 1
+    effects = bench.commit() + bench.disk()
+    assert [type(effect) for effect in effects].count(ev.SendLac) == 2
+    assert trailers(effects) == [ReadTrailer(6, (EntryRange(5, 6),), (), True)]
+
+
+@pytest.mark.rule("MUST2")
+@pytest.mark.rule("MUST3")
+def test_fence_in_memory_refuses_adds_before_it_is_durable() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.ask(ev.FenceRequested, 7, KEY)
+    bench.send(entries(1, b"b"))
+    assert bench.kinds() == [FrameKind.LEDGER_KEY, FrameKind.ENTRIES, FrameKind.FENCE]
+    assert ended(bench.commit(2)) == [(1, 1, Reason.FENCED)]
+
+
+@pytest.mark.rule("S1")
+def test_fencing_read_sees_the_add_that_was_pending_when_it_came() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    assert bench.read(0, 0, fence_key=KEY) == []
+    assert bench.commit() == acks(1, 1)
+    effects = bench.disk()
+    assert trailers(effects) == [ReadTrailer(0, (), (), True)]
+    part = effects[0]
+    assert isinstance(part, ev.SendPart)
+    assert decode_frame(part.frames[0]).to_list() == [b"a"]
+
+
+@pytest.mark.rule("MUST2")
+def test_fence_between_a_comparison_and_the_log_wins() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.attach(2)
+    bench.send(entries(0, b"a", session=2))
+    assert bench.to_read, "the re-sent frame is compared with what stands there"
+    bench.ask(ev.FenceRequested, 7, KEY)
+    assert ended(bench.disk()) == [(2, 0, Reason.FENCED)]
+    assert bench.kinds() == [FrameKind.FENCE]
+
+
+@pytest.mark.rule("L2")
+def test_fence_with_another_key_changes_nothing() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    effects = bench.ask(ev.FenceRequested, 7, ledger_key(b"other"))
+    assert [(e.reason, type(e)) for e in effects if isinstance(e, ev.SendReply)] == [
+        (Reason.UNAUTHORIZED, ev.SendReply)
+    ]
+    assert bench.send(entries(1, b"b")) == []
+    assert bench.commit() == acks(1, 2)
+
+
+@pytest.mark.rule("MUST3")
+def test_fence_outlives_what_the_machine_forgets() -> None:
+    bench = Bench()
+    bench.ask(ev.FenceRequested, 7, KEY)
+    bench.ask(ev.ReadLacRequested, 7)
+    bench.step(ev.StreamClosed(READS))
+    assert ended(bench.attach(1)) == [(1, 0, Reason.FENCED)], "its record is on its way"
+    bench.commit()
+    assert ended(bench.attach(2)) == [(2, 0, Reason.FENCED)]
+    again = BookieMachine(bench.store)
+    effects = again.step(ev.SessionAttached(ADDS, 1, 7, KEY, AttachMode.WRITE))
+    assert ended(effects) == [(1, 0, Reason.FENCED)], "and it outlives the process"
+
+
+# --- reads and pending adds ---
+
+
+@pytest.mark.rule("S1")
+@pytest.mark.rule("MUST4")
+def test_absent_waits_for_the_pending_add_that_covers_the_id() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(3, b"d"))
+    assert bench.read(3, 3) == []
+    assert bench.read(5, 5) == [ev.SendTrailer((READS, 2), ReadTrailer(5, (EntryRange(5, 5),)))], "nothing covers 5"
+    bench.commit()
+    assert trailers(bench.disk()) == [ReadTrailer(3)]
+
+
+@pytest.mark.rule("S1")
+def test_answer_before_a_pending_add_does_not_deny_it() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.send(entries(2, b"c"))
+    assert bench.read(0, 9) == []
+    effects = bench.disk()
+    assert trailers(effects) == [], "it goes on behind the pending add"
+    effects = bench.commit() + bench.disk()
+    assert trailers(effects) == [ReadTrailer(9, (EntryRange(1, 1), EntryRange(3, 9)))]
+
+
+@pytest.mark.rule("S1")
+def test_add_that_failed_is_absent_afterwards() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.read(0, 0)
+    effects = bench.fail(final=False, reason=Reason.NO_SPACE)
+    assert ended(effects) == [(1, 0, Reason.NO_SPACE)]
+    assert trailers(effects) == [ReadTrailer(0, (EntryRange(0, 0),))]
+
+
+@pytest.mark.rule("MUST4")
+def test_damage_is_unknown_and_another_copy_serves() -> None:
+    bench = Bench()
+    bench.attach(1, mode=AttachMode.RECOVER)
+    bench.send(entries(0, b"a", b"b"), entries(1, b"b"))
+    bench.commit()
+    bench.store.ledgers[7].frames[0].damaged = True
+    bench.read(0, 2)
+    effects = bench.disk()
+    assert trailers(effects) == [ReadTrailer(2, (EntryRange(2, 2),), (EntryRange(0, 0, Reason.DAMAGED),))]
+    assert [decode_frame(f).to_list() for e in effects if isinstance(e, ev.SendPart) for f in e.frames] == [[b"b"]]
+
+
+@pytest.mark.rule("S8")
+def test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.store.fold(7, FrameKind.LIMBO_SET)
+    bench.step(ev.StreamClosed(ADDS))
+    bench.read(0, 1)
+    assert trailers(bench.disk()) == [ReadTrailer(1, (), (EntryRange(1, 1, Reason.LIMBO),))]
+    assert ended(bench.attach(2)) == [(2, 0, Reason.LIMBO)]
+    assert bench.attach(3, mode=AttachMode.RECOVER) == []
+
+
+def test_deleted_ledger_is_refused_by_all() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.step(ev.StreamClosed(ADDS))
+    bench.store.fold(7, FrameKind.DELETED)
+    effects = bench.attach(2) + bench.read(0, 0) + bench.ask(ev.FenceRequested, 7, KEY)
+    assert ended(effects) == [(2, 0, Reason.DELETED)]
+    assert [e.reason for e in effects if isinstance(e, (ev.SendTrailer, ev.SendReply))] == [Reason.DELETED] * 2
+
+
+@pytest.mark.rule("P4")
+def test_at_most_two_parts_of_an_answer_are_in_memory() -> None:
+    bench = Bench(read_part_bytes=200)
+    bench.attach(1)
+    for first in range(10):
+        bench.send(entries(first, b"x" * 200))
+    bench.commit()
+    effects = bench.read(0, 9) + bench.disk()
+    sent = 0
+    while not trailers(effects):
+        parts = [effect for effect in effects if isinstance(effect, ev.SendPart)]
+        sent += len(parts)
+        assert 1 <= len(parts) <= 2
+        assert not bench.to_read
+        effects = [one for _ in parts for one in bench.step(ev.PartSent((READS, 1))) + bench.disk()]
+    sent += sum(isinstance(effect, ev.SendPart) for effect in effects)
+    assert sent == 10
+
+
+def test_reads_wait_for_their_turn_and_fencing_ones_go_first() -> None:
+    bench = Bench(reads_active_max=1)
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.ask(ev.FenceRequested, 7, KEY)
+    bench.commit()
+    bench.to_read.clear()
+    bench.read(0, 0)
+    for _ in range(3):
+        bench.read(0, 0)
+    bench.read(0, 0, fence_key=KEY)
+    assert [wanted.request[1] for wanted in bench.to_read] == [2]
+    served = []
+    while bench.to_read:
+        served.append(bench.to_read[0].request)
+        bench.disk()
+        bench.step(ev.PartSent(served[-1]))
+    assert served == [(READS, 2), (READS, 6), (READS, 3), (READS, 4), (READS, 5)]
+
+
+def test_stream_that_closes_gives_its_turns_back() -> None:
+    bench = Bench(reads_active_max=2)
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.read(0, 0)
+    bench.disk()  # a part that never leaves
+    bench.read(0, 0)  # one being read
+    bench.step(ev.StreamClosed(READS))
+    bench.to_read.clear()
+    for stream in (4, 5):
+        bench.ask(ev.ReadRequested, 7, 0, 0, 1, None, stream=stream)
+    assert [wanted.request[0] for wanted in bench.to_read] == [4, 5]
+
+
+# --- failed syncs ---
+
+
+@pytest.mark.rule("S6")
+def test_after_a_failed_sync_nothing_is_acked_or_answered() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.attach(2, 8)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.send(entries(1, b"b"))
+    bench.read(1, 1)
+    bench.ask(ev.FenceRequested, 9, KEY)
+    effects = bench.fail(final=True)
+    assert sorted(ended(effects)) == [(1, 1, Reason.STORAGE_FAILED), (2, 0, Reason.STORAGE_FAILED)]
+    answers = [effect for effect in effects if isinstance(effect, (ev.SendTrailer, ev.SendReply))]
+    assert [answer.reason for answer in answers] == [Reason.STORAGE_FAILED] * 2
+    later = bench.attach(3) + bench.read(0, 0) + bench.ask(ev.FenceRequested, 7, KEY)
+    assert ended(later) == [(3, 0, Reason.STORAGE_FAILED)]
+    assert bench.log == []
+
+
+@pytest.mark.rule("MUST3")
+def test_fence_that_could_not_be_written_is_not_promised() -> None:
+    bench = Bench()
+    bench.ask(ev.FenceRequested, 7, KEY)
+    effects = bench.fail(final=False, reason=Reason.NO_SPACE)
+    assert [effect.reason for effect in effects if isinstance(effect, ev.SendReply)] == [Reason.IO_ERROR]
+    assert bench.ask(ev.FenceRequested, 7, KEY) == []
+    assert bench.kinds() == [FrameKind.LEDGER_KEY, FrameKind.FENCE], "the next one writes key and fence again"
+    assert isinstance(bench.commit()[0], ev.SendLac)
+
+
+@pytest.mark.rule("L2")
+def test_key_that_could_not_be_written_is_written_before_the_next_frame() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.fail(final=False, reason=Reason.NO_SPACE)
+    bench.attach(2)
+    bench.send(entries(0, b"a", session=2))
+    assert bench.kinds() == [FrameKind.LEDGER_KEY, FrameKind.ENTRIES]
+
+
+# --- admission ---
+
+
+@pytest.mark.rule("L3")
+def test_stream_with_too_much_in_flight_is_paused_and_goes_on_when_half_is_durable() -> None:
+    bench = Bench(stream_bytes_max=1000)
+    bench.attach(1)
+    effects = bench.send(*(entries(first, b"x" * 300) for first in range(4)))
+    assert effects == [ev.PauseStream(ADDS)]
+    assert bench.ask(ev.FenceRequested, 8, KEY) == [], "a fence is taken all the same"
+    assert not any(isinstance(effect, ev.ResumeStream) for effect in bench.commit(2))
+    assert any(isinstance(effect, ev.ResumeStream) for effect in bench.commit())
+
+
+def test_frames_beyond_twice_the_bound_are_refused() -> None:
+    bench = Bench(stream_bytes_max=500, in_flight_bytes_max=500)
+    bench.attach(1)
+    bench.send(*(entries(first, b"x" * 300) for first in range(5)))
+    assert ended(bench.commit()) == [(1, 2, Reason.OVERLOADED)]
+
+
+def test_read_only_bookie_takes_no_new_adds_but_fences() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.step(ev.ReadOnlyChanged(True))
+    assert ended(bench.send(entries(0, b"a"))) == [(1, 0, Reason.READ_ONLY)]
+    bench.ask(ev.FenceRequested, 7, KEY)
+    assert bench.kinds() == [FrameKind.LEDGER_KEY, FrameKind.FENCE]
+
+
+# --- explicit LACs ---
+
+
+@pytest.mark.rule("P9")
+def test_explicit_lac_goes_to_disk_at_most_once_a_second() -> None:
+    bench = Bench(lac_persist_ms=1000)
+    bench.attach(1)
+    bench.send(entries(0, *[b"x"] * 50))
+    bench.commit()
+    bodies = [(7).to_bytes(8, "big") + lac.to_bytes(8, "big") for lac in range(50)]
+    effects = [one for body in bodies for one in bench.ask(ev.WriteLacRequested, 7, KEY, body, stream=CONTROL)]
+    assert [effect for effect in effects if not isinstance(effect, ev.SendReply)] == [ev.SetTimer(None, 1000)]
+    assert bench.log == []
+    bench.step(ev.TimerFired(None))
+    assert bench.kinds() == [FrameKind.LAC]
+    bench.commit()
+    assert bench.store.facts(7).lac_body == bodies[-1]
+
+
+@pytest.mark.rule("P10")
+def test_watch_is_answered_once_and_its_timer_ends() -> None:
+    bench = Bench()
+    bench.attach(1)
+    assert bench.ask(ev.WatchLacRequested, 7, -1, 5000, stream=CONTROL) == [ev.SetTimer((CONTROL, 1), 5000)]
+    bench.send(entries(0, b"a"), entries(1, b"b", lac=0))
+    effects = bench.commit()
+    assert [type(effect) for effect in effects] == [ev.CancelTimer, ev.SendLac, ev.SendAcks]
+    assert bench.step(ev.TimerFired((CONTROL, 1))) == []
+    bench.send(entries(2, b"c", lac=1))
+    assert bench.commit() == acks(1, 3)
