@@ -8,8 +8,9 @@ is damage. Intact frames above it may have been acked just before the end, so re
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from bk_core.entries.frame import (
     check_header,
     frame_extent,
     frame_tag,
-    parse_header,
 )
 from bk_core.errors import IntegrityError
 from bookie_server.storage.files import BLOCK, Files, Handle, round_up
@@ -39,6 +39,8 @@ from bookie_server.storage.segment import (
 )
 
 _CHUNK = 4 << 20
+_SIZES = struct.Struct("<II")  # columns bytes and payload bytes in a frame's header
+_SIZES_OFFSET = 44
 _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
 
 
@@ -107,8 +109,7 @@ class SegmentScanner:
             if 0 <= count != len(seen):
                 found.bad.append((offset, size, f"{count - len(seen)} of {count} frames of a group are unreadable"))
             for at, header, intact in seen:
-                place = Place(self._generation, offset + at, header.size)
-                self._take(data, at, ScannedFrame(header, place, 0, intact), result)
+                self._take(data, at, header, Place(self._generation, offset + at, header.size), intact, result)
         for offset, size, what in sorted(found.bad):
             (result.damage if offset < result.durable else result.tail).append((offset, size, what))
         return result
@@ -215,26 +216,28 @@ class SegmentScanner:
         return seen
 
     def _frame_at(self, data: memoryview, at: int, offset: int) -> tuple[FrameHeader, bool] | None:
-        try:
-            header = parse_header(data, at)
-            frame = data[at : at + header.size]
-            if frame_tag(frame) != placement_stamp(self._incarnation, self._generation, offset + at, frame[52:60]):
-                return None
-            check_header(frame)
-        except IntegrityError:
+        """Header of the frame at ``at`` and whether its payload is right; None where stamp or header are not."""
+        columns_bytes, payload_bytes = _SIZES.unpack_from(data, at + _SIZES_OFFSET)
+        frame = data[at : at + FRAME_HEADER_BYTES + columns_bytes + payload_bytes]
+        if frame_tag(frame) != placement_stamp(self._incarnation, self._generation, offset + at, frame[52:60]):
             return None
         try:
-            check_frame(frame)
+            return check_frame(frame), True
         except IntegrityError:
-            return header, False
-        return header, True
+            pass
+        try:
+            return check_header(frame), False
+        except IntegrityError:
+            return None
 
-    def _take(self, data: memoryview, at: int, frame: ScannedFrame, result: ScannedSegment) -> None:
-        header, ledger_id = frame.header, frame.header.ledger_id
+    def _take(
+        self, data: memoryview, at: int, header: FrameHeader, place: Place, intact: bool, result: ScannedSegment
+    ) -> None:
+        ledger_id = header.ledger_id
         bytes_of = data[at : at + header.size]
-        if header.kind >= FrameKind.LIMBO_SET and frame.intact:
+        if header.kind >= FrameKind.LIMBO_SET and intact:
             self._counters[ledger_id] = counter_of(header.kind, bytes_of[FRAME_HEADER_BYTES:])
-        frame = replace(frame, counter=self._counters.get(ledger_id, 0))
+        frame = ScannedFrame(header, place, self._counters.get(ledger_id, 0), intact)
         if frame.place.offset >= result.durable:
             if frame.intact:
                 result.above.append(frame)

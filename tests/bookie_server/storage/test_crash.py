@@ -109,7 +109,9 @@ def test_sectors_that_read_as_noise_are_damage_below_the_position_and_a_tail_abo
     written: Written, tmp_path: Path
 ) -> None:
     noise = random.Random(7).randbytes(512)
-    for start in range(0, written.end + 4096, 512 if written.durable == written.end else 1536):
+    for start in range(0, written.end + 4096, 512):
+        if start % 8192 and not any(0 <= start - group < 12_288 for group in (0, *written.starts)):
+            continue  # the inside of the large frame: a few places will do
         content = garble(start, start + 512, lambda _: noise)(written.content)
         check(written, content, tmp_path / "d", touched=(start, start + 512))
 
