@@ -27,7 +27,7 @@ _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # two bookies on one port must fail, not share
     ("grpc.max_concurrent_streams", 1024),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 _STREAMS: dict[str, type[LaneStream]] = {"Add": AddStream, "Read": ReadStream, "Control": ControlStream}
 _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutError)
