@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bookie's configuration: checked with its relations, read from TOML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.errors import InvalidArgumentError
+from bookie_server.config import BookieConfig, load_config
+
+GOOD: dict[str, Any] = {"data_dir": Path("/data"), "metadata_service_uri": "zk://host/ledgers"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"port": 65536},
+        {"port": -1},
+        {"segment_size_bytes": 100_000_001},
+        {"segment_size_bytes": 4 << 20},
+        {"group_bytes_max": 0},
+        {"stream_bytes_max": 8 << 20},
+        {"in_flight_bytes_max": 16 << 20},
+        {"read_part_bytes": 64 << 20},
+        {"bookie_id": "a/b"},
+        {"bookie_id": "a b"},
+        {"bookie_id": ""},
+        {"bookie_id": "é" * 200},
+        {"metadata_timeout_s": 0},
+    ],
+    ids=str,
+)
+def test_values_that_do_not_fit_are_refused_by_name(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        BookieConfig(**{**GOOD, **bad})
+    assert next(iter(bad)) in str(refused.value)
+
+
+def test_file_gives_values_and_arguments_win(tmp_path: Path) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text('data_dir = "/data"\nmetadata_service_uri = "zk://a/ledgers"\nport = 4000\nallow_loopback = true\n')
+    config = load_config(path, port=5000)
+    assert (config.data_dir, config.port, config.allow_loopback) == (Path("/data"), 5000, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'metadata_service_uri = "zk://a/ledgers"\n',
+        'data_dir = "/d"\nmetadata_service_uri = "zk://a"\nprot = 1\n',
+        'data_dir = "/d"\nmetadata_service_uri = "zk://a"\nport = "3181"\n',
+        'data_dir = "/d"\nmetadata_service_uri = "zk://a"\nport = true\n',
+        'data_dir = "/d"\nmetadata_service_uri = 5\n',
+        'data_dir = "/d\n',
+    ],
+)
+def test_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidArgumentError):
+        load_config(path)
+
+
+def test_file_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError):
+        load_config(tmp_path / "none.toml")
