@@ -81,7 +81,11 @@ class MetadataStore(Protocol):
     def watch_ledger(
         self, ledger_id: LedgerId, callback: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> CancelWatch:
-        """Call back with each newer record, and with None when it was deleted. No call for the present state."""
+        """Call back with each newer record, and with None, for the last time, when it was deleted.
+
+        The watch is set when this returns: read afterwards, or a change between is missed. No call for the present
+        state; after an outage one call tells where the record stands. Raises NoSuchLedgerError.
+        """
         ...
 
     # --- bookies ---

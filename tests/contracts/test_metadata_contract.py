@@ -178,6 +178,19 @@ def test_another_ledger_found_after_a_lost_answer_is_not_taken_for_ours(
     assert store.read_ledger(2).value.c_token == 7
 
 
+@pytest.mark.rule("MUST8")
+def test_lost_answer_stays_unknown_when_the_store_cannot_be_asked_again(metadata_world: MetadataWorld) -> None:
+    store = metadata_world.open(timeout_s=0.5)
+    store.initialize_cluster()
+    store.create_ledger(a_ledger(), 1)
+    metadata_world.lose_next_answer(store, applied=True)
+    before_write(store, 1, lambda: metadata_world.suspend(store))
+    with pytest.raises(MetadataUnavailableError) as raised:
+        store.create_ledger(a_ledger(), 2)
+    assert raised.value.outcome is Outcome.UNKNOWN
+    metadata_world.resume(store)
+
+
 def test_old_format_without_a_token_leaves_the_outcome_unknown(
     metadata_world: MetadataWorld, store: MetadataStore
 ) -> None:

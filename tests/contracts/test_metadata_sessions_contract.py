@@ -81,6 +81,35 @@ def test_watch_survives_an_outage_and_an_expired_session(
     assert news.get(timeout=8) == closed
 
 
+def test_watch_survives_an_outage_longer_than_the_deadline_of_a_read(metadata_world: MetadataWorld) -> None:
+    store, writer = metadata_world.open(timeout_s=0.3), metadata_world.open()
+    store.initialize_cluster()
+    ledger_id, created = store.create_ledger(a_ledger())
+    news: queue.Queue[Versioned[LedgerMetadata] | None] = queue.Queue()
+    store.watch_ledger(ledger_id, news.put)
+    metadata_world.suspend(store)
+    recovering = writer.write_ledger(ledger_id, created.value.in_recovery(), 0)
+    with pytest.raises(queue.Empty):
+        news.get(timeout=0.7)
+    metadata_world.resume(store)
+    assert news.get(timeout=8) == recovering
+
+
+def test_outage_without_a_change_is_no_news(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    ledger_id, created = store.create_ledger(a_ledger())
+    news: queue.Queue[Versioned[LedgerMetadata] | None] = queue.Queue()
+    store.watch_ledger(ledger_id, news.put)
+    states: queue.Queue[SessionState] = queue.Queue()
+    store.on_session(states.put)
+    metadata_world.suspend(store)
+    metadata_world.resume(store)
+    assert [states.get(timeout=8) for _ in range(2)] == [SessionState.SUSPENDED, SessionState.CONNECTED]
+    with pytest.raises(queue.Empty):
+        news.get(timeout=0.3)
+    recovering = store.write_ledger(ledger_id, created.value.in_recovery(), 0)
+    assert news.get(timeout=8) == recovering
+
+
 @pytest.mark.rule("M2")
 def test_outage_suspends_and_an_expired_session_is_lost(metadata_world: MetadataWorld, store: MetadataStore) -> None:
     states: queue.Queue[SessionState] = queue.Queue()

@@ -160,6 +160,8 @@ def test_newer_version_is_refused_by_its_number() -> None:
         b"x" + V3,
         V3[:-1],
         V3 + b"\0",
+        V3[:-2],  # without its last field
+        V3 + b"\x60\x01",  # with one more
         HEADER + b"3\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
         V2.replace(b"length: 0\n", b""),
         V2.replace(b"state: IN_RECOVERY\n", b""),

@@ -163,9 +163,9 @@ def test_closing_ends_every_thread_of_the_store(world: ZooKeeperWorld) -> None:
     store.initialize_cluster()
     store.watch_bookies(lambda: None)
     store.on_session(lambda _: None)
-    assert set(threading.enumerate()) > before
+    assert set(threading.enumerate()) - before
     store.close()
-    eventually(lambda: set(threading.enumerate()) <= before, within_s=5)
+    eventually(lambda: not set(threading.enumerate()) - before, within_s=5)
 
 
 def test_ids_made_after_the_31_bits_are_used_up_are_long(world: ZooKeeperWorld, store: MetadataStore) -> None:

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lasting watches over one-shot ones, and the thread they are told on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bk_core.metadata.memory import MemoryCluster, MemoryTree
+from bk_core.metadata.watches import Watches, read_children, read_data
+from bk_core.metadata.worker import Worker
+
+
+@pytest.fixture
+def tree() -> Iterator[MemoryTree]:
+    opened = MemoryTree(MemoryCluster(), timeout_s=1, session_timeout_s=1)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker("test")
+    yield made
+    made.stop()
+
+
+def test_children_of_a_node_that_comes_later_are_seen(tree: MemoryTree, worker: Worker) -> None:
+    news: queue.Queue[list[str]] = queue.Queue()
+    present, _ = Watches(tree, worker).add("/late", read_children, news.put)
+    assert present == []
+    tree.create("/late")
+    tree.create("/late/child")
+    while news.get(timeout=5) != ["child"]:
+        pass
+
+
+def test_missing_node_has_no_watch(tree: MemoryTree, worker: Worker) -> None:
+    called: list[Any] = []
+    present, cancel = Watches(tree, worker).add("/none", read_data, called.append)
+    assert present is None
+    tree.create("/none", b"x")
+    cancel()
+    _drain(worker)
+    assert called == []
+
+
+def test_deleted_and_recreated_node_is_told_as_deleted_only(tree: MemoryTree, worker: Worker) -> None:
+    news: queue.Queue[Any] = queue.Queue()
+    tree.create("/a", b"x")
+    Watches(tree, worker).add("/a", read_data, news.put)
+    tree.delete("/a")
+    assert news.get(timeout=5) is None
+    tree.create("/a", b"y")
+    _drain(worker)
+    assert news.empty()
+
+
+def test_listener_that_comes_later_hears_only_of_what_is_new_to_it(tree: MemoryTree, worker: Worker) -> None:
+    watches, news = Watches(tree, worker), queue.Queue[Any]()
+    tree.create("/a", b"0")
+    watches.add("/a", read_data, lambda found: None)
+    tree.set("/a", b"1", 0)
+    _drain(worker)
+    present, _ = watches.add("/a", read_data, news.put)
+    assert present[0] == b"1"
+    tree.set("/a", b"2", 1)
+    assert news.get(timeout=5)[0] == b"2"
+    assert news.empty()
+
+
+def test_many_writers_and_late_listeners_all_end_at_the_last_state(tree: MemoryTree, worker: Worker) -> None:
+    watches = Watches(tree, worker)
+    tree.create("/a", b"0")
+    last: dict[int, bytes] = {}
+
+    def listen(number: int) -> None:
+        present, _ = watches.add("/a", read_data, lambda found: last.__setitem__(number, found[0]))
+        last.setdefault(number, present[0])
+
+    threads = [threading.Thread(target=listen, args=(n,)) for n in range(20)]
+    for version, thread in enumerate(threads):
+        thread.start()
+        tree.set("/a", b"%d" % (version + 1), version)
+    for thread in threads:
+        thread.join(5)
+    deadline = time.monotonic() + 5
+    while set(last.values()) != {b"20"} and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert last == dict.fromkeys(range(20), b"20")
+
+
+def test_worker_runs_jobs_at_their_time_and_survives_a_failing_one(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: queue.Queue[str] = queue.Queue()
+    worker.submit(lambda: done.put("late"), 0.1)
+    worker.submit(lambda: 1 / 0)
+    worker.submit(lambda: done.put("soon"))
+    assert [done.get(timeout=5), done.get(timeout=5)] == ["soon", "late"]
+    assert "division" in caplog.text
+
+
+def test_stopped_worker_drops_what_waits_and_takes_no_more() -> None:
+    worker, ran = Worker("test"), threading.Event()
+    worker.submit(ran.set, 0.2)
+    worker.stop()
+    worker.submit(ran.set)
+    assert not ran.wait(0.3)
+
+
+def test_worker_can_be_stopped_by_its_own_job() -> None:
+    worker, stopped = Worker("test"), threading.Event()
+    worker.submit(lambda: (worker.stop(), stopped.set()))  # type: ignore[func-returns-value]
+    assert stopped.wait(2)
+
+
+def _drain(worker: Worker) -> None:
+    reached = threading.Event()
+    worker.submit(reached.set)
+    assert reached.wait(5)
