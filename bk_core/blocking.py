@@ -7,112 +7,25 @@ answer on that thread and raises what it raised. Handles may be used from severa
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bk_core import client
 from bk_core.client.config import ClientConfig
-from bk_core.client.fork import ForkGuard
+from bk_core.client.loop_thread import Handle, LoopThread
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import ClientClosedError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
 
 if TYPE_CHECKING:
+    from bk_core.blocking_logs import NamedLog as NamedLog
     from bk_core.client.detached import Refresh
 
-T = TypeVar("T")
-H = TypeVar("H")
-STOP_TIMEOUT_S = 10.0
 
-
-class LoopThread:
-    """An asyncio loop on a daemon thread of its own."""
-
-    def __init__(self, name: str) -> None:
-        self._guard = ForkGuard()
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and wait. An interrupt here cancels it there."""
-        if self._guard.forked or not self._thread.is_alive():
-            work.close()
-            self._guard.check("this client")
-            raise ClientClosedError("this client is closed", remedy="connect again")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise ClientClosedError("this client was closed while it was waiting") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """An async iterator as a plain one; closing it closes the source."""
-        try:
-            while True:
-                item = self.call(_next(source))
-                if item is _END:
-                    return
-                yield item  # type: ignore[misc]  # mypy does not narrow by a sentinel
-        finally:
-            if self._thread.is_alive() and not self._guard.forked:
-                self.call(_close(source))
-
-    def stop(self) -> None:
-        """Cancel what runs, end the thread."""
-        if self._guard.forked or not self._thread.is_alive():
-            return
-        with suppress(ClientClosedError):
-            self.call(_cancel_all())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(STOP_TIMEOUT_S)
-
-
-_END = object()
-
-
-async def _next(source: AsyncIterator[T]) -> T | object:
-    return await anext(source, _END)
-
-
-async def _close(source: AsyncIterator[Any]) -> None:
-    close = getattr(source, "aclose", None)
-    if close is not None:
-        await close()
-
-
-async def _cancel_all() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_default_executor()
-
-
-class _Handle(Generic[H]):
-    """A handle of the asyncio client and the thread it lives on."""
-
-    def __init__(self, inner: H, thread: LoopThread) -> None:
-        self._inner, self._thread = inner, thread
-
-
-class LedgerWriter(_Handle[client.LedgerWriter]):
+class LedgerWriter(Handle[client.LedgerWriter]):
     """As :class:`bk_core.client.LedgerWriter`; a context manager that closes the ledger."""
 
     @property
@@ -169,7 +82,7 @@ class LedgerWriter(_Handle[client.LedgerWriter]):
         self._thread.call(self._inner.__aexit__(kind, error, trace))
 
 
-class LedgerReader(_Handle[client.LedgerReader]):
+class LedgerReader(Handle[client.LedgerReader]):
     """As :class:`bk_core.client.LedgerReader`."""
 
     @property
@@ -216,48 +129,7 @@ class LedgerReader(_Handle[client.LedgerReader]):
         self.close()
 
 
-class LogLeader(_Handle["AsyncLogLeader"]):
-    """As :class:`bk_core.logs.named_log.LogLeader`."""
-
-    def __getattr__(self, name: str) -> Any:
-        return _blocking(getattr(self._inner, name), self._thread)
-
-    def __enter__(self) -> LogLeader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.call(self._inner.__aexit__(kind, error, trace))
-
-
-class NamedLog(_Handle["AsyncNamedLog"]):
-    """As :class:`bk_core.logs.named_log.NamedLog`."""
-
-    def __getattr__(self, name: str) -> Any:
-        return _blocking(getattr(self._inner, name), self._thread)
-
-    def lead(self, **options: Any) -> LogLeader:
-        return LogLeader(self._thread.call(self._inner.lead(**options)), self._thread)
-
-
-def _blocking(member: Any, thread: LoopThread) -> Any:
-    """A coroutine method or async generator method without ``await``; anything else as it is."""
-    if not callable(member):
-        return member
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = member(*args, **kwargs)
-        if asyncio.iscoroutine(result):
-            return thread.call(result)
-        if hasattr(result, "__anext__"):
-            return thread.iterate(result)
-        return result
-
-    return call
-
-
-class BookKeeper(_Handle[client.BookKeeper]):
+class BookKeeper(Handle[client.BookKeeper]):
     """As :class:`bk_core.client.BookKeeper`; a context manager that closes the connection."""
 
     @property
@@ -309,9 +181,10 @@ class BookKeeper(_Handle[client.BookKeeper]):
 
     def log(self, name: str, *, password: bytes = b"") -> NamedLog:
         """A named log; nothing is read or made yet. Raises InvalidArgumentError for a bad name."""
-        from bk_core.logs.named_log import NamedLog as Inner
+        from bk_core import blocking_logs  # logs stand above the client: only who asks for one pays for the import
+        from bk_core.logs.named_log import NamedLog as AsyncNamedLog
 
-        return NamedLog(Inner(self._inner, name, password=password), self._thread)
+        return blocking_logs.NamedLog(AsyncNamedLog(self._inner, name, password=password), self._thread)
 
     def close(self) -> None:
         """End the session, the connections and the thread."""
@@ -343,7 +216,7 @@ def connect_with(make: Callable[[], Coroutine[Any, Any, client.BookKeeper]]) -> 
         raise
 
 
-class DetachedReader(_Handle[client.DetachedReader]):
+class DetachedReader(Handle[client.DetachedReader]):
     """As :class:`bk_core.client.DetachedReader`, on a thread of its own."""
 
     def __init__(

@@ -13,9 +13,9 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
 
 from bk_core.blocking import BookKeeper, connect
+from bk_core.blocking_logs import NamedLog
 from bk_core.errors import BookKeeperError
 
 LOG = "wal-example"
@@ -50,9 +50,9 @@ class Store:
 class Leader:
     """Logs each change, then applies it."""
 
-    def __init__(self, log: Any, store: Store) -> None:
+    def __init__(self, log: NamedLog, store: Store) -> None:
         self.leader, self.store = log.lead(), store  # fences whoever led before
-        for offset, batch in log.read(store.next_offset, self.leader.start_offset):  # what we had not seen yet
+        for offset, batch in log.read(store.next_offset, self.leader.next_offset):  # what we had not seen yet
             for k, change in enumerate(batch.to_list()):
                 store.apply(offset + k, change)
 

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An asyncio loop on a daemon thread of its own, and handles that live there: what the blocking client is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from bk_core.client.fork import ForkGuard
+from bk_core.errors import ClientClosedError
+
+T = TypeVar("T")
+H = TypeVar("H")
+STOP_TIMEOUT_S = 10.0
+
+
+class LoopThread:
+    """An asyncio loop on a daemon thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._guard = ForkGuard()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` on the loop and wait. An interrupt here cancels it there."""
+        if self._guard.forked or not self._thread.is_alive():
+            work.close()
+            self._guard.check("this client")
+            raise ClientClosedError("this client is closed", remedy="connect again")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClientClosedError("this client was closed while it was waiting") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """An async iterator as a plain one; closing it closes the source."""
+        try:
+            while True:
+                item = self.call(_next(source))
+                if item is _END:
+                    return
+                yield item  # type: ignore[misc]  # mypy does not narrow by a sentinel
+        finally:
+            if self._thread.is_alive() and not self._guard.forked:
+                self.call(_close(source))
+
+    def stop(self) -> None:
+        """Cancel what runs, end the thread."""
+        if self._guard.forked or not self._thread.is_alive():
+            return
+        with suppress(ClientClosedError):
+            self.call(_cancel_all())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+
+
+_END = object()
+
+
+async def _next(source: AsyncIterator[T]) -> T | object:
+    return await anext(source, _END)
+
+
+async def _close(source: AsyncIterator[Any]) -> None:
+    close = getattr(source, "aclose", None)
+    if close is not None:
+        await close()
+
+
+async def _cancel_all() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+class Handle(Generic[H]):
+    """A handle of the asyncio client and the thread it lives on."""
+
+    def __init__(self, inner: H, thread: LoopThread) -> None:
+        self._inner, self._thread = inner, thread
