@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting a bookie: whose directory it is, what is refused before anything is written, what it publishes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.errors import (
+    BookieIdentityError,
+    BookKeeperError,
+    DataDirectoryError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    PortInUseError,
+)
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import decode_cookie
+from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo
+from bookie_server.main import Bookie, run
+from tests.kit.lanes import bookie_config
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[MetadataStore]:
+    opened = open_store(uri)
+    opened.initialize_cluster()
+    yield opened
+    opened.close()
+
+
+def started_once(store: MetadataStore, tmp_path: Path, uri: str, **changes: Any) -> BookieServiceInfo:
+    """Start and stop a bookie; what it published meanwhile."""
+
+    async def story() -> BookieServiceInfo:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, **changes))
+        info = store.writable_bookies()[bookie.bookie_id]
+        await bookie.stop()
+        return info
+
+    return asyncio.run(story())
+
+
+def refused(tmp_path: Path, uri: str, error: type[BookKeeperError], **changes: Any) -> str:
+    """The error of a start that must fail."""
+    with pytest.raises(error) as caught:
+        asyncio.run(Bookie.start(bookie_config(tmp_path, uri, **changes)))
+    return str(caught.value)
+
+
+def test_bookie_publishes_what_it_serves_and_leaves_when_it_stops(
+    store: MetadataStore, tmp_path: Path, uri: str
+) -> None:
+    info = started_once(store, tmp_path, uri)
+    endpoint = info.endpoint("grpc")
+    assert endpoint is not None
+    assert info.bookie_id == f"127.0.0.1:{endpoint.port}"
+    assert [e.protocol for e in info.endpoints] == ["grpc"], "only what is served"
+    assert uuid.UUID(info.properties[INCARNATION_PROPERTY])
+    assert store.writable_bookies() == {}
+
+
+@pytest.mark.rule("S8")
+def test_id_is_fixed_at_the_first_start_and_boots_are_counted(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    first = started_once(store, tmp_path, uri)
+    second = started_once(store, tmp_path, uri, advertised_address="127.0.0.2")
+    assert second.bookie_id == first.bookie_id
+    assert second.properties == first.properties
+    endpoint = second.endpoint("grpc")
+    assert endpoint is not None
+    assert endpoint.host == "127.0.0.2"
+    record = store.read_bookie_state(first.bookie_id)
+    assert record is not None
+    assert json.loads(record.value)["boot_count"] == 2
+    cookie = store.read_cookie(first.bookie_id)
+    assert cookie is not None
+    assert decode_cookie(cookie.value).bookie_host == first.bookie_id
+
+
+def test_directory_of_another_bookie_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    started_once(store, tmp_path, uri, bookie_id="one")
+    assert "another bookie" in refused(tmp_path, uri, BookieIdentityError, bookie_id="two")
+
+
+def test_directory_of_another_cluster_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    started_once(store, tmp_path, uri, bookie_id="one")
+    other = f"memory://{uuid.uuid4().hex}"
+    with_cluster = open_store(other)
+    with_cluster.initialize_cluster()
+    assert "another cluster" in refused(tmp_path, other, BookieIdentityError)
+    with_cluster.close()
+
+
+@pytest.mark.rule("S8")
+def test_new_directory_under_a_known_id_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    started_once(store, tmp_path / "a", uri, bookie_id="one")
+    refused(tmp_path / "b", uri, BookieIdentityError, bookie_id="one")
+    assert not (tmp_path / "b" / "bookie").exists(), "nothing was written"
+
+
+@pytest.mark.rule("S8")
+def test_restored_older_directory_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    started_once(store, tmp_path, uri, bookie_id="one")
+    shutil.copytree(tmp_path / "bookie", tmp_path / "snapshot")
+    started_once(store, tmp_path, uri)
+    shutil.rmtree(tmp_path / "bookie")
+    (tmp_path / "snapshot").rename(tmp_path / "bookie")
+    assert "older" in refused(tmp_path, uri, BookieIdentityError)
+
+
+def test_used_directory_whose_cookie_is_gone_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    started_once(store, tmp_path, uri, bookie_id="one")
+    store.delete_cookie("one")
+    refused(tmp_path, uri, BookieIdentityError)
+
+
+def test_directory_in_use_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
+        with pytest.raises(DataDirectoryError):
+            await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
+        await bookie.stop()
+
+    asyncio.run(story())
+
+
+def test_directory_with_strange_files_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    (tmp_path / "bookie").mkdir()
+    (tmp_path / "bookie" / "letter.txt").write_text("not ours")
+    refused(tmp_path, uri, DataDirectoryError)
+
+
+def test_port_in_use_is_known_before_anything_is_written(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        message = refused(tmp_path, uri, PortInUseError, port=taken.getsockname()[1])
+    assert str(taken) or message
+    assert not (tmp_path / "bookie").exists()
+    assert store.writable_bookies() == {}
+
+
+@pytest.mark.rule("E3")
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1"])
+def test_loopback_address_is_not_registered_unless_allowed(
+    store: MetadataStore, tmp_path: Path, uri: str, address: str
+) -> None:
+    message = refused(tmp_path, uri, InvalidArgumentError, advertised_address=address, allow_loopback=False)
+    assert "--allow-loopback" in message
+    assert not (tmp_path / "bookie").exists()
+
+
+def test_store_without_a_cluster_is_refused(tmp_path: Path, uri: str) -> None:
+    refused(tmp_path, uri, BookKeeperError)
+    assert not (tmp_path / "bookie").exists()
+
+
+def test_unreachable_store_is_an_error_within_the_deadline(tmp_path: Path) -> None:
+    with pytest.raises(MetadataUnavailableError):
+        run(bookie_config(tmp_path, "zk://127.0.0.1:1/ledgers", metadata_timeout_s=0.5))
+    assert not (tmp_path / "bookie").exists()
+
+
+@pytest.mark.zookeeper
+@pytest.mark.rule("M3")
+def test_bookie_registers_again_after_its_session_was_lost(zookeeper_uri: str, tmp_path: Path) -> None:
+    """The adapter makes the ephemeral node again; the bookie goes on serving meanwhile."""
+    uri = f"{zookeeper_uri}/lost-session"
+    watcher = open_store(uri)
+    watcher.initialize_cluster()
+
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, session_timeout_s=1.0))
+        info = watcher.writable_bookies()[bookie.bookie_id]
+        watcher.unregister_bookie(bookie.bookie_id)  # as the end of a session does
+        async with asyncio.timeout(10):
+            while bookie.bookie_id not in await asyncio.to_thread(watcher.writable_bookies):
+                await asyncio.sleep(0.05)
+        assert watcher.writable_bookies()[bookie.bookie_id] == info
+        await bookie.stop()
+        assert watcher.writable_bookies() == {}
+
+    asyncio.run(story())
+    watcher.close()
