@@ -17,6 +17,7 @@ from typing import NoReturn
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LedgerClosedError, WindowFullError
+from bk_core.wire.lane import ENTRY_BYTES_MAX
 
 HELD_BYTES_MAX = 4 << 20
 
@@ -81,13 +82,14 @@ class LogAppender:
         raise failure
 
     def _hold(self, held: list[Bytes], payload: Bytes) -> int:
+        if len(payload) > ENTRY_BYTES_MAX:
+            EntryBatch.from_list([payload])  # raises: what no ledger takes is refused now, not when it is passed on
         if held and self._held_bytes + len(payload) > self._held_bytes_max:
             raise WindowFullError(
                 "the log is rolling to its next ledger",
                 value=f"{self._held_bytes} bytes are held",
                 remedy="wait for confirmations (wait_confirmed) or use append",
             )
-        EntryBatch.from_list([payload])  # what no ledger would take is refused now, not when it is passed on
         held.append(payload)
         self._held_bytes += len(payload)
         return self._held_base + len(held) - 1

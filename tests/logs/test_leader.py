@@ -24,7 +24,6 @@ from bk_core.errors import (
     Outcome,
     WindowFullError,
 )
-from bk_core.logs.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import LedgerState
 from bk_core.wire.lane import ENTRY_BYTES_MAX
@@ -66,7 +65,8 @@ def test_a_leader_writes_a_log_that_did_not_exist_and_seals_it() -> None:
                 last = await leader.append_batch(EntryBatch.from_list([b"5", b"6"]))
                 assert last == 6
                 await leader.wait_confirmed(last)
-                assert await log.end_offset() == 7
+                while await log.end_offset() < 7:  # the last LAC travels in a hint (RULES P9)
+                    await asyncio.sleep(0.005)
                 ledger_id = leader.ledger_id
             head = (await log.head()).value
             assert (head.open_extents, head.next_offset) == ((), 7)
@@ -120,9 +120,14 @@ def test_rolls_under_load_keep_order_offsets_and_every_entry() -> None:
             log = log_of(bookkeeper)
             leader = await log.lead(roll_bytes=2_000)
             wanted: dict[int, bytes] = {}
+            ledgers = set[int]()
+            written = [0] * 5
 
             async def append(worker: int) -> None:
-                for n in range(40):
+                while len(ledgers) < 5:
+                    n = written[worker]
+                    written[worker] += 1
+                    ledgers.add(leader.ledger_id)
                     value = b"%d/%d " % (worker, n) + b"x" * 40
                     if n % 3 == 0:
                         offset = await leader.append_batch(EntryBatch.from_list([value]))
@@ -140,14 +145,14 @@ def test_rolls_under_load_keep_order_offsets_and_every_entry() -> None:
             await asyncio.gather(*(append(worker) for worker in range(5)))
             await leader.close()
             found = await read_all(log)
-            assert len(found) == 200
+            assert len(found) == sum(written)
             for offset, value in wanted.items():
                 assert found[offset] == value
             for worker in range(5):
                 mine = [value for value in found if value.startswith(b"%d/" % worker)]
-                assert mine == [b"%d/%d " % (worker, n) + b"x" * 40 for n in range(40)]
+                assert mine == [b"%d/%d " % (worker, n) + b"x" * 40 for n in range(written[worker])]
             head = (await log.head()).value
-            assert len(head.tail) >= 4
+            assert len(head.tail) >= 4  # the last one may have stayed empty
             for extent in head.tail:
                 assert (await bookkeeper.read_metadata(extent.ledger_id)).value.is_closed
 
@@ -198,9 +203,10 @@ def test_what_is_held_in_a_roll_is_bounded() -> None:
             leader.append_nowait(b"1")
             rolling = asyncio.create_task(leader.roll())
             await eventually(lambda: leader._appends._held is not None)
+            for _ in range(10):
+                leader.append_nowait(bytes(100_000))
             with pytest.raises(WindowFullError):
-                for _ in range(100):
-                    leader.append_nowait(bytes(100_000))
+                leader.append_nowait(bytes(100_000))
             queued = leader.next_offset
             assert queued == 12
             late = asyncio.create_task(leader.append(bytes(100_000)))
@@ -404,11 +410,12 @@ def test_a_takeover_that_fails_leaves_no_ledger_and_no_task() -> None:
             log = log_of(bookkeeper)
             await log.create()
             rival_of(bookkeeper, cluster)
+            tasks = asyncio.all_tasks()
             with pytest.raises(LeadershipLostError, match="still_leader") as caught:
                 await log.lead(still_leader=lambda: False)
             assert caught.value.outcome is Outcome.NOT_APPLIED
             assert await bookkeeper.list_ledgers() == []
-            assert [task for task in asyncio.all_tasks() if "leader" in repr(task)] == []
+            assert asyncio.all_tasks() <= tasks
 
     run(work())
 
@@ -426,21 +433,24 @@ def rival_of(bookkeeper: BookKeeper, cluster: MemoryBookKeeper) -> None:
     store.write_logs = write_logs
 
 
-def test_a_leader_whose_application_is_cancelled_while_it_takes_over_gives_the_log_back() -> None:
+def test_an_application_that_is_cancelled_while_it_takes_over_gives_the_log_back() -> None:
     async def work() -> None:
         async with memory_cluster() as cluster:
-            log = log_of(cluster.client())
-            await log.create()
+            old = await log_of(cluster.client()).lead()
+            await old.append(b"0")
             for name in cluster.names:
-                cluster.network.bookies[name].hold_commits()
+                cluster.network.bookies[name].hold_commits()  # so that the fence has no answer
+            log = log_of(cluster.client())
             taking = asyncio.create_task(log.lead())
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
             taking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await taking
+            await asyncio.sleep(0.01)
             for name in cluster.names:
                 cluster.network.bookies[name].release_commits()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
             assert not (await log.head()).value.open_extents
+            assert await read_all(log) == [b"0"]
 
     run(work())
 
@@ -471,11 +481,15 @@ def test_a_leader_that_is_closed_twice_and_one_that_leaves_with_an_error_are_bot
     async def work() -> None:
         async with memory_cluster() as cluster:
             log = log_of(cluster.client(FAST))
-            leader: LogLeader
-            with pytest.raises(ZeroDivisionError):
-                async with await log.lead() as leader:
+            leader = await log.lead()
+
+            async def fail() -> None:
+                async with leader:
                     await leader.append(b"0")
                     raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await fail()
             await leader.close()
             assert not (await log.head()).value.open_extents
             assert await read_all(log) == [b"0"]

@@ -26,8 +26,10 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.logs.codec import encode_head
+from bk_core.logs.commit import NewOpenExtent, add_open_extent
 from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
+from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
 from bk_core.model import DigestType
 from tests.kit.memory_cluster import memory_cluster
@@ -65,6 +67,9 @@ async def write(
     if close:
         await ledger.close()
     else:
+        reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD)
+        while await reader.refresh_lac() < len(entries) - 1:  # the last LAC travels in a hint (RULES P9)
+            await asyncio.sleep(0.005)
         await ledger.abandon()
     return NewExtent(
         ledger_id=ledger.ledger_id,
@@ -245,6 +250,42 @@ def test_a_publish_beside_a_leader_is_refused_or_takes_over() -> None:
             assert await log.end_offset() == 11
 
     run(work())
+
+
+@pytest.mark.rule("N2")
+def test_a_reader_never_passes_the_first_open_extent() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = NamedLog(bookkeeper, "events", password=PASSWORD)
+            await log.create()
+            first = await write(bookkeeper, log, values(0, 3), close=False)
+            second = await write(bookkeeper, log, values(3, 2), close=False)
+            await list_open(bookkeeper, first, second)
+            assert await log.end_offset() == 3
+            assert [e.is_open for e in await log.extents()] == [True, True]
+            assert await read(log, 0, 3) == values(0, 3)
+            with pytest.raises(InvalidArgumentError, match="readable: 0 to 3"):
+                await read(log, 0, 4)
+            reading = asyncio.create_task(take(log, 0, 5))
+            await asyncio.sleep(0.1)
+            await bookkeeper.open_ledger(first.ledger_id, recover=True, password=PASSWORD)
+            await asyncio.sleep(0.1)
+            assert not reading.done()  # closed, but the head does not say yet where the second one begins
+            await NamedLog(cluster.client(), "events", password=PASSWORD).publish([], job("a"), takeover=True)
+            assert await reading == values(0, 5)
+
+    run(work())
+
+
+async def list_open(bookkeeper: BookKeeper, *extents: NewExtent) -> None:
+    """As a leader lists them that died in the middle of a roll."""
+    store = LogStore(bookkeeper.store, "events")
+    for extent in extents:
+        opened = NewOpenExtent(
+            ledger_id=extent.ledger_id, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
+        )
+        store.write(store.read(), lambda head, pages, new=opened: add_open_extent(head, new, nonce=nonce, pages=pages))
 
 
 async def take(log: NamedLog, start: int, count: int) -> list[bytes]:
