@@ -6,6 +6,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -159,6 +160,25 @@ def test_bookie_registers_again_after_its_session_was_lost(
     for _ in range(2):
         metadata_world.expire(bookie)
         eventually(lambda: there() == {BOOKIE: info()} and _owner(metadata_world, bookie, read_only))
+
+
+@pytest.mark.rule("M3")
+def test_session_lost_while_registering_does_not_leave_the_bookie_out(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    bookie = metadata_world.open()
+    tree = tree_of(bookie)
+    create = tree.create
+
+    def create_and_lose(*arguments: Any, **options: Any) -> str:
+        made: str = create(*arguments, **options)
+        tree.create = create
+        metadata_world.expire(bookie)
+        return made
+
+    tree.create = create_and_lose
+    bookie.register_bookie(info())
+    eventually(lambda: store.writable_bookies() == {BOOKIE: info()} and _owner(metadata_world, bookie, False))
 
 
 def test_unregistered_bookie_stays_away_after_its_session_was_lost(

@@ -87,8 +87,9 @@ class Bookies(Part):
         """See the port."""
         check_bookie_id(info.bookie_id)
         with self._registering:
-            self._register(info, read_only)
-            self._registered[info.bookie_id] = (info, read_only, self._tree.session_id)
+            self._register_in_this_session(info, read_only)
+            if self._registered[info.bookie_id][2] != self._tree.session_id:  # lost while we registered
+                self._registrar.submit(self._register_again)
 
     def unregister_bookie(self, bookie_id: BookieId) -> None:
         """See the port."""
@@ -100,6 +101,11 @@ class Bookies(Part):
                 stat = self._tree.exists(path)
                 if stat is not None and stat.owner == self._tree.session_id:
                     self._delete_if_there(path)
+
+    def _register_in_this_session(self, info: BookieServiceInfo, read_only: bool) -> None:
+        session_id = self._tree.session_id  # before: a node made in a session that ends meanwhile is made again
+        self._register(info, read_only)
+        self._registered[info.bookie_id] = (info, read_only, session_id)
 
     def _register(self, info: BookieServiceInfo, read_only: bool) -> None:
         new, old = self._registration(info.bookie_id, read_only), self._registration(info.bookie_id, not read_only)
@@ -166,8 +172,7 @@ class Bookies(Part):
             with self._registering:
                 for bookie_id, (info, read_only, session_id) in list(self._registered.items()):
                     if session_id != self._tree.session_id:
-                        self._register(info, read_only)
-                        self._registered[bookie_id] = (info, read_only, self._tree.session_id)
+                        self._register_in_this_session(info, read_only)
                         _log.info("bookie %s is registered again: its session had been lost", bookie_id)
         except ClientClosedError:
             return
