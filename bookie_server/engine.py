@@ -102,6 +102,11 @@ class BookieEngine:
         finally:
             self._stepping = False
 
+    def end_streams(self, message: str) -> None:
+        """Have every stream end once what is ready for it has been written."""
+        for stream, sink in list(self._streams.items()):
+            sink.deliver(events.CloseStream(stream, message))
+
     async def stop(self) -> None:
         """Make durable what was taken, record the position, end the threads. Nothing is answered afterwards."""
         for timer in self._timers.values():

@@ -219,4 +219,3 @@ class Requests:
         for place in damaged:
             self._core.holdings.mark_damaged(request.ledger_id, place)
         return bool(damaged)
-

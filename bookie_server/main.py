@@ -169,6 +169,8 @@ class Bookie:
                 await asyncio.to_thread(self._store.unregister_bookie, self.bookie_id)
             except BookKeeperError as error:  # the node goes with the session
                 log.warning("could not unregister: %s", error)
+        if self._engine:
+            self._engine.end_streams("the bookie stops")
         await self._server.stop(self._config.stop_grace_s)
         if self._engine:
             await self._engine.stop()

@@ -104,9 +104,7 @@ class AddStream(LaneStream):
     ) -> None:
         self._listeners[session] = listener
         wanted = lane_pb2.RECOVER if mode is AttachMode.RECOVER else lane_pb2.WRITE
-        self._attaches.append(
-            lane_pb2.Attach(session=session, ledger_id=ledger_id, ledger_key=ledger_key, mode=wanted)
-        )
+        self._attaches.append(lane_pb2.Attach(session=session, ledger_id=ledger_id, ledger_key=ledger_key, mode=wanted))
         self.wake.set()
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
@@ -340,4 +338,3 @@ def _parse(kind: Any, data: bytes | memoryview) -> Any:
         return kind.FromString(data)
     except DecodeError as error:
         raise RemoteProtocolError("a message cannot be parsed", value=kind.DESCRIPTOR.name) from error
-

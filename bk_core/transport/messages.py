@@ -81,9 +81,7 @@ def _ranges_to_proto(ranges: Iterable[EntryRange]) -> list[lane_pb2.EntryRange]:
 
 
 def _range_from_proto(message: lane_pb2.EntryRange) -> EntryRange:
-    return EntryRange(
-        message.first_entry_id, message.last_entry_id, reason_of(int(message.reason)), message.message
-    )
+    return EntryRange(message.first_entry_id, message.last_entry_id, reason_of(int(message.reason)), message.message)
 
 
 def evidence_to_proto(evidence: LacEvidence) -> lane_pb2.LacAnswer:

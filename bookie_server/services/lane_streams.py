@@ -351,9 +351,7 @@ class ControlStream(LaneStream):
         return self._answers.popleft().SerializeToString() if self._answers else None
 
 
-def _control_event(
-    request_id: events.RequestId, call: str, request: lane_pb2.ControlRequest
-) -> events.Event | None:
+def _control_event(request_id: events.RequestId, call: str, request: lane_pb2.ControlRequest) -> events.Event | None:
     match call:
         case "fence":
             return events.FenceRequested(request_id, request.fence.ledger_id, request.fence.ledger_key)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bookie as a real process: kill -9, clean stop, a failed sync, memory while data streams through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.frame import encode_frame
+from bk_core.errors import TransportError
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.port import ReadTrailer, RefusedError
+from bk_core.wire.lane import Reason
+from tests.kit.lanes import Lane, Listener, digester
+
+pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper]
+
+ROOT = Path(__file__).parents[2]
+
+# A bookie whose syncs fail once the file named by the first argument exists.
+FAILING_SYNCS = """
+import os, sys
+from pathlib import Path
+from typing import Any
+from bookie_server.config import BookieConfig
+from bookie_server.main import run
+trigger, real = Path(sys.argv[1]), os.fdatasync
+def fdatasync(fd):
+    if trigger.exists():
+        raise OSError(5, "made to fail")
+    real(fd)
+os.fdatasync = fdatasync
+sys.exit(run(BookieConfig(data_dir=Path(sys.argv[2]), metadata_service_uri=sys.argv[3], port=0, bookie_id="b1",
+    listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True)))
+"""
+
+PLAIN = FAILING_SYNCS.replace("os.fdatasync = fdatasync\n", "")
+
+
+class Process:
+    """A bookie process with its data in ``path``; killed at the end of the test."""
+
+    def __init__(self, path: Path, uri: str, script: str = PLAIN) -> None:
+        self.path, self.uri, self.script = path, uri, script
+        self.trigger = path.with_name("fail")
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self.script, str(self.trigger), str(self.path), self.uri],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line.startswith("ready b1 "), line
+
+    def signal(self, number: int) -> int:
+        """Send it; the exit code."""
+        assert self._process
+        self._process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self._process
+        assert self._process.stdout
+        code = self._process.wait(20)
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def peak_bytes(self) -> int:
+        assert self._process
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+    def end(self) -> None:
+        if self._process:
+            with contextlib.suppress(ProcessLookupError):
+                self.signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def store(zookeeper_uri: str) -> Iterator[MetadataStore]:
+    opened = open_store(f"{zookeeper_uri}/{uuid.uuid4().hex}")
+    opened.initialize_cluster()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def process(store: MetadataStore, tmp_path: Path) -> Iterator[Process]:
+    made = Process(tmp_path / "data", store.uri)
+    yield made
+    made.end()
+
+
+def connected(store: MetadataStore) -> Lane:
+    transport = GrpcTransport(instance_id=store.instance_id())
+    transport.update_bookies(list(store.writable_bookies().values()))
+    return Lane("grpc", transport, "b1")
+
+
+async def append_until_broken(lane: Lane, ledger: int, seed: int) -> int:
+    """Append frames of one entry until the connection breaks; how many were acked."""
+    listener = Listener()
+    session = lane.attach(ledger, listener)
+    sent = 0
+    acked = 0
+    while not any(words[0] == "broken" for words in listener.said):
+        for _ in range(20):
+            lane.send(session, ledger, sent, [payload(seed, sent)])
+            sent += 1
+        await asyncio.sleep(0.002)
+        acked = max((words[2] for words in listener.said if words[0] == "acked"), default=acked)
+    return acked
+
+
+def reached(least: int, said: list[tuple[Any, ...]]) -> bool:
+    return max((words[2] for words in said if words[0] == "acked"), default=0) >= least
+
+
+def payload(seed: int, entry: int) -> bytes:
+    return b"%d/%d " % (seed, entry) * (1 + entry % 30)
+
+
+@pytest.mark.rule("MUST2")
+@pytest.mark.rule("MUST3")
+@pytest.mark.rule("M3")
+def test_acked_entries_and_fences_survive_kill_9(store: MetadataStore, process: Process) -> None:
+    chance = random.Random(3)
+
+    async def round_of(ledger: int) -> None:
+        lane = connected(store)
+        writing = asyncio.create_task(append_until_broken(lane, ledger, ledger))
+        await lane.fence(1000 + ledger)
+        await asyncio.sleep(chance.uniform(0.02, 0.3))
+        await asyncio.to_thread(process.signal, signal.SIGKILL)
+        acked = await writing
+        await lane.transport.close()
+        await asyncio.to_thread(process.start)
+        lane = connected(store)
+        entries, _ = await lane.read(ledger, 0, max(acked - 1, 0), bytes_max=1 << 30)
+        assert acked
+        assert entries == {entry: payload(ledger, entry) for entry in range(acked)}
+        listener = Listener()
+        late = lane.attach(1000 + ledger, listener)
+        assert await listener.ended(late) == (0, Reason.FENCED)
+        await lane.transport.close()
+
+    process.start()
+    for ledger in range(6):
+        asyncio.run(round_of(ledger))
+
+
+def test_sigterm_stops_cleanly_and_unregisters(store: MetadataStore, process: Process) -> None:
+    process.start()
+    assert list(store.writable_bookies()) == ["b1"]
+
+    async def story() -> None:
+        lane = connected(store)
+        await lane.write(7, 0, [b"a"])
+        assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
+        assert store.writable_bookies() == {}
+        process.start()
+        again = connected(store)
+        assert (await again.read(7, 0, 0))[0] == {0: b"a"}
+        await lane.transport.close()
+        await again.transport.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S6")
+def test_failed_sync_ends_the_bookie_with_code_74(store: MetadataStore, process: Process) -> None:
+    process.script = FAILING_SYNCS
+    process.start()
+
+    async def story() -> None:
+        lane = connected(store)
+        await lane.write(7, 0, [b"durable"])
+        process.trigger.touch()
+        listener = Listener()
+        session = lane.attach(7, listener)
+        lane.send(session, 7, 1, [b"never acked"])
+        await listener.until(lambda said: bool(said))
+        assert listener.said[0][0] in ("ended", "broken")
+        if listener.said[0][0] == "ended":
+            assert listener.said[0][2:] == (0, Reason.STORAGE_FAILED)
+            with pytest.raises((RefusedError, TransportError)):
+                await lane.fence(7)
+        assert await asyncio.to_thread(process.wait) == 74
+        assert store.writable_bookies() == {}
+        await lane.transport.close()
+        process.trigger.unlink()
+        process.start()
+        lane = connected(store)
+        assert (await lane.read(7, 0, 0))[0] == {0: b"durable"}
+        await lane.transport.close()
+
+    asyncio.run(story())
+
+
+def test_memory_stays_bounded_while_data_streams_through(store: MetadataStore, process: Process) -> None:
+    """Two writers that outrun the disk, and readers of it all. The bound of the product is 400 MB."""
+    process.start()
+    total, size = 400, 1 << 20
+    body = os.urandom(size)
+
+    async def write(lane: Lane, ledger: int) -> None:
+        listener = Listener()
+        session = lane.attach(ledger, listener)
+        batch = EntryBatch.from_list([body])
+        for entry in range(total):
+            lane.transport.send(
+                lane.bookie_id,
+                session,
+                encode_frame(
+                    batch,
+                    digester=digester(ledger),
+                    ledger_id=ledger,
+                    first_entry_id=entry,
+                    lac=entry - 1,
+                    length_before=entry * size,
+                    session=session,
+                ),
+            )
+            if entry % 64 == 63:
+                await listener.until(partial(reached, entry - 40))
+        await listener.acked(session, total)
+
+    async def story() -> None:
+        lane = connected(store)
+        await asyncio.gather(write(lane, 1), write(lane, 2))
+
+        async def read(ledger: int) -> None:
+            first = 0
+            while first < total:
+                parts = lane.transport.read("b1", ledger, first, total - 1, bytes_max=32 << 20, deadline_s=10)
+                async for part in parts:
+                    if isinstance(part, ReadTrailer):
+                        assert not part.absent
+                        first = part.answered_through + 1
+
+        await asyncio.gather(read(1), read(2), read(1))
+        assert process.peak_bytes() < 400e6
+        await lane.transport.close()
+
+    asyncio.run(story())
