@@ -34,7 +34,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.executor.pyspark.memory", "512m")  # RULES K5: what a task itself takes stays below 128 MiB
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(here / "warehouse"))
         .config("spark.local.dir", str(here / "local"))

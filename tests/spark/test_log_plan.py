@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -94,6 +95,17 @@ def test_a_commit_that_is_tried_again_publishes_once(bookkeeper: BookKeeper, uri
     writer.commit(messages)
     writer.commit(messages)
     assert bookkeeper.log("events").head().value.next_offset == 10
+
+
+@pytest.mark.rule("N4")
+def test_jobs_that_commit_at_once_both_appear_whole(bookkeeper: BookKeeper, uri: str) -> None:
+    jobs = [job(uri, 10, 20) for _ in range(6)]
+    threads = [threading.Thread(target=writer.commit, args=(messages,)) for writer, messages in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [entries for _, entries, _ in planned(bookkeeper, uri)] == [10, 20] * 6
 
 
 @pytest.mark.rule("N4")
