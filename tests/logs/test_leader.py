@@ -221,6 +221,33 @@ def test_what_is_held_in_a_roll_is_bounded() -> None:
     run(work())
 
 
+def test_a_batch_that_waits_for_room_when_a_roll_begins_stays_in_one_piece() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            log = log_of(cluster.client(ClientConfig(window_bytes_max=1 << 20, frame_bytes=1 << 18)))
+            leader = await log.lead()
+            await leader.append(b"0")
+            for name in cluster.names:
+                cluster.network.bookies[name].hold_commits()
+            batch = asyncio.create_task(leader.append_batch(EntryBatch.from_list([bytes(100_000)] * 30)))
+            await asyncio.sleep(0.02)
+            first, rolling = leader.ledger_id, asyncio.create_task(leader.roll())
+            await eventually(lambda: not leader._appends._gate.is_set())
+            later = asyncio.create_task(leader.append_batch(EntryBatch.from_list([b"1"])))
+            await asyncio.sleep(0.02)
+            for name in cluster.names:
+                cluster.network.bookies[name].release_commits()
+            assert await batch == 30
+            assert await later == 31
+            await rolling
+            await leader.close()
+            assert await read_all(log) == [b"0", *[bytes(100_000)] * 30, b"1"]
+            assert [e.entry_count for e in await log.extents()] == [31, 1]
+            assert (await log.extents())[0].ledger_id == first
+
+    run(work())
+
+
 def test_a_ledger_is_rolled_by_age_only_if_something_was_appended() -> None:
     async def work() -> None:
         async with memory_cluster() as cluster:

@@ -192,6 +192,7 @@ def test_a_publish_happens_once_for_its_id() -> None:
             first = await write(bookkeeper, log, values(0, 10))
             again = await write(bookkeeper, log, values(0, 10))
             record = await log.publish([first], PublishId.stream("q", 3))
+            await bookkeeper.delete_ledger(again.ledger_id)
             assert await log.publish([again], PublishId.stream("q", 3)) == record
             with pytest.raises(TransactionReplayDiffersError):
                 await log.publish([again, await write(bookkeeper, log, values(10, 1))], PublishId.stream("q", 3))
