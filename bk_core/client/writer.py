@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
+from bk_core.client.append_queue import AppendQueue, cost, pieces
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
 from bk_core.client.fork import ForkGuard
@@ -45,8 +45,6 @@ from bk_core.protocol.events import (
 )
 from bk_core.transport.port import Transport
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-
-COALESCED_ENTRIES_MAX = 16_384
 
 
 class LedgerWriter:
@@ -85,10 +83,7 @@ class LedgerWriter:
             }
         )
         self._guard = ForkGuard()
-        self._lock = threading.Lock()  # guards the queue and the numbering
-        self._queue: deque[EntryBatch | list[Bytes]] = deque()
-        self._queued_bytes = 0  # not handed to the machine yet
-        self._next_id: EntryId = 0  # id that the next appended entry gets
+        self._queue = AppendQueue()
         self._flush_scheduled = False
         self._sizes: deque[tuple[EntryId, int]] = deque()  # (last id, bytes) of batches not confirmed yet
         self._unconfirmed_bytes = 0
@@ -117,7 +112,7 @@ class LedgerWriter:
     @property
     def last_add_pushed(self) -> EntryId:
         """Highest id given out, whether sent yet or not."""
-        return self._next_id - 1
+        return self._queue.next_id - 1
 
     @property
     def length(self) -> int:
@@ -142,22 +137,15 @@ class LedgerWriter:
                 value=f"this one has {size}",
                 remedy="split the value over several entries",
             )
-        with self._lock:
+        with self._queue.lock:
             self._check_open()
-            if not self._has_room(size):
+            if not self._has_room(cost(size, 1)):
                 raise WindowFullError(
                     f"the window of ledger {self.ledger_id} is full",
                     value=f"window_bytes_max={self._config.window_bytes_max}",
                     remedy="wait for confirmations (wait_confirmed) or use append",
                 )
-            if not self._queue or not isinstance(self._queue[-1], list):
-                self._queue.append([])
-            last = self._queue[-1]
-            assert isinstance(last, list)
-            last.append(payload)
-            self._queued_bytes += size
-            entry_id = self._next_id
-            self._next_id += 1
+            entry_id = self._queue.put(payload)
             self._schedule_flush()
         return entry_id
 
@@ -184,12 +172,10 @@ class LedgerWriter:
         self._check_open()
         for piece in pieces(batch, self._config.frame_bytes):
             while True:
-                with self._lock:
+                with self._queue.lock:
                     self._check_open()
-                    if self._has_room(piece.payload_bytes):
-                        self._queue.append(piece)
-                        self._queued_bytes += piece.payload_bytes
-                        self._next_id += len(piece)
+                    if self._has_room(cost(piece.payload_bytes, len(piece))):
+                        self._queue.put_batch(piece)
                         break
                 await self._wait_room()
             self._flush()
@@ -203,7 +189,7 @@ class LedgerWriter:
             return
         if self._error is not None:
             raise self._error
-        if entry_id >= self._next_id:
+        if entry_id > self.last_add_pushed:
             raise InvalidArgumentError(
                 "no such entry was appended", value=f"entry {entry_id}; last is {self.last_add_pushed}"
             )
@@ -214,8 +200,7 @@ class LedgerWriter:
 
     async def flush(self) -> None:
         """Wait until everything appended so far is confirmed."""
-        if self._next_id:
-            await self.wait_confirmed(self._next_id - 1)
+        await self.wait_confirmed(self.last_add_pushed)
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -284,7 +269,7 @@ class LedgerWriter:
             )
 
     def _has_room(self, size: int) -> bool:
-        held = self._queued_bytes + self._unconfirmed_bytes
+        held = self._queue.bytes + self._unconfirmed_bytes
         if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
             return False
         return held == 0 or held + size <= self._config.window_bytes_max
@@ -306,32 +291,15 @@ class LedgerWriter:
         """Hand queued payloads to the machine: all at once when nothing is in flight, else whole frames only."""
         self._flush_scheduled = False
         while self._queue and self._error is None:
-            if not self._machine.idle and self._queued_bytes < self._config.frame_bytes and not self._closing:
+            if not self._machine.idle and self._queue.bytes < self._config.frame_bytes and not self._closing:
                 return
             if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
                 return
-            batch = self._next_batch()
-            self._sizes.append((self._machine.lap + len(batch), batch.payload_bytes))
-            self._unconfirmed_bytes += batch.payload_bytes
+            batch = self._queue.take(self._config.frame_bytes)
+            size = cost(batch.payload_bytes, len(batch))
+            self._sizes.append((self._machine.lap + len(batch), size))
+            self._unconfirmed_bytes += size
             self._driver.feed(Append(batch))
-
-    def _next_batch(self) -> EntryBatch:
-        """What to send next: a queued batch, or single payloads joined up to a frame."""
-        with self._lock:
-            head = self._queue[0]
-            if isinstance(head, EntryBatch):
-                self._queue.popleft()
-                self._queued_bytes -= head.payload_bytes
-                return head
-            size = sum(map(len, head))
-            if size <= self._config.frame_bytes and len(head) <= COALESCED_ENTRIES_MAX:
-                self._queue.popleft()
-                self._queued_bytes -= size
-                return EntryBatch.from_list(head)
-            part, size = _prefix(head, self._config.frame_bytes)
-            del head[: len(part)]
-            self._queued_bytes -= size
-            return EntryBatch.from_list(part)
 
     def _step(self, event: Any) -> list[Any]:
         effects: list[Any] = self._machine.step(event)
@@ -361,9 +329,7 @@ class LedgerWriter:
         """Everything that waits fails with ``error``."""
         if self._error is None:
             self._error = error
-        with self._lock:
-            self._queue.clear()
-            self._queued_bytes = 0
+        self._queue.clear()
         for _, _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -392,27 +358,3 @@ class LedgerWriter:
         change = self._machine.change
         ensemble = self._machine.delivery.ensemble
         return tuple(ensemble[index] for index in change.indices) if change is not None else ()
-
-
-def pieces(batch: EntryBatch, frame_bytes: int) -> list[EntryBatch]:
-    """The batch in slices of about ``frame_bytes`` of payload, an entry at least in each; nothing is copied."""
-    if batch.payload_bytes <= frame_bytes and len(batch) <= COALESCED_ENTRIES_MAX:
-        return [batch] if len(batch) else []
-    offsets = batch.offsets()
-    parts, start = [], 0
-    while start < len(batch):
-        stop = int(offsets.searchsorted(offsets[start] + frame_bytes, side="right")) - 1
-        stop = min(max(stop, start + 1), len(batch), start + COALESCED_ENTRIES_MAX)
-        parts.append(batch.slice(start, stop))
-        start = stop
-    return parts
-
-
-def _prefix(payloads: list[Bytes], frame_bytes: int) -> tuple[list[Bytes], int]:
-    """As many payloads as fit a frame, one at least, and their bytes."""
-    size = 0
-    for count, payload in enumerate(payloads):
-        if count and (size + len(payload) > frame_bytes or count == COALESCED_ENTRIES_MAX):
-            return payloads[:count], size
-        size += len(payload)
-    return payloads, size

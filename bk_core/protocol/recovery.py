@@ -15,10 +15,8 @@ loses the close to another recoverer adopts the store's end.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
@@ -48,7 +46,6 @@ from bk_core.protocol.events import (
     MarkUnderreplicated,
     MetadataCallFailed,
     MetadataConflicted,
-    MetadataEffect,
     MetadataEvent,
     MetadataRead,
     MetadataWritten,
@@ -58,47 +55,15 @@ from bk_core.protocol.events import (
     SendFence,
     SendRead,
     SessionBroken,
-    SessionEffect,
     SessionEnded,
-    SessionEvent,
     SetTimer,
     TimerFired,
     WriteMetadata,
 )
 from bk_core.protocol.lac import LacQuery
+from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.wire.lane import Reason
-
-RecoveryEvent: TypeAlias = (
-    SessionEvent | MetadataEvent | TimerFired | LacAnswered | LacFailed | FramesRead | ReadAnswered | ReadFailed
-)
-
-
-RecoveryEffect: TypeAlias = (
-    SessionEffect
-    | MetadataEffect
-    | WriteBackEffect
-    | SetTimer
-    | SendFence
-    | SendRead
-    | CancelRead
-    | BackOff
-    | Fail
-    | FinishRecovery
-)
-
-
-class Phase(enum.Enum):
-    """Where an attempt stands."""
-
-    CLAIM = "claim"
-    FENCE = "fence"
-    READ = "read"
-    LENGTH = "length"  # the end is the LAC itself: its entry says how long the ledger is
-    DRAIN = "drain"  # the end is known; write-backs are outstanding
-    CLOSE = "close"
-    WAIT = "wait"  # another recoverer is at work
-    DONE = "done"
 
 
 class LedgerRecovery:

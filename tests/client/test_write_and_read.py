@@ -129,7 +129,7 @@ def test_the_last_entry_of_an_idle_writer_reaches_a_tail() -> None:
     run(work())
 
 
-@pytest.mark.rule("D30")
+@pytest.mark.rule("MUST14")
 def test_a_tail_reads_to_the_end_of_a_ledger_that_is_closed_under_it() -> None:
     async def work() -> None:
         async with memory_cluster() as cluster:

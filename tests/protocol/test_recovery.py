@@ -112,7 +112,7 @@ def test_a_bookie_whose_lac_fails_its_digest_has_not_been_heard() -> None:
     assert of(machine.step(LacAnswered(2)), SendRead) != []
 
 
-@pytest.mark.rule("D2")
+@pytest.mark.rule("MUST9")
 def test_recovery_never_starts_below_the_last_fragment() -> None:
     fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(50, ("b3", "b1", "b2")))
     machine, _ = claimed(fragments=fragments)
@@ -218,7 +218,7 @@ def test_losing_the_close_to_a_closed_ledger_adopts_its_end() -> None:
     assert done[0].metadata == closed
 
 
-@pytest.mark.rule("D3")
+@pytest.mark.rule("MUST9")
 def test_ensemble_changes_of_a_recovery_are_not_published_before_the_close() -> None:
     machine, reads = fenced()
     effects = machine.step(FramesRead(reads[0].request, memoryview(frame(0, b"x"))))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was appended and not handed to the machine yet: numbering and coalescing. Any thread may put; the loop takes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.model import EntryId
+
+COALESCED_ENTRIES_MAX = 16_384
+ENTRY_COST_BYTES = 32
+"""What an entry counts for at least, so that empty entries are bounded too."""
+
+
+class AppendQueue:
+    """Payloads and batches in the order of their ids. ``lock`` guards everything; take it to put.
+
+    ``bytes`` counts what is queued; ``next_id`` is the id that the next entry gets.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.bytes = 0
+        self.next_id: EntryId = 0
+        self._items: deque[EntryBatch | list[Bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, payload: Bytes) -> EntryId:
+        """Queue one entry; returns its id. The lock is held."""
+        if not self._items or not isinstance(self._items[-1], list):
+            self._items.append([])
+        last = self._items[-1]
+        assert isinstance(last, list)
+        last.append(payload)
+        self.bytes += cost(len(payload), 1)
+        self.next_id += 1
+        return self.next_id - 1
+
+    def put_batch(self, batch: EntryBatch) -> None:
+        """Queue a batch. The lock is held."""
+        self._items.append(batch)
+        self.bytes += cost(batch.payload_bytes, len(batch))
+        self.next_id += len(batch)
+
+    def take(self, frame_bytes: int) -> EntryBatch:
+        """The next batch to send: a queued one, or single payloads joined up to a frame."""
+        with self.lock:
+            head = self._items[0]
+            if isinstance(head, EntryBatch):
+                batch = head
+                self._items.popleft()
+            else:
+                count = prefix_count(head, frame_bytes)
+                batch = EntryBatch.from_list(head[:count])
+                del head[:count]
+                if not head:
+                    self._items.popleft()
+            self.bytes -= cost(batch.payload_bytes, len(batch))
+            return batch
+
+    def clear(self) -> None:
+        with self.lock:
+            self._items.clear()
+            self.bytes = 0
+
+
+def cost(payload_bytes: int, entries: int) -> int:
+    """What entries count for in the window."""
+    return max(payload_bytes, ENTRY_COST_BYTES * entries)
+
+
+def prefix_count(payloads: list[Bytes], frame_bytes: int) -> int:
+    """How many of the payloads fit a frame; one at least."""
+    size = 0
+    for count, payload in enumerate(payloads[:COALESCED_ENTRIES_MAX]):
+        size += len(payload)
+        if count and size > frame_bytes:
+            return count
+    return min(len(payloads), COALESCED_ENTRIES_MAX)
+
+
+def pieces(batch: EntryBatch, frame_bytes: int) -> list[EntryBatch]:
+    """The batch in slices of about ``frame_bytes`` of payload, an entry at least in each; nothing is copied."""
+    if batch.payload_bytes <= frame_bytes and len(batch) <= COALESCED_ENTRIES_MAX:
+        return [batch] if len(batch) else []
+    offsets = batch.offsets()
+    parts, start = [], 0
+    while start < len(batch):
+        stop = int(offsets.searchsorted(offsets[start] + frame_bytes, side="right")) - 1
+        stop = min(max(stop, start + 1), len(batch), start + COALESCED_ENTRIES_MAX)
+        parts.append(batch.slice(start, stop))
+        start = stop
+    return parts
