@@ -11,6 +11,7 @@ import click
 from bk_cli import options
 
 DEFAULT_PORT = 3181
+LIFELINE_GRACE_S = 2.0  # the ZooKeeper of bk local ends with it, so a stop that tells it so cannot be waited for
 
 
 @click.group()
@@ -51,7 +52,7 @@ def run(
     if lifeline_fd is not None:
         from bk_cli import lifeline
 
-        lifeline.end_with(lifeline_fd)
+        lifeline.end_with(lifeline_fd, LIFELINE_GRACE_S)
     config = BookieConfig(
         data_dir=data,
         metadata_service_uri=uri,

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk ledger``, ``bk log`` and ``bk doctor`` on a real cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bk_cli.cluster import LocalCluster
+from bk_core import blocking
+from bk_core.errors import LedgerFencedError
+
+pytestmark = pytest.mark.e2e
+NewLedger = Callable[..., int]
+
+
+def test_lines_become_entries_and_come_back(bk: Any, new_ledger: NewLedger) -> None:
+    ledger_id = new_ledger("first", "", "drittes Wört")
+    assert bk.json("ledger", "read", str(ledger_id)) == [
+        {"entryId": 0, "text": "first"},
+        {"entryId": 1, "text": ""},
+        {"entryId": 2, "text": "drittes Wört"},
+    ]
+    assert bk("ledger", "read", str(ledger_id), "--from", "1", "--to", "1", "--raw") == 0
+    assert bk.out == "\n"
+
+
+def test_an_empty_input_is_an_empty_closed_ledger(bk: Any, new_ledger: NewLedger) -> None:
+    ledger_id = new_ledger()
+    assert bk.json("ledger", "read", str(ledger_id)) == []
+    (shown,) = bk.json("ledger", "show", str(ledger_id))
+    assert (shown["state"], shown["lastEntryId"]) == ("CLOSED", -1)
+
+
+@pytest.mark.rule("E2")
+def test_the_default_quorum_is_three_three_two(bk: Any, new_ledger: NewLedger) -> None:
+    (shown,) = bk.json("ledger", "show", str(new_ledger("x")))
+    assert (shown["ensembleSize"], shown["writeQuorumSize"], shown["ackQuorumSize"]) == (3, 3, 2)
+    assert len(shown["fragments"][0]["ensemble"]) == 3
+
+
+def test_list_shows_every_ledger_in_order(bk: Any, new_ledger: NewLedger) -> None:
+    made = [new_ledger("a"), new_ledger("b", "c")]
+    listed = [each["ledgerId"] for each in bk.json("ledger", "list")]
+    assert listed == sorted(listed)
+    assert set(made) <= set(listed)
+    assert [each["ledgerId"] for each in bk.json("ledger", "list", "--ids")] == listed
+    assert bk("ledger", "list") == 0
+    assert bk.out.splitlines()[0].split() == ["ledger", "state", "E/Qw/Qa", "entries", "bytes", "digest", "created"]
+
+
+@pytest.mark.rule("E1")
+def test_an_unknown_ledger_names_the_nearest(bk: Any, new_ledger: NewLedger) -> None:
+    ledger_id = new_ledger("x")
+    for command in (["show"], ["read"], ["recover"], ["delete", "--yes"]):
+        assert bk("ledger", command[0], "987654", *command[1:]) == 3
+        assert "[BK_NO_SUCH_LEDGER]" in bk.err
+        assert "(not applied)" in bk.err
+        assert bk.err.count("\n") == 1
+    assert bk("ledger", "read", f"{ledger_id}0") == 3
+    assert str(ledger_id) in bk.err
+
+
+def test_a_wrong_password_or_digest_type_is_refused(bk: Any, new_ledger: NewLedger) -> None:
+    ledger_id = new_ledger("x", options=("--ledger-password", "right"))
+    assert bk("ledger", "read", str(ledger_id), "--ledger-password", "wrong") == 2
+    assert "[BK_WRONG_PASSWORD]" in bk.err
+    assert bk("ledger", "read", str(ledger_id), "--ledger-password", "right", "--digest-type", "mac") == 2
+    assert "[BK_WRONG_DIGEST_TYPE]" in bk.err
+    assert bk("ledger", "read", str(ledger_id), "--ledger-password", "right") == 0
+
+
+def test_impossible_quorums_are_refused_before_anything_is_made(bk: Any, new_ledger: NewLedger) -> None:
+    before = bk.json("ledger", "list", "--ids")
+    assert bk("ledger", "append", "/dev/null", "--ensemble-size", "2") == 2
+    assert bk("ledger", "append", "/dev/null", "--ensemble-size", "9", "--write-quorum-size", "3") == 5
+    assert "[BK_NOT_ENOUGH_BOOKIES]" in bk.err
+    assert "4" in bk.err
+    assert bk.json("ledger", "list", "--ids") == before
+
+
+def test_reading_beyond_the_end_says_where_the_end_is(bk: Any, new_ledger: NewLedger) -> None:
+    ledger_id = str(new_ledger("a", "b"))
+    assert bk("ledger", "read", ledger_id, "--to", "2") == 2
+    assert "to entry 1" in bk.err
+    assert bk("ledger", "read", ledger_id, "--from", "3") == 2
+
+
+def test_tail_follows_a_writer_until_it_closes_and_never_disturbs_it(cluster: LocalCluster, bk: Any) -> None:
+    with blocking.connect(cluster.uri) as bookkeeper:
+        ledger = bookkeeper.create_ledger()
+        ledger.append(b"before")
+
+        def write() -> None:
+            for number in range(20):
+                ledger.append(b"%d" % number)
+            ledger.close()
+
+        writer = threading.Timer(0.3, write)
+        writer.start()
+        entries = bk.json("ledger", "tail", str(ledger.ledger_id), "--from", "0")
+        writer.join()
+    assert [entry["text"] for entry in entries] == ["before", *map(str, range(20))]
+
+
+def test_recover_takes_over_from_a_living_writer(cluster: LocalCluster, bk: Any) -> None:
+    with blocking.connect(cluster.uri) as bookkeeper:
+        ledger = bookkeeper.create_ledger()
+        ledger.append(b"acknowledged")
+        assert bk.json("ledger", "recover", str(ledger.ledger_id)) == [
+            {"ledgerId": ledger.ledger_id, "state": "CLOSED", "lastEntryId": 0}
+        ]
+        with pytest.raises(LedgerFencedError):
+            ledger.append(b"too late")
+
+
+def test_delete_asks_for_yes_and_then_it_is_gone(bk: Any, new_ledger: NewLedger) -> None:
+    ledger_id = str(new_ledger("a", "b"))
+    assert bk("ledger", "delete", ledger_id) == 2
+    assert "2 entries" in bk.err
+    assert "--yes" in bk.err
+    assert bk("ledger", "delete", ledger_id, "--yes") == 0
+    assert bk("ledger", "show", ledger_id) == 3
+
+
+def test_logs_are_listed_shown_and_read_and_their_ledgers_are_not_deleted_by_mistake(
+    cluster: LocalCluster, bk: Any
+) -> None:
+    with (
+        blocking.connect(cluster.uri) as bookkeeper,
+        bookkeeper.log("events", password=b"secret").lead(roll_bytes=1 << 20) as leader,
+    ):
+        for number in range(5):
+            leader.append(b"event %d" % number)
+    (listed,) = [each for each in bk.json("log", "list") if each["log"] == "events"]
+    assert listed["startOffset"] == 0
+    read = bk.json("log", "read", "events", "--ledger-password", "secret")
+    assert read == [{"offset": n, "text": f"event {n}"} for n in range(5)]
+    assert bk.json("log", "read", "events", "--password", "secret", "--from", "3", "--limit", "1") == read[3:4]
+    (shown,) = bk.json("log", "show", "events")
+    assert shown["extents"][0]["baseOffset"] == 0
+    assert bk("ledger", "delete", str(shown["extents"][0]["ledgerId"]), "--yes") == 2
+    assert "named log" in bk.err
+    assert bk("log", "read", "events", "--ledger-password", "other") == 2
+    assert bk("log", "show", "event") == 3
+    assert "events" in bk.err  # the nearest name
+
+
+def test_doctor_finds_four_bookies_well(bk: Any) -> None:
+    findings = bk.json("doctor")
+    assert [each["status"] for each in findings] == ["ok"] * len(findings)
+    assert sum(each["check"] == "bookie" for each in findings) == 4
+
+
+def test_tables_for_people_are_aligned(bk: Any, new_ledger: NewLedger) -> None:
+    ledger_id = new_ledger("a")
+    assert bk("ledger", "show", str(ledger_id)) == 0
+    assert bk.out.splitlines()[0].split() == ["ledger", str(ledger_id)]
+    assert bk("ledger", "read", str(ledger_id)) == 0
+    assert bk.out == "0\ta\n"
