@@ -20,11 +20,13 @@ from bk_core.errors import (
     InvalidArgumentError,
     LogExistsError,
     LogHasLeaderError,
+    NoSuchLedgerError,
     NoSuchLogError,
     WrongDigestTypeError,
     WrongPasswordError,
 )
 from bk_core.logs import commit
+from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.ledgers import check_publishable, recovered_end
@@ -33,7 +35,7 @@ from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.requests import LeadOptions
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
-from bk_core.model import DigestType, Versioned
+from bk_core.model import DigestType, LedgerId, Versioned
 
 __all__ = ["LeadOptions", "LogLeader", "NamedLog"]
 
@@ -147,8 +149,15 @@ class NamedLog:
             return
         last = await asyncio.to_thread(self._store.last_ledgers, head)
         ledgers = tuple(dict.fromkeys((*opened, *last)))
-        found = await asyncio.gather(*(recovered_end(self._bookkeeper, each, self._password) for each in ledgers))
-        ends = dict(zip(ledgers, found, strict=True))
+        found = await asyncio.gather(
+            *(recovered_end(self._bookkeeper, each, self._password) for each in ledgers), return_exceptions=True
+        )
+        ends: dict[LedgerId, LedgerEnd] = {}
+        for ledger_id, end in zip(ledgers, found, strict=True):
+            if isinstance(end, LedgerEnd):
+                ends[ledger_id] = end
+            elif ledger_id in opened or not isinstance(end, NoSuchLedgerError):
+                raise end  # a sealed ledger that is gone has no writer: reading it will say what is lost
 
         def apply(head: LogHead, pages: Pages) -> Change:
             return commit.seal(head, ends, nonce=nonce, pages=pages)

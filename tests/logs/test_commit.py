@@ -250,7 +250,7 @@ class World:
 
 @pytest.mark.rule("N3")
 @given(seed=st.integers(0, 1 << 32), big=st.booleans())
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 def test_random_intents_keep_the_log_whole_and_the_head_small(seed: int, big: bool) -> None:
     world = World(seed, big=big)
     for _ in range(60):

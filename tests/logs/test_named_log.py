@@ -19,6 +19,7 @@ from bk_core.errors import (
     LogHasLeaderError,
     LogRecreatedError,
     NoSuchEntryError,
+    NoSuchLedgerError,
     NoSuchLogError,
     PublishConflictError,
     TransactionReplayDiffersError,
@@ -112,6 +113,25 @@ def test_what_is_published_is_read_in_order_from_any_offset() -> None:
             assert await read(log, 7, 7) == []
             assert [e.ledger_id for e in await log.extents(40, 81)] == [parts[1].ledger_id, parts[2].ledger_id]
             assert [e.entry_count for e in await log.extents()] == [40, 40, 40]
+
+    run(work())
+
+
+@pytest.mark.rule("N1")
+def test_planning_a_sealed_log_asks_for_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = NamedLog(bookkeeper, "events", password=PASSWORD)
+            await log.create()
+            part = await write(bookkeeper, log, values(0, 40))
+            await log.publish([part], job("a"))
+            planner = cluster.client()
+            monkeypatch.setattr(planner.store, "read_ledger", None)
+            (extent,) = await NamedLog(planner, "events", password=PASSWORD).extents()
+            metadata = (await bookkeeper.read_metadata(part.ledger_id)).value
+            assert extent.fragments == metadata.fragments
+            assert (extent.entry_count, extent.size_bytes) == (metadata.last_entry_id + 1, metadata.length)
 
     run(work())
 
@@ -275,6 +295,29 @@ def test_a_reader_never_passes_the_first_open_extent() -> None:
             assert not reading.done()  # closed, but the head does not say yet where the second one begins
             await NamedLog(cluster.client(), "events", password=PASSWORD).publish([], job("a"), takeover=True)
             assert await reading == values(0, 5)
+
+    run(work())
+
+
+def test_a_takeover_minds_a_missing_ledger_only_where_it_is_open() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = NamedLog(bookkeeper, "events", password=PASSWORD)
+            await log.create()
+            sealed = await write(bookkeeper, log, values(0, 3))
+            await log.publish([sealed], job("a"))
+            first, second = [await write(bookkeeper, log, values(3, 1), close=False) for _ in range(2)]
+            await bookkeeper.delete_ledger(sealed.ledger_id)
+            await list_open(bookkeeper, first)
+            await log.publish([], job("b"), takeover=True)
+            assert await log.end_offset() == 4
+            await list_open(bookkeeper, second)
+            await bookkeeper.delete_ledger(second.ledger_id)
+            with pytest.raises(NoSuchLedgerError):
+                await log.publish([], job("c"), takeover=True)
+            with pytest.raises(NoSuchLedgerError):
+                await log.lead()
 
     run(work())
 
