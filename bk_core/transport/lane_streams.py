@@ -26,6 +26,10 @@ MESSAGE_FRAMES_BYTES = 4 << 20
 """Frames that one message gathers; a single larger frame travels alone."""
 
 
+MESSAGE_FRAMES_MAX = 256
+"""The same in frames, so that a message of small ones does not keep the bookie's loop for long."""
+
+
 class LaneStream:
     """What the three share. ``wake`` is set when there is something to write."""
 
@@ -149,7 +153,7 @@ class AddStream(LaneStream):
     def _next_frames(self) -> list[memoryview]:
         taken: list[memoryview] = []
         size = 0
-        while self._frames:
+        while self._frames and len(taken) < MESSAGE_FRAMES_MAX:
             session, frame = self._frames[0]
             if taken and size + frame.nbytes > MESSAGE_FRAMES_BYTES:
                 break
