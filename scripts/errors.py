@@ -13,6 +13,7 @@ PAGE = ROOT / "docs" / "errors.md"
 sys.path.insert(0, str(ROOT))
 
 from bk_core import errors  # noqa: E402 - the checkout must come first on the path
+from bk_core.transport import port as _port  # noqa: E402, F401 - its RefusedError belongs to the tree
 
 HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 <!-- Written by scripts/errors.py from bk_core/errors.py; do not edit. -->
