@@ -13,9 +13,9 @@ from bk_cli import main
 from bk_cli.cluster import LocalCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """ZooKeeper and four bookies as processes, for all tests of commands."""
+    """ZooKeeper and four bookies as processes."""
     with LocalCluster(tmp_path_factory.mktemp("cluster"), port=0, zookeeper_port=0) as running:
         yield running
 
