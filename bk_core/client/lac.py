@@ -8,10 +8,11 @@ quiet one hides progress; after ``lac_stall_ms`` without any, a quorum LAC read 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from bk_core.client.config import ClientConfig
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookKeeperError, NoSuchLedgerError, Outcome, QuorumTimeoutError
+from bk_core.errors import BookieUnreachableError, BookKeeperError, NoSuchLedgerError, Outcome, QuorumTimeoutError
 from bk_core.metadata.port import CancelWatch, MetadataStore
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.protocol.events import LacAnswered, LacFailed
@@ -19,6 +20,20 @@ from bk_core.protocol.lac import LacQuery, verified_lac
 from bk_core.transport.port import LacEvidence, Transport
 
 QUICK_ANSWER_S = 0.05
+UNREACHABLE_PAUSE_S = 0.1
+
+
+async def evidence_of(call: Callable[[float], Awaitable[LacEvidence]], deadline_s: float) -> LacEvidence:
+    """Ask a bookie for evidence, again while it cannot be reached, until the deadline: it may be starting up."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + deadline_s
+    while True:
+        try:
+            return await call(end - loop.time())
+        except BookieUnreachableError:
+            if loop.time() + UNREACHABLE_PAUSE_S >= end:
+                raise
+            await asyncio.sleep(UNREACHABLE_PAUSE_S)
 
 
 async def quorum_lac(
@@ -39,7 +54,10 @@ async def quorum_lac(
 
     async def ask(index: int, bookie: BookieId) -> LacAnswered | LacFailed:
         try:
-            said = await transport.read_lac(bookie, digester.ledger_id, deadline_s=config.lac_timeout_ms / 1000)
+            said = await evidence_of(
+                lambda left_s: transport.read_lac(bookie, digester.ledger_id, deadline_s=left_s),
+                config.lac_timeout_ms / 1000,
+            )
         except BookKeeperError as error:
             return LacFailed(index, f"{bookie}: {error}")
         return answered(index, said)

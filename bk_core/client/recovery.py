@@ -9,6 +9,7 @@ from typing import Any
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
+from bk_core.client.lac import evidence_of
 from bk_core.client.ranges import answer_events
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.errors import BookKeeperError
@@ -103,9 +104,11 @@ class RecoveryDriver:
             self._done.set_exception(effect.error)
 
     async def _fence(self, index: int, bookie: BookieId) -> None:
-        deadline_s = self._config.lac_timeout_ms / 1000
         try:
-            said = await self._transport.fence(bookie, self._ledger_id, self._key, deadline_s=deadline_s)
+            said = await evidence_of(
+                lambda left_s: self._transport.fence(bookie, self._ledger_id, self._key, deadline_s=left_s),
+                self._config.lac_timeout_ms / 1000,
+            )
         except BookKeeperError as error:
             reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
             self._driver.feed(LacFailed(index, f"{bookie}: {error}", reason))

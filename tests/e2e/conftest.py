@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real cluster on this machine: ZooKeeper and four bookies as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bk_cli.cluster import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), port=0, zookeeper_port=0) as running:
+        yield running
