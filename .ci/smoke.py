@@ -151,7 +151,10 @@ def run(command: list[object], folder: Path) -> str:
     """Run it, show what it prints, and return its standard output; a failure ends this program."""
     words = [str(word) for word in command]
     print("$", " ".join(shlex.quote(word) if len(word) < 200 else "..." for word in words), flush=True)
-    done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, text=True, env=clean({}), timeout=600, check=False)
+    environ = clean({})
+    if Path(words[0]).parent.name == "bin":  # as in an activated environment: Spark takes its workers' python from PATH
+        environ["PATH"] = f"{Path(words[0]).parent}{os.pathsep}{environ['PATH']}"
+    done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, text=True, env=environ, timeout=600, check=False)
     print(done.stdout, end="", flush=True)
     if done.returncode != 0:
         raise SystemExit(f"smoke: exit code {done.returncode} from {words[0]}")

@@ -6,37 +6,28 @@ So this file imports only the standard library, and nothing of ours at its top.
 
 from __future__ import annotations
 
-import json
 import platform
 import socket
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 
-def probe(endpoints: list[tuple[str, int]], batches: Iterable[Any]) -> Iterator[Any]:
-    """One row of JSON about this worker: interpreter, versions, and which endpoints it reaches."""
-    import pyarrow
-
-    for _ in batches:
-        pass
-    found: dict[str, object] = {
+def probe(endpoints: list[tuple[str, int]]) -> dict[str, object]:
+    """This worker: its interpreter, its versions, and which endpoints it does not reach."""
+    return {
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "executable": sys.executable,
-        "pyarrow": pyarrow.__version__,
-        "package": _package_version(),
+        "pyarrow": _version_of("pyarrow"),
+        "package": _version_of("bk_core"),
         "unreachable": [text for host, port in endpoints if (text := _trouble(host, port))],
     }
-    yield pyarrow.RecordBatch.from_pydict({"found": [json.dumps(found)]})
 
 
-def _package_version() -> str | None:
+def _version_of(module: str) -> str | None:
     try:
-        import bk_core
+        return str(__import__(module).__version__)
     except ImportError:
         return None
-    return bk_core.__version__
 
 
 def _trouble(host: str, port: int) -> str:

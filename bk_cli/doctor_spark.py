@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import bk_core
 from bk_core.errors import BookieUnreachableError, PackageMismatchError
+
+_INTERPRETER = "activate the virtual environment, or set PYSPARK_PYTHON to its python on all nodes"
 
 
 def run_probe(uri: str, master: str | None) -> Iterator[tuple[str, str]]:
@@ -51,6 +52,7 @@ def _session(master: str | None) -> Any:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.appName("bk doctor").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     if master or not (os.environ.get("SPARK_HOME") or os.environ.get("SPARK_CONF_DIR")):
         builder = builder.master(master or "local[1]")
     session = builder.getOrCreate()
@@ -59,15 +61,29 @@ def _session(master: str | None) -> Any:
 
 
 def _ask(session: Any, endpoints: list[tuple[str, int]]) -> dict[str, Any]:
+    from py4j.protocol import Py4JError
     from pyspark import cloudpickle
+    from pyspark.errors import PySparkException
 
     from bk_cli import doctor_probe
 
     cloudpickle.register_pickle_by_value(doctor_probe)
-    one = session.range(0, 1, 1, 1)
-    row = one.mapInArrow(functools.partial(doctor_probe.probe, endpoints), "found string").first()
-    found: dict[str, Any] = json.loads(row["found"])
-    return found
+    try:
+        found: list[dict[str, Any]] = session.sparkContext.parallelize([endpoints], 1).map(doctor_probe.probe).collect()
+    except (PySparkException, Py4JError) as error:
+        raise PackageMismatchError(
+            "a Spark task could not run",
+            value=_last_line(str(error)),
+            remedy=_INTERPRETER,
+        ) from error
+    return found[0]
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return next(
+        (line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[-1] if lines else ""
+    )
 
 
 def _judge(worker: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -75,14 +91,16 @@ def _judge(worker: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if worker["package"] != bk_core.__version__:
         raise PackageMismatchError(
             f"the {where} {'lacks the package' if worker['package'] is None else 'has another version of the package'}",
-            value=f"worker: {worker['package'] or 'none'}, driver: {bk_core.__version__}",
-            remedy=f"on every node type: pip install pyspark-bookkeeper=={bk_core.__version__}",
+            value=f"worker: {worker['package'] or 'none'}, driver: {bk_core.__version__} ({sys.executable})",
+            remedy=f"{_INTERPRETER}, and there type: pip install pyspark-bookkeeper=={bk_core.__version__}",
         )
+    if worker["pyarrow"] is None:
+        raise PackageMismatchError(f"the {where} lacks pyarrow", remedy="on every node type: pip install pyarrow")
     if worker["python"].split(".")[:2] != platform.python_version().split(".")[:2]:
         raise PackageMismatchError(
             f"the {where} has another Python",
             value=f"worker: {worker['python']}, driver: {platform.python_version()}",
-            remedy="set PYSPARK_PYTHON to the same version on all nodes",
+            remedy=_INTERPRETER,
         )
     yield "ok", f"{where}: Python {worker['python']}, pyarrow {worker['pyarrow']}, package {worker['package']}"
     if worker["unreachable"]:
