@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Protocol, cast
 
 from bk_core.entries.frame import frame_extent, slice_frame
-from bk_core.errors import BookKeeperError, DataDirectoryError, IntegrityError
+from bk_core.errors import BookKeeperError, DataDirectoryError, IntegrityError, LocalProtocolError, StorageFailedError
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as events
 from bookie_server.machine import BookieMachine
@@ -51,7 +51,11 @@ class StreamSink(Protocol):
 
 
 class BookieEngine:
-    """Runs a machine. Made, started and stopped on the loop. ``on_failed`` hears once of a failed sync (RULES S6)."""
+    """Runs a machine. Made, started and stopped on the loop.
+
+    ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
+    LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class BookieEngine:
         self._streams_opened = 0
         self._events: deque[events.Event] = deque()
         self._stepping = False
+        self._broken = False
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
         self._on_failed = on_failed
         self._committer = _Committer(
@@ -96,9 +101,15 @@ class BookieEngine:
             return
         self._stepping = True
         try:
-            while self._events:
-                for effect in self._machine.step(self._events.popleft()):
+            while self._events and not self._broken:
+                event = self._events.popleft()
+                for effect in self._machine.step(event):
                     self._carry_out(effect)
+        except Exception as error:
+            log.critical("the machine failed on %s", type(event).__name__, exc_info=True)
+            self._broken = True
+            self._committer.drop(resume=False)
+            self._on_failed(LocalProtocolError("the bookie's machine failed", value=repr(error)))
         finally:
             self._stepping = False
 
@@ -226,7 +237,7 @@ class _Committer:
             except BaseException as error:  # a bug, or the disk in a way storage does not know: never ack again
                 log.exception("the commit thread failed")
                 self._halted = True
-                self._post(self._failed, IntegrityError("the commit thread failed", value=repr(error)))
+                self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))
         try:
             self._log.close()
         except BookKeeperError as error:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId
@@ -41,11 +41,14 @@ log = logging.getLogger(__name__)
 EXIT_STORAGE_FAILED = 74
 """Exit code after a failed sync (RULES S6): EX_IOERR of sysexits.h."""
 
+EXIT_BUG = 70
+"""Exit code after a bug of ours was met: EX_SOFTWARE."""
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def run(config: BookieConfig, on_ready: Callable[[BookieId, int], None] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the process's exit code, 0 or EXIT_STORAGE_FAILED.
+    """Serve until SIGTERM or SIGINT; returns the process's exit code: 0, EXIT_STORAGE_FAILED or EXIT_BUG.
 
     Prints ``ready <id> <port>`` once it has registered, or calls ``on_ready`` instead. Raises InvalidArgumentError,
     MetadataUnavailableError (within the configured deadline), PortInUseError, BookieIdentityError,
@@ -84,11 +87,14 @@ async def _run(config: BookieConfig, on_ready: Callable[[BookieId, int], None]) 
         failing.cancel()
     finally:
         await bookie.stop()
-    return EXIT_STORAGE_FAILED if bookie.failed.is_set() else 0
+    if bookie.error is None:
+        return 0
+    return EXIT_STORAGE_FAILED if isinstance(bookie.error, StorageFailedError) else EXIT_BUG
 
 
 class Bookie:
-    """A bookie that runs on the current loop; tests start it in their own process. ``failed``: a sync failed."""
+    """A bookie that runs on the current loop; tests start it in their own process. ``failed`` is set when it must end
+    because of ``error``."""
 
     def __init__(self, config: BookieConfig, store: MetadataStore, server: GrpcServer, address: str) -> None:
         self._config, self._store, self._server, self._address = config, store, server, address
@@ -97,6 +103,7 @@ class Bookie:
         self.bookie_id: BookieId = ""
         self.port = server.port
         self.failed = asyncio.Event()
+        self.error: BookKeeperError | None = None
         self._registered = False
 
     @classmethod
@@ -140,7 +147,7 @@ class Bookie:
             SegmentReader(directory.segments_path, identity),
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
-            on_failed=self._storage_failed,
+            on_failed=self._fail,
         )
         facts = BookieFacts(
             bookie_id=identity.bookie_id,
@@ -157,8 +164,9 @@ class Bookie:
         self._registered = True
         log.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
-    def _storage_failed(self, error: BookKeeperError) -> None:
-        log.critical("this bookie acknowledges nothing more: %s", error)
+    def _fail(self, error: BookKeeperError) -> None:
+        log.critical("this bookie answers nothing more: %s", error)
+        self.error = self.error or error
         self.failed.set()
 
     async def stop(self) -> None:

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 WRITE_TIMEOUT_S = 60.0
 """A client that takes nothing for so long is cut off."""
 
+HELLO_TIMEOUT_S = 10.0
+"""A client that says nothing for so long after opening a stream is cut off."""
+
 _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),  # two bookies on one port must fail, not share
@@ -80,12 +83,14 @@ def _handler(kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -
 async def _read(stream: LaneStream, context: Any) -> None:
     """Take messages until the client is done or breaks the rules."""
     try:
-        while not stream.closing:
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
             message = await context.read()
-            if message is grpc.aio.EOF:
-                return
+        while message is not grpc.aio.EOF:
             stream.receive(message)
             await stream.flow.wait()
+            if stream.closing:
+                return
+            message = await context.read()
     except BookKeeperError as error:
         log.warning("stream %d: %s", stream.stream, error)
         stream.close(str(error))

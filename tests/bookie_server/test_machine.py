@@ -249,6 +249,48 @@ def test_fence_outlives_what_the_machine_forgets() -> None:
     assert ended(effects) == [(1, 0, Reason.FENCED)], "and it outlives the process"
 
 
+# --- entries that stand already ---
+
+
+@pytest.mark.rule("P6")
+def test_other_bytes_at_a_pending_id_are_refused_once_it_is_durable() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.attach(2)
+    bench.send(entries(0, b"a"))
+    assert bench.send(entries(0, b"x", session=2), entries(1, b"b", session=2)) == []
+    assert bench.to_read == [], "there is nothing to compare with yet"
+    assert bench.commit() == acks(1, 1)
+    assert ended(bench.disk()) == [(2, 0, Reason.INTEGRITY)]
+    assert bench.log == []
+
+
+@pytest.mark.rule("P6")
+def test_same_bytes_at_some_ids_are_taken_and_keep_the_order() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a", b"b"))
+    bench.commit()
+    bench.attach(2)
+    bench.send(entries(1, b"b", b"c", session=2), entries(3, b"d", session=2))
+    assert bench.log == []
+    bench.disk()
+    assert [decode_frame(one).entry_ids().tolist() for one in bench.log] == [[1, 2], [3]]
+    assert bench.commit() == acks(2, 2)
+
+
+@pytest.mark.rule("P6")
+def test_recovery_writes_over_what_stands_there() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.attach(2, mode=AttachMode.RECOVER)
+    bench.send(entries(0, b"a", session=2))
+    assert bench.to_read == []
+    assert bench.commit() == acks(2, 1)
+
+
 # --- reads and pending adds ---
 
 
