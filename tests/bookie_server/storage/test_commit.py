@@ -250,6 +250,18 @@ def test_a_full_disk_at_start_still_serves_reads(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_full_disk_at_start_does_not_make_the_directory_look_emptied(tmp_path: Path) -> None:
+    Storage(tmp_path / "d").close()
+    files = FaultyFiles()
+    files.no_space = True
+    Storage(tmp_path / "d", files=files).close()
+    storage = Storage(tmp_path / "d")
+    assert not storage.report.limbo
+    storage.append(entries(1, [0]))
+    assert storage.read(1, 0, 1).absent == {1}
+    storage.close()
+
+
 @pytest.mark.rule("S4")
 def test_frames_carry_their_counter_through_segments_and_restarts(tmp_path: Path) -> None:
     """Copies from before a drop are never served, however often they are replayed, sealed or copied."""

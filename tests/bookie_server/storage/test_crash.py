@@ -182,6 +182,8 @@ def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) ->
     storage = written.reopen_with(bytes(content), tmp_path / "d")
     assert not storage.report.limbo
     assert len(storage.report.damage) == 1
+    unread = storage.index.lookup(2, 0, 2).unknown
+    assert [(u.first, u.last, u.reason) for u in unread] == [(0, 2, Reason.DAMAGED)]
     assert storage.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED)
     assert not storage.read(1, 0, 90).unknown
     assert storage.index.last_entry(2).certain
@@ -189,6 +191,22 @@ def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) ->
     again = Storage(tmp_path / "d")
     assert again.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED), "found again when it is read"
     again.close()
+
+
+@pytest.mark.rule("S8")
+def test_a_record_with_a_bad_payload_puts_its_ledger_in_limbo_for_good(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    content = bytearray(written.content)
+    content[content.index(bytes([1]) * 20)] ^= 1  # in the key of ledger 1
+    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    for _ in range(2):
+        assert not storage.report.limbo
+        assert storage.index.state(1).trouble is Reason.LIMBO
+        assert storage.index.state(2).trouble is Reason.REASON_NONE
+        assert storage.read(1, 80, 92).unknown == dict.fromkeys((90, 91, 92), Reason.LIMBO)
+        storage.close()
+        storage = Storage(tmp_path / "d")
+    storage.close()
 
 
 @pytest.mark.rule("S3")

@@ -251,14 +251,26 @@ def test_limbo_and_drop_turn_absent_into_unknown_and_keep_the_fence() -> None:
 
 
 @pytest.mark.rule("S4")
-def test_two_keys_are_damage_and_a_tie_of_counters_is_the_careful_one() -> None:
-    index = LedgerIndex()
-    index.add_record(FrameKind.LEDGER_KEY, LEDGER, b"a" * 20)
-    index.add_record(FrameKind.LEDGER_KEY, LEDGER, b"b" * 20)
-    assert index.lookup(LEDGER, 0, 0).unknown[0].reason is Reason.DAMAGED
-    index.add_record(FrameKind.LIMBO_CLEARED, 6, (1).to_bytes(4, "little"))
-    index.add_record(FrameKind.LIMBO_SET, 6, (1).to_bytes(4, "little"))
-    assert index.state(6).trouble is Reason.LIMBO
+def test_two_keys_are_damage_in_either_order() -> None:
+    keys = [b"a" * 20, b"b" * 20]
+    states = []
+    for order in (keys, keys[::-1]):
+        index = LedgerIndex()
+        for key in order:
+            index.add_record(FrameKind.LEDGER_KEY, LEDGER, key)
+        assert index.lookup(LEDGER, 0, 0).unknown[0].reason is Reason.DAMAGED
+        states.append(index.state(LEDGER))
+    assert states[0] == states[1]
+
+
+@pytest.mark.rule("S4")
+def test_of_two_records_with_one_counter_the_careful_one_holds_in_either_order() -> None:
+    kinds = [FrameKind.LIMBO_CLEARED, FrameKind.LIMBO_SET]
+    for order in (kinds, kinds[::-1]):
+        index = LedgerIndex()
+        for kind in order:
+            index.add_record(kind, LEDGER, (1).to_bytes(4, "little"))
+        assert index.state(LEDGER).trouble is Reason.LIMBO
 
 
 @pytest.mark.rule("S4")

@@ -109,7 +109,7 @@ def test_bytes_of_a_recycled_segment_are_never_replayed(tmp_path: Path) -> None:
     storage.close(crash=True)
     path = tmp_path / "d" / "segments" / segment_name(generation)
     content = path.read_bytes()
-    for torn in (end, end - 512, end - 4096 + 1024):
+    for torn in (end, end - 512, end - 4096 + 1024, end - 4096 + 64):
         path.write_bytes(content[:torn] + old_content[torn:])
         for other in path.parent.iterdir():
             if other != path:
@@ -133,6 +133,33 @@ def test_the_index_of_a_segment_cut_at_its_durable_position_serves_nothing_above
     assert rows["last"].tolist() == [4]
     assert again.lookup(1, 8, 8).pieces[0].place.generation == 2
     again.close()
+
+
+def test_a_tail_that_was_copied_is_not_copied_again(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d")
+    frames = [entries(1, range(5)), entries(1, range(5, 9))]
+    storage.append(frames[0])
+    storage.append(frames[1])
+    storage.close(crash=True)
+    for copied in (1, 0, 0):
+        storage = Storage(tmp_path / "d")
+        assert storage.report.frames_copied == copied
+        assert_honest(storage, frames, healthy=True)
+        storage.close()
+        (tmp_path / "d" / "segments" / "0000000000000001.idx").unlink()
+
+
+@pytest.mark.rule("S3")
+def test_a_segment_that_reads_as_zeros_is_damage_and_kept(tmp_path: Path) -> None:
+    segments = filled(tmp_path / "d")
+    newest = sorted(segments.glob("*.segment"))[-1]
+    newest.write_bytes(bytes(SEGMENT))
+    for life in range(2):
+        storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+        assert storage.report.limbo == (life == 0)
+        assert_honest(storage, FRAMES)
+        assert newest.exists()
+        storage.close()
 
 
 def test_leftovers_of_a_creation_cut_short_are_removed(tmp_path: Path) -> None:
