@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from bk_core.errors import BookKeeperError, MetadataConflictError
+from bk_core.errors import BookKeeperError, LocalProtocolError, MetadataConflictError, Outcome
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
 from bk_core.protocol.events import (
@@ -44,10 +44,15 @@ log = logging.getLogger("bk_core.client")
 
 
 class Driver:
-    """Feeds events to ``step`` and hands each effect to the handler of its type. Timers are its own business."""
+    """Feeds events to ``step`` and hands each effect to the handler of its type. Timers are its own business.
 
-    def __init__(self, name: str, step: Callable[[Any], Iterable[Any]]) -> None:
-        self.name, self._step = name, step
+    ``crashed`` is told when machine, handler or task raised what nobody expected; the driver has stopped then.
+    """
+
+    def __init__(
+        self, name: str, step: Callable[[Any], Iterable[Any]], crashed: Callable[[BookKeeperError], None]
+    ) -> None:
+        self.name, self._step, self._crashed = name, step, crashed
         self._handlers: dict[type, Callable[[Any], None]] = {
             SetTimer: self.set_timer,
             CancelTimer: lambda effect: self.cancel_timer(effect.name),
@@ -84,8 +89,18 @@ class Driver:
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("%s <- %s", self.name, _short(event))
                 self._carry(self._step(event))
+        except Exception as error:
+            self._crash(error)
         finally:
             self._running = False
+
+    def _crash(self, error: Exception) -> None:
+        """A bug here must end what waits, not leave it waiting."""
+        log.exception("%s failed", self.name, exc_info=error)
+        self.stop()
+        self._crashed(
+            LocalProtocolError(f"{self.name} failed inside: {error!r}", remedy="report it", outcome=Outcome.UNKNOWN)
+        )
 
     def _carry(self, effects: Iterable[Any]) -> None:
         debug = log.isEnabledFor(logging.DEBUG)
@@ -102,8 +117,14 @@ class Driver:
         """Run ``work`` beside the machine; it ends with the driver."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
         return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._crash(error)
 
     def set_timer(self, effect: SetTimer) -> None:
         self.cancel_timer(effect.name)

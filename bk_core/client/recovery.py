@@ -46,7 +46,7 @@ class RecoveryDriver:
     ) -> None:
         self._machine, self._transport, self._config = machine, transport, config
         self._ledger_id, self._key = machine.digester.ledger_id, ledger_key(password)
-        self._driver = Driver(f"recovery {self._ledger_id}", machine.step)
+        self._driver = Driver(f"recovery of ledger {self._ledger_id}", machine.step, self._end)
         self._sessions = SessionAdapter(transport, self._ledger_id, self._key, self._driver.feed)
         self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: writable(()))
         self._driver.handle(self._sessions.handlers)
@@ -100,8 +100,11 @@ class RecoveryDriver:
             self._done.set_result(effect)
 
     def _fail(self, effect: Fail) -> None:
+        self._end(effect.error)
+
+    def _end(self, error: BookKeeperError) -> None:
         if not self._done.done():
-            self._done.set_exception(effect.error)
+            self._done.set_exception(error)
 
     async def _fence(self, index: int, bookie: BookieId) -> None:
         try:

@@ -65,7 +65,7 @@ class LedgerWriter:
         self._machine, self._transport, self._config = protocol, transport, config
         password = protocol.metadata.value.password or b""
         self._key = ledger_key(password)
-        self._driver = Driver(f"writer {protocol.ledger_id}", self._step)
+        self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._end)
         self._loop = self._driver.loop
         self._sessions = SessionAdapter(transport, protocol.ledger_id, self._key, self._driver.feed)
         self._metadata = MetadataAdapter(

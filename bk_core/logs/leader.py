@@ -67,7 +67,7 @@ class LogLeader:
         self._writers = self._requests.writers
         self.created = False
         self._machine = LogLeadership(attempts_max=options.attempts_max)
-        self._driver = Driver(f"leader of {store.name}", self._machine.step)
+        self._driver = Driver(f"leader of log {store.name}", self._machine.step, self._finish)
         self._loop = self._driver.loop
         self._appender: LogAppender | None = None
         self._tasks: set[asyncio.Task[None]] = set()
