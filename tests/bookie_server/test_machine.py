@@ -389,6 +389,23 @@ def test_at_most_two_parts_of_an_answer_are_in_memory() -> None:
     assert sent == 10
 
 
+@pytest.mark.rule("P4")
+def test_thousands_of_holes_become_few_ranges_that_deny_nothing_unknown() -> None:
+    bench = Bench(stream_bytes_max=1 << 20)
+    bench.attach(1)
+    bench.send(*(entries(first, b"x") for first in range(0, 3000, 2)))
+    bench.commit()
+    bad = bench.store.ledgers[7].frames[700]
+    bad.damaged = bad.known_damaged = True
+    bench.read(0, 2999)
+    (trailer,) = trailers(bench.disk())
+    denied = {i for gap in trailer.absent for i in range(gap.first, gap.last + 1)}
+    assert len(trailer.absent) == 2
+    assert denied >= set(range(1, 3000, 2))
+    assert 1400 not in denied
+    assert trailer.unknown == (EntryRange(1400, 1400, Reason.DAMAGED),)
+
+
 def test_reads_wait_for_their_turn_and_fencing_ones_go_first() -> None:
     bench = Bench(reads_active_max=1)
     bench.attach(1)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's side of the lane's streams: what leaves in one message, and who hears what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from bk_core.errors import RemoteProtocolError, TransportError
+from bk_core.transport.lane_streams import (
+    MESSAGE_FRAMES_BYTES,
+    MESSAGE_FRAMES_MAX,
+    AddStream,
+    ControlStream,
+    LaneStream,
+    ReadStream,
+)
+from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
+from bk_core.wire.frames_codec import pack
+from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.proto import lane_pb2
+from tests.kit.lanes import KEY, Listener
+
+WELCOME = lane_pb2.HelloAnswer(version=1, bookie_id="b1", instance_id="c")
+
+
+def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def test() -> None:
+        asyncio.run(story())
+
+    test.__name__, test.__doc__ = story.__name__, story.__doc__
+    test.__dict__.update(story.__dict__)
+    return test
+
+
+def opened(kind: type[Any]) -> Any:
+    """A stream that was welcomed."""
+    stream = kind("b1", "c", "", "test")
+    stream.next_message()
+    answer = {
+        AddStream: lane_pb2.AddResponse,
+        ReadStream: lane_pb2.ReadResponse,
+        ControlStream: lane_pb2.ControlResponse,
+    }
+    stream.receive(answer[kind](hello=WELCOME).SerializeToString())
+    return stream
+
+
+def sent(stream: AddStream) -> lane_pb2.AddRequest | None:
+    message = stream.next_message()
+    return None if message is None else lane_pb2.AddRequest.FromString(message)
+
+
+def attach(stream: AddStream, session: int, listener: Listener) -> None:
+    stream.attach(session, 7, KEY, AttachMode.WRITE, listener)
+
+
+@pytest.mark.rule("L4")
+@on_a_loop
+async def test_all_that_is_queued_leaves_in_one_message() -> None:
+    stream, listener = opened(AddStream), Listener()
+    for session in (1, 2, 3):
+        attach(stream, session, listener)
+        stream.send(session, b"frame of %d " % session)
+    stream.detach(2)
+    message = sent(stream)
+    assert message is not None
+    assert [one.session for one in message.attach] == [1, 2, 3]
+    assert message.frames == b"frame of 1 frame of 3 ", "what was detached is not sent"
+    assert list(message.detach) == [2]
+    assert sent(stream) is None
+
+
+@on_a_loop
+async def test_detach_leaves_behind_the_last_frame() -> None:
+    stream, listener = opened(AddStream), Listener()
+    attach(stream, 1, listener)
+    attach(stream, 2, listener)
+    stream.send(1, bytes(MESSAGE_FRAMES_BYTES))
+    stream.send(1, b"more")
+    stream.detach(2)
+    first, second = sent(stream), sent(stream)
+    assert first is not None
+    assert second is not None
+    assert (len(first.frames), list(first.detach)) == (MESSAGE_FRAMES_BYTES, [])
+    assert (second.frames, list(second.detach)) == (b"more", [2])
+
+
+@pytest.mark.rule("L5")
+@on_a_loop
+async def test_large_frames_travel_alone_and_small_ones_in_bounded_numbers() -> None:
+    stream, listener = opened(AddStream), Listener()
+    attach(stream, 1, listener)
+    stream.send(1, bytes(MESSAGE_FRAMES_BYTES + 1))
+    for _ in range(MESSAGE_FRAMES_MAX + 1):
+        stream.send(1, b"x")
+    messages = [sent(stream) for _ in range(3)]
+    sizes = [len(message.frames) for message in messages if message]
+    assert sizes == [MESSAGE_FRAMES_BYTES + 1, MESSAGE_FRAMES_MAX, 1]
+
+
+@pytest.mark.rule("P1")
+@on_a_loop
+async def test_ended_session_is_told_once_and_its_frames_are_dropped() -> None:
+    stream, listener = opened(AddStream), Listener()
+    attach(stream, 1, listener)
+    sent(stream)
+    stream.send(1, b"queued")
+    end = lane_pb2.SessionEnded(session=1, frames=3, reason=lane_pb2.FENCED)
+    stream.receive(lane_pb2.AddResponse(sessions=[1, 9], frames=[2, 5], ended=[end, end]).SerializeToString())
+    assert listener.said == [("acked", 1, 2), ("ended", 1, 3, Reason.FENCED)]
+    stream.send(1, b"late")
+    message = sent(stream)
+    assert message is not None
+    assert (message.frames, list(message.detach)) == (b"", [1])
+
+
+@on_a_loop
+async def test_break_is_told_to_everybody_once() -> None:
+    stream, listener = opened(AddStream), Listener()
+    attach(stream, 1, listener)
+    attach(stream, 2, listener)
+    stream.fail(TransportError("cut"))
+    stream.fail(TransportError("cut again"))
+    assert [words[:2] for words in listener.said] == [("broken", 1), ("broken", 2)]
+
+
+@pytest.mark.rule("P4")
+@on_a_loop
+async def test_answer_of_a_read_is_parts_then_a_trailer() -> None:
+    stream = opened(ReadStream)
+    call = stream.read(7, 0, 9, 1000, None)
+    stream.next_message()
+    rest = lane_pb2.ReadResponse(id=1, trailer=lane_pb2.ReadTrailer(answered_through=9)).SerializeToString()
+    stream.receive(pack([b"some ", b"frames"], lane_pb2.ReadResponse(id=1).SerializeToString()))
+    stream.receive(pack([b"last"], rest))
+    first, second, third = await call.next(), await call.next(), await call.next()
+    assert isinstance(first, ReadPart)
+    assert isinstance(second, ReadPart)
+    assert (bytes(first.frames), bytes(second.frames)) == (b"some frames", b"last")
+    assert third == ReadTrailer(9)
+    call.cancel()
+    assert stream.next_message() is None, "nothing is cancelled after its end"
+
+
+@on_a_loop
+async def test_cancelled_read_says_so_after_it_was_asked() -> None:
+    stream = opened(ReadStream)
+    stream.read(7, 0, 9, 1000, None).cancel()
+    stream.read(7, 10, 19, 1000, KEY)
+    messages = [lane_pb2.ReadRequest.FromString(stream.next_message()) for _ in range(2)]
+    assert [(m.id, m.fence, m.ledger_key, list(m.cancel)) for m in messages] == [
+        (1, False, b"", []),
+        (2, True, KEY, [1]),
+    ]
+
+
+@on_a_loop
+async def test_refused_and_cut_reads_raise() -> None:
+    stream = opened(ReadStream)
+    refused, cut = stream.read(7, 0, 9, 1000, None), stream.read(7, 0, 9, 1000, None)
+    trailer = lane_pb2.ReadTrailer(reason=lane_pb2.DELETED, message="gone")
+    stream.receive(lane_pb2.ReadResponse(id=1, trailer=trailer).SerializeToString())
+    with pytest.raises(RefusedError) as error:
+        await refused.next()
+    assert error.value.reason is Reason.DELETED
+    stream.fail(TransportError("cut"))
+    with pytest.raises(TransportError):
+        await cut.next()
+
+
+@on_a_loop
+async def test_call_without_an_answer_ends_at_its_deadline_and_is_cancelled() -> None:
+    stream = opened(ControlStream)
+    with pytest.raises(RefusedError) as error:
+        await stream.call(lane_pb2.ControlRequest(deadline_ms=10), 0.01)
+    assert error.value.reason is Reason.TIMEOUT
+    stream.next_message()
+    cancel = lane_pb2.ControlRequest.FromString(stream.next_message())
+    assert cancel.cancel.id == 1
+
+
+@pytest.mark.rule("L1")
+@pytest.mark.parametrize("kind", [AddStream, ReadStream, ControlStream])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lane_pb2.HelloAnswer(version=1, bookie_id="b2", instance_id="c"),
+        lane_pb2.HelloAnswer(version=1, bookie_id="b1", instance_id="other"),
+        lane_pb2.HelloAnswer(reason=lane_pb2.UNSUPPORTED_VERSION, bookie_id="b1", instance_id="c"),
+        None,
+    ],
+    ids=str,
+)
+def test_wrong_answer_to_hello_is_an_error(kind: type[LaneStream], answer: lane_pb2.HelloAnswer | None) -> None:
+    async def story() -> None:
+        stream = kind("b1", "c", "", "test")
+        response = {"AddStream": lane_pb2.AddResponse, "ReadStream": lane_pb2.ReadResponse}.get(
+            kind.__name__, lane_pb2.ControlResponse
+        )
+        with pytest.raises((TransportError, RemoteProtocolError)):
+            stream.receive(response(hello=answer).SerializeToString())
+        assert not stream.greeted
+
+    asyncio.run(story())
