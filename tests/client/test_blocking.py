@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The blocking client, over bookies in this process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bk_core.blocking import BookKeeper, LedgerWriter, connect, connect_with
+from bk_core.client.config import ClientConfig
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import (
+    BookKeeperError,
+    ClientClosedError,
+    ForkedHandleError,
+    InvalidArgumentError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    WindowFullError,
+)
+from tests.kit.memory_cluster import MemoryBookKeeper
+
+
+@pytest.fixture
+def bookkeeper() -> Iterator[BookKeeper]:
+    made: list[MemoryBookKeeper] = []
+
+    async def make() -> Any:
+        made.append(MemoryBookKeeper(4))
+        return made[0].client()
+
+    with connect_with(make) as client:
+        yield client
+    made[0].store.close()
+
+
+def test_the_example_of_the_design_works(bookkeeper: BookKeeper) -> None:
+    with bookkeeper.create_ledger(password=b"secret") as ledger:
+        assert ledger.append(b"first") == 0
+        assert ledger.append_nowait(b"second") == 1
+        column = pa.array([b"third", b"fourth"])
+        last = ledger.append_batch(EntryBatch.from_arrow(column))
+        ledger.wait_confirmed(last)
+        assert (last, ledger.last_add_confirmed) == (3, 3)
+    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"secret")
+    values = [value for batch in reader.read(0, reader.last_add_confirmed) for value in batch.to_list()]
+    assert values == [b"first", b"second", b"third", b"fourth"]
+    assert [v for batch in reader.tail(from_entry=2) for v in batch.to_list()] == [b"third", b"fourth"]
+    bookkeeper.delete_ledger(ledger.ledger_id)
+    assert bookkeeper.list_ledgers() == []
+
+
+def test_a_log_is_led_read_and_taken_over(bookkeeper: BookKeeper) -> None:
+    log = bookkeeper.log("events", password=b"secret")
+    leader = log.lead()
+    assert [leader.append(b"a"), leader.append(b"b")] == [0, 1]
+    with bookkeeper.log("events", password=b"secret").lead() as successor:
+        assert successor.append(b"c") == 2
+        with pytest.raises(BookKeeperError):
+            leader.append(b"late")
+    values = [v for _, batch in log.read(0, 3) for v in batch.to_list()]
+    assert values == [b"a", b"b", b"c"]
+
+
+def test_an_iterator_that_is_dropped_early_leaves_nothing_behind(bookkeeper: BookKeeper) -> None:
+    with bookkeeper.create_ledger() as ledger:
+        ledger.append_batch(EntryBatch.from_list([b"x" * 1000] * 5000))
+    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
+    batches = reader.read(0, reader.last_add_confirmed)
+    next(batches)
+    batches.close()
+    assert sum(len(b) for b in reader.read(0, reader.last_add_confirmed)) == 5000
+
+
+def fill(ledger: LedgerWriter, payload: bytes) -> int:
+    """Append until the window is full; how many were accepted."""
+    for accepted in range(1_000):
+        try:
+            ledger.append_nowait(payload)
+        except WindowFullError:
+            return accepted
+    raise AssertionError("the window has no bound")
+
+
+def test_a_full_window_refuses_without_queueing_and_opens_again() -> None:
+    made: list[MemoryBookKeeper] = []
+
+    async def make() -> Any:
+        made.append(MemoryBookKeeper(3))
+        return made[0].client(ClientConfig(window_bytes_max=1 << 20, add_timeout_ms=60_000))
+
+    with connect_with(make) as bookkeeper:
+        ledger = bookkeeper.create_ledger()
+        for bookie in made[0].network.bookies.values():
+            bookie.hold_commits()
+        accepted = fill(ledger, b"x" * 10_000)
+        assert 100 <= accepted <= 105
+        for bookie in made[0].network.bookies.values():
+            bookkeeper._thread.loop.call_soon_threadsafe(bookie.release_commits)
+        ledger.flush()
+        assert ledger.append(b"again") == accepted
+        ledger.close()
+    made[0].store.close()
+
+
+def test_many_threads_append_to_one_ledger(bookkeeper: BookKeeper) -> None:
+    with bookkeeper.create_ledger() as ledger:
+        ids: list[int] = []
+
+        def work() -> None:
+            for _ in range(50):
+                ids.append(ledger.append(b"x"))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(ids) == list(range(400))
+
+
+def test_the_fenced_writer_is_told_through_every_call(bookkeeper: BookKeeper) -> None:
+    ledger = bookkeeper.create_ledger()
+    ledger.append(b"x")
+    bookkeeper.open_ledger(ledger.ledger_id, recover=True)
+    with pytest.raises(LedgerFencedError):
+        ledger.append(b"y")
+    for call in (lambda: ledger.append_nowait(b"z"), ledger.close, lambda: ledger.wait_confirmed(1)):
+        with pytest.raises(LedgerFencedError):
+            call()
+
+
+@pytest.mark.rule("K4")
+def test_a_handle_used_after_a_fork_says_so(bookkeeper: BookKeeper) -> None:
+    ledger = bookkeeper.create_ledger()
+    pid = os.fork()
+    if pid == 0:  # the child must not return into pytest
+        code = 1
+        try:
+            try:
+                ledger.append_nowait(b"x")
+            except ForkedHandleError:
+                try:
+                    bookkeeper.list_ledgers()
+                except ForkedHandleError:
+                    code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    ledger.append(b"the parent goes on")
+    ledger.close()
+
+
+def test_a_closed_client_says_so(bookkeeper: BookKeeper) -> None:
+    bookkeeper.close()
+    with pytest.raises(ClientClosedError):
+        bookkeeper.list_ledgers()
+
+
+@pytest.mark.rule("E1")
+def test_an_unreachable_metadata_service_is_reported_within_ten_seconds() -> None:
+    began = time.monotonic()
+    with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1\b"):
+        connect("zk://127.0.0.1:1/ledgers", config=ClientConfig(metadata_timeout_s=1.0))
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("uri", ["", "http://x/ledgers", "etcd://h:2379/ledgers", "zk://h:port/ledgers"])
+def test_a_wrong_uri_is_refused_before_anything_is_tried(uri: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        connect(uri)
