@@ -81,7 +81,11 @@ def storage_figures(folder: Path, total: int, runs: int) -> list[Figure]:
     figures = []
     for name, groups, bytes_total in (("commit_1mb", large, total), ("commit_1000_of_100b", small, total // 8)):
         group = sum(map(len, groups[0]))
-        rates, raw, amplification, reads, opens = [], [], [], [], []
+        rates: list[float] = []
+        raw: list[float] = []
+        amplification: list[float] = []
+        reads: list[float] = []
+        opens: list[float] = []
         for run in range(runs + 1):
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 bare = disk_rate(Path(scratch), bytes_total, group=(group + 4095) // 4096 * 4096)

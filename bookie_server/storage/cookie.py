@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,17 +198,13 @@ class DataDirectory:
 _OURS_UNFINISHED = (COOKIE_NAME, COOKIE_NAME + ".tmp", IDENTITY_NAME + ".tmp", LOCK_NAME, SEGMENTS_NAME, "lost+found")
 
 
-class _os_errors:  # noqa: N801 - reads as a statement
+@contextmanager
+def _os_errors(what: str, path: str) -> Iterator[None]:
     """OSError inside becomes DataDirectoryError."""
-
-    def __init__(self, what: str, path: str) -> None:
-        self._what, self._path = what, path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise DataDirectoryError(f"{self._what} the data directory", value=f"{self._path}: {error}") from error
+    try:
+        yield
+    except OSError as error:
+        raise DataDirectoryError(f"{what} the data directory", value=f"{path}: {error}") from error
 
 
 def _lock(path: str, files: Files) -> int:
