@@ -26,7 +26,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.metadata import open_store
-from bk_core.metadata.port import CancelWatch, MetadataStore
+from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, Versioned
 from bk_core.placement import choose_ensemble
 from bk_core.protocol import writer as machine
@@ -51,7 +51,6 @@ class BookKeeper:
         self._quarantine: dict[BookieId, float] = {}  # bookie → loop time until which others are preferred
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
-        self._cancel_watch: CancelWatch | None = None
 
     # --- ledgers -----------------------------------------------------------------------------------------------------
 
