@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's first screen says what CI runs, and counts lines as they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_command_is_run_by_ci() -> None:
+    blocks = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    commands = [line[2:].strip() for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8") + (ROOT / ".ci" / "smoke.py").read_text(encoding="utf-8")
+    assert commands, "the first screen shows what to type"
+    assert [command for command in commands if command not in ci] == []
+
+
+def test_every_snippet_of_the_first_screen_is_run_by_ci() -> None:
+    python = README.count("```python")
+    assert python == len(re.findall(r"<!-- run: (?:spark|python) -->\s*```python", README)) == 2
+
+
+def test_the_snippets_are_as_short_as_promised() -> None:
+    spark, python = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(spark.splitlines()) <= 5
+    assert len(python.splitlines()) <= 8
+
+
+def test_line_counts_are_about_right() -> None:
+    counts = re.findall(r"\]\((\S+\.py)\) \((\d+) lines\)", README)
+    assert len(counts) == 5
+    for path, count in counts:
+        real = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        assert abs(real - int(count)) <= 0.2 * real, f"{path} has {real} lines"
