@@ -219,7 +219,9 @@ class _Link:
         message = await call.read()
         if message is grpc.aio.EOF:
             await call.code()
-            raise TransportError("the bookie ended the stream", value=f"bookie {self._said[0]}")
+            error = TransportError("the bookie ended the stream", value=f"bookie {self._said[0]}")
+            self.fail(error)  # it stops: the next use goes to where it registers then
+            raise error
         stream.receive(message)
 
     def _lost(self, stream: LaneStream, error: Exception) -> None:
