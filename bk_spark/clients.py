@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 CLIENTS_MAX = 8
 READERS_MAX = 8
 FALLBACK_JITTER_S = 1.0
+TASK_DEFAULTS: Mapping[str, int] = {"window_bytes_max": 8 << 20, "slow_bookie_bytes_max": 24 << 20}
+"""Less than the client's own: many tasks share a machine, and each stays below 128 MiB (RULES K5)."""
 
 T = TypeVar("T")
 
@@ -92,7 +94,7 @@ def client_config(options: BkOptions) -> ClientConfig:
     from bk_core.client import ClientConfig
 
     known = {normalise(field.name): field for field in fields(ClientConfig)}
-    values: dict[str, int | float] = {}
+    values: dict[str, int | float] = dict(TASK_DEFAULTS)
     for key, text in options.client_settings:
         if key not in known:
             raise unknown_option(CLIENT_PREFIX + key, [CLIENT_PREFIX + _camel(f.name) for f in known.values()])
