@@ -23,7 +23,7 @@ from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.membership import runs_of_ids
 from bookie_server.storage.segment import Place
 from tests.kit.lanes import Lane, Listener, bookie_config, digester, frame
-from tests.kit.memory_bookie import MemoryHoldings, stored
+from tests.kit.memory_holdings import MemoryHoldings, stored
 
 LEDGER = 7
 

@@ -16,7 +16,7 @@ from bookie_server import machine_events as ev
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_state import MachineLimits
 from tests.kit.lanes import KEY, frame
-from tests.kit.memory_bookie import MemoryHoldings, read_piece, stored
+from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
 
 ADDS, READS, CONTROL = 1, 2, 3  # streams
 

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bookie of this process has stored: a list of frames a ledger, searched id by id. Dumb on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bk_core.entries.frame import (
+    FrameExtent,
+    FrameHeader,
+    FrameKind,
+    entry_ids_of,
+    frame_extent,
+    parse_header,
+    record_payload,
+    slice_frame,
+)
+from bk_core.model import EntryId, LedgerId
+from bk_core.transport.port import EntryRange
+from bk_core.wire.lane import Reason
+from bookie_server import machine_events as ev
+from bookie_server.machine_state import LedgerFacts, Pending, Plan
+
+
+@dataclass
+class StoredFrame:
+    """A frame that is durable. ``damaged``: its bytes cannot be read."""
+
+    data: bytes
+    header: FrameHeader
+    extent: FrameExtent
+    ids: frozenset[int] | None  # None: every id from first to last
+    damaged: bool = False
+    known_damaged: bool = False
+
+    def holds(self, entry_id: EntryId) -> bool:
+        return self.extent.first <= entry_id <= self.extent.last and (self.ids is None or entry_id in self.ids)
+
+    def run_end(self, entry_id: EntryId) -> EntryId:
+        """Last id of the run of ids present that begins at ``entry_id``."""
+        if self.ids is None:
+            return self.extent.last
+        while entry_id + 1 in self.ids:
+            entry_id += 1
+        return entry_id
+
+
+@dataclass
+class StoredLedger:
+    facts: LedgerFacts = field(default_factory=lambda: LedgerFacts(known=True))
+    frames: list[StoredFrame] = field(default_factory=list)
+
+
+class MemoryHoldings:
+    """The dumb index: a list of frames a ledger, searched id by id."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[LedgerId, StoredLedger] = {}
+
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts:
+        ledger = self.ledgers.get(ledger_id)
+        return ledger.facts if ledger else LedgerFacts()
+
+    def add(self, pending: Pending, place: ev.Place) -> None:
+        assert isinstance(place, StoredFrame)
+        if pending.header.kind == FrameKind.ENTRIES:
+            self.ledgers.setdefault(pending.header.ledger_id, StoredLedger()).frames.append(place)
+        else:
+            self.fold(pending.header.ledger_id, pending.header.kind, bytes(record_payload(pending.frame)))
+
+    def fold(self, ledger_id: LedgerId, kind: int, payload: bytes = b"") -> None:
+        """Take in a record, whatever its counter."""
+        ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
+        changes: dict[FrameKind, dict[str, Any]] = {
+            FrameKind.LEDGER_KEY: {"ledger_key": payload},
+            FrameKind.FENCE: {"fenced": True},
+            FrameKind.LAC: {"lac_body": payload},
+            FrameKind.DELETED: {"deleted": True},
+            FrameKind.LIMBO_SET: {"trouble": Reason.LIMBO},
+            FrameKind.LIMBO_CLEARED: {"trouble": Reason.REASON_NONE},
+            FrameKind.COPY_DROPPED: {"trouble": Reason.COPY_DROPPED},
+            FrameKind.COPY_RESTORED: {"trouble": Reason.REASON_NONE},
+        }
+        ledger.facts = replace(ledger.facts, **changes[FrameKind(kind)])
+
+    def _frames(self, ledger_id: LedgerId) -> list[StoredFrame]:
+        ledger = self.ledgers.get(ledger_id)
+        return [frame for frame in ledger.frames if not frame.known_damaged] if ledger else []
+
+    def plan(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        resolved: Mapping[ev.Place, object],
+    ) -> Plan:
+        frames = self._frames(ledger_id)
+        broken = [f for f in self.ledgers.get(ledger_id, StoredLedger()).frames if f.known_damaged]
+        pieces: list[ev.Piece] = []
+        absent: list[EntryRange] = []
+        unknown: list[EntryRange] = []
+        trouble = self.facts(ledger_id).trouble
+        at, size = first, 0
+        while at <= last and (size < bytes_max or not pieces):
+            frame = next((f for f in frames if f.holds(at)), None)
+            if frame:
+                end = min(frame.run_end(at), last)
+                if pieces and pieces[-1].place is frame:
+                    pieces[-1] = ev.Piece(frame, pieces[-1].first, end)
+                else:
+                    pieces.append(ev.Piece(frame, at, end))
+                size += len(frame.data) * (end - at + 1) // frame.extent.count
+            elif bad := next((f for f in broken if f.holds(at)), None):
+                others = [f.extent.first for f in frames if f.extent.first > at]
+                end = min([bad.run_end(at), last, *(other - 1 for other in others)])
+                unknown.append(EntryRange(at, end, Reason.DAMAGED))
+            else:
+                later = [f.extent.first for f in (*frames, *broken) if f.extent.first > at]
+                inside = any(f.extent.first <= at <= f.extent.last for f in (*frames, *broken))
+                end = at if inside else min([last, *(other - 1 for other in later)])
+                (unknown if trouble else absent).append(EntryRange(at, end, trouble))
+            at = end + 1
+        return Plan(tuple(pieces), tuple(absent), tuple(unknown), (), at - 1)
+
+    def learn(self, ledger_id: LedgerId, place: ev.Place, membership: object) -> None:
+        raise AssertionError("nothing is unresolved here")
+
+    def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
+        return any(f.extent.first <= last and f.extent.last >= first for f in self._frames(ledger_id))
+
+    def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
+        return max((f.extent.last for f in self._frames(ledger_id)), default=-1)
+
+    def lac(self, ledger_id: LedgerId) -> EntryId:
+        return max((f.extent.max_lac for f in self._frames(ledger_id)), default=-1)
+
+    def tail(self, ledger_id: LedgerId) -> tuple[ev.Piece | None, ev.Piece | None]:
+        frames = self._frames(ledger_id)
+        if not frames:
+            return None, None
+        last = max(frames, key=lambda f: f.extent.last)
+        most: StoredFrame | None = max(frames, key=lambda f: f.extent.max_lac)
+        if most and most.extent.max_lac <= last.extent.max_lac:
+            most = None
+        wanted = ev.Piece(most, most.extent.last, most.extent.last) if most else None
+        return ev.Piece(last, last.extent.last, last.extent.last), wanted
+
+    def mark_damaged(self, ledger_id: LedgerId, place: ev.Place) -> None:
+        assert isinstance(place, StoredFrame)
+        place.known_damaged = True
+
+
+def stored(frame: bytes | bytearray | memoryview) -> StoredFrame:
+    """A frame as it would stand on disk."""
+    data = bytes(frame)
+    header = parse_header(data)
+    extent = frame_extent(data, header)
+    entries = header.kind == FrameKind.ENTRIES
+    ids = None if extent.dense or not entries else frozenset(entry_ids_of(header, data).tolist())
+    return StoredFrame(data, header, extent, ids)
+
+
+def read_piece(piece: ev.Piece) -> bytes | None:
+    """What the storage answers to a ReadFrames effect."""
+    frame = piece.place
+    assert isinstance(frame, StoredFrame)
+    if frame.damaged:
+        return None
+    found = slice_frame(frame.data, piece.first, piece.last)
+    assert found is not None
+    return bytes(found)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log under test, and reading all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from bk_core.client import BookKeeper
+from bk_core.logs.named_log import NamedLog
+
+PASSWORD = b"secret"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await work
+
+    asyncio.run(bounded())
+
+
+def log_of(bookkeeper: BookKeeper) -> NamedLog:
+    return NamedLog(bookkeeper, "events", password=PASSWORD)
+
+
+async def read_all(log: NamedLog) -> list[bytes]:
+    found: list[bytes] = []
+    async for offset, batch in log.read(0, await log.end_offset()):
+        assert offset == len(found)
+        found += batch.to_list()
+    return found

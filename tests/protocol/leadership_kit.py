@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads, ledgers and machines for the tests of leadership."""
+
+from __future__ import annotations
+
+import itertools
+
+from bk_core.logs.commit import LedgerEnd, NewOpenExtent, add_open_extent, create, publish, seal
+from bk_core.logs.head import LogHead, NewExtent, PublishId
+from bk_core.model import Versioned
+from bk_core.protocol.leadership import LogLeadership
+from bk_core.protocol.leadership_events import (
+    HeadRead,
+    HeadWritten,
+    LeaderAnswered,
+    LeadershipEffect,
+    LeadershipEvent,
+    LedgerCreated,
+    Roll,
+    TakeOver,
+)
+from bk_core.protocol.leadership_states import State
+
+NONCE = itertools.count().__next__
+EMPTY = create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
+
+
+def opened(ledger_id: int) -> NewOpenExtent:
+    return NewOpenExtent(ledger_id=ledger_id, created_ms=2, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+
+
+def end(count: int) -> LedgerEnd:
+    return LedgerEnd(entry_count=count, size_bytes=count)
+
+
+def listed(head: LogHead, *ledgers: int) -> LogHead:
+    for ledger in ledgers:
+        head = add_open_extent(head, opened(ledger), nonce=NONCE).head
+    return head
+
+
+def published(head: LogHead, *ledgers: int) -> LogHead:
+    extents = [
+        NewExtent(
+            ledger_id=ledger,
+            entry_count=10,
+            size_bytes=10,
+            created_ms=2,
+            ensemble_size=3,
+            write_quorum_size=3,
+            ack_quorum_size=2,
+        )
+        for ledger in ledgers
+    ]
+    return publish(head, extents, PublishId.job(str(ledgers)), now_ms=3, nonce=NONCE).head
+
+
+def v(head: LogHead, version: int) -> Versioned[LogHead]:
+    return Versioned(head, version)
+
+
+def run(machine: LogLeadership, *events: LeadershipEvent) -> list[LeadershipEffect]:
+    """Step through ``events``; returns the effects of the last."""
+    effects: list[LeadershipEffect] = []
+    for event in events:
+        effects = machine.step(event)
+    return effects
+
+
+def serving() -> LogLeadership:
+    machine = LogLeadership()
+    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(opened(7)), HeadWritten(v(listed(EMPTY, 7), 1)))
+    assert machine.state is State.SERVING
+    return machine
+
+
+BOTH = listed(EMPTY, 7, 8)
+ROLLED = seal(BOTH, {7: end(5)}, nonce=NONCE).head
+
+
+def rolling() -> LogLeadership:
+    machine = serving()
+    run(machine, Roll(), LeaderAnswered(True), LedgerCreated(opened(8)))
+    return machine
