@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine over the real segment log: a disk that is full for a while, a sync that fails, a machine with a bug."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.errors import BookKeeperError, LocalProtocolError, StorageFailedError
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server import machine_events as ev
+from bookie_server.engine import BookieEngine, StreamEffect
+from bookie_server.holdings import IndexHoldings
+from bookie_server.machine import BookieMachine
+from bookie_server.storage.cookie import DataDirectory
+from bookie_server.storage.files import Files, Handle
+from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.replay import open_segments
+from tests.kit.lanes import KEY, frame
+
+SEGMENT_BYTES = 12 << 20
+
+
+class Disk(Files):
+    """A disk that can be full, or fail."""
+
+    full = False
+    failing = False
+
+    def create_preallocated(self, path: str, size: int) -> Handle:
+        if self.full:
+            raise OSError(errno.ENOSPC, "made to be full")
+        return super().create_preallocated(path, size)
+
+    def sync_data(self, handle: Handle) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "made to fail")
+        super().sync_data(handle)
+
+
+class Sink:
+    """What a stream was told."""
+
+    def __init__(self) -> None:
+        self.effects: list[StreamEffect] = []
+        self._news = asyncio.Event()
+
+    def deliver(self, effect: StreamEffect) -> None:
+        self.effects.append(effect)
+        self._news.set()
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(5):
+            while not self.effects:
+                self._news.clear()
+                await self._news.wait()
+        return self.effects.pop(0)
+
+
+class Rig:
+    def __init__(self, engine: BookieEngine, disk: Disk, failures: list[BookKeeperError]) -> None:
+        self.engine, self.disk, self.failures = engine, disk, failures
+        self.sink = Sink()
+        self.stream = engine.open_stream(self.sink)
+        self._session = 0
+
+    def write(self, first: int, payload: bytes) -> int:
+        self._session += 1
+        self.engine.feed(ev.SessionAttached(self.stream, self._session, 7, KEY, AttachMode.WRITE))
+        one = frame(7, first, [payload], session=self._session)
+        self.engine.feed(ev.FramesArrived(self.stream, memoryview(one)))
+        return self._session
+
+
+@contextlib.asynccontextmanager
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    disk, failures = Disk(), list[BookKeeperError]()
+    directory = DataDirectory.create(str(tmp_path / "data"), "b1", "cluster", files=disk)
+    index, log, _ = open_segments(directory, segment_size_bytes=SEGMENT_BYTES)
+    engine = BookieEngine(
+        BookieMachine(IndexHoldings(index)),
+        log,
+        SegmentReader(directory.segments_path, directory.identity, files=disk),
+        group_bytes_max=16 << 20,
+        group_frames_max=1000,
+        on_failed=failures.append,
+    )
+    yield Rig(engine, disk, failures)
+    await engine.stop()
+    directory.close()
+
+
+def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            for first in range(2):  # the first segment holds these, and no third
+                session = bookie.write(first, bytes(5_000_000))
+                assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+            bookie.disk.full = True
+            for _ in range(2):
+                bookie.write(2, bytes(5_000_000))
+                told = await bookie.sink.next()
+                assert [(end.frames, end.reason) for end in told.ended] == [(0, Reason.NO_SPACE)]
+            bookie.disk.full = False
+            session = bookie.write(2, bytes(5_000_000))
+            assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+            assert bookie.failures == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S6")
+def test_failed_sync_is_final_although_the_disk_recovers(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            bookie.write(0, b"durable")
+            await bookie.sink.next()
+            bookie.disk.failing = True
+            bookie.write(1, b"lost")
+            told = await bookie.sink.next()
+            assert {end.reason for end in told.ended} == {Reason.STORAGE_FAILED}
+            bookie.disk.failing = False
+            bookie.write(1, b"too late")
+            told = await bookie.sink.next()
+            assert [end.reason for end in told.ended] == [Reason.STORAGE_FAILED]
+            assert [type(error) for error in bookie.failures] == [StorageFailedError]
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S3")
+def test_idle_log_records_its_position(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            bookie.write(0, b"last before it goes idle")
+            await bookie.sink.next()
+            log = bookie.engine._committer._log
+            assert log.position_unrecorded
+            async with asyncio.timeout(2):
+                while log.position_unrecorded:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+
+
+def test_bug_in_the_machine_ends_the_bookie(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            bookie.engine.feed("no event")  # type: ignore[arg-type]
+            assert [type(error) for error in bookie.failures] == [LocalProtocolError]
+            bookie.write(0, b"nothing is answered any more")
+            await asyncio.sleep(0.05)
+            assert bookie.sink.effects == []
+
+    asyncio.run(story())
