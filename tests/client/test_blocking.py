@@ -137,6 +137,7 @@ def test_the_fenced_writer_is_told_through_every_call(bookkeeper: BookKeeper) ->
 
 
 @pytest.mark.rule("K4")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 on warns of exactly what is tested
 def test_a_handle_used_after_a_fork_says_so(bookkeeper: BookKeeper) -> None:
     ledger = bookkeeper.create_ledger()
     pid = os.fork()
