@@ -306,5 +306,6 @@ class LogLeader:
 
     async def _settled(self) -> None:
         """Everything that was begun has ended."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        while ended := tuple(self._tasks):
+            await asyncio.gather(*ended, return_exceptions=True)
+            self._tasks.difference_update(ended)  # from Python 3.12 on, ended ones leave no turn to their callbacks
