@@ -11,7 +11,7 @@ from bk_core.model import EntryId
 
 COALESCED_ENTRIES_MAX = 16_384
 ENTRY_COST_BYTES = 32
-"""What an entry counts for at least, so that empty entries are bounded too."""
+"""What an entry counts for beside its payload, so that empty entries are bounded too."""
 
 
 class AppendQueue:
@@ -69,8 +69,8 @@ class AppendQueue:
 
 
 def cost(payload_bytes: int, entries: int) -> int:
-    """What entries count for in the window."""
-    return max(payload_bytes, ENTRY_COST_BYTES * entries)
+    """What entries count for in the window. A sum: entries queued one by one leave together, and nothing must remain."""
+    return payload_bytes + ENTRY_COST_BYTES * entries
 
 
 def prefix_count(payloads: list[Bytes], frame_bytes: int) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bk_core.client.append_queue import AppendQueue, cost, pieces
@@ -18,6 +18,7 @@ ITEMS = st.lists(
 
 
 @given(items=ITEMS, frame_bytes=st.integers(1, 200))
+@example(items=[b"", bytes(33)], frame_bytes=33)  # queued one by one, taken together
 def test_what_is_taken_is_what_was_put_in_order(items: list[bytes | list[bytes]], frame_bytes: int) -> None:
     queue, wanted = AppendQueue(), list[bytes]()
     for item in items:
