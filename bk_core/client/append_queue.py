@@ -69,7 +69,7 @@ class AppendQueue:
 
 
 def cost(payload_bytes: int, entries: int) -> int:
-    """What entries count for in the window. A sum: entries queued one by one leave together, and nothing must remain."""
+    """What entries count for in the window. A sum: entries queued one by one leave together and nothing must remain."""
     return payload_bytes + ENTRY_COST_BYTES * entries
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bookie's machine, stepped by hand: what it wants done after each event, and when it answers."""
+"""The bookie's machine, stepped by hand: what it wants done after each event, and when it answers.
+
+Over 400 lines because the stories are short and share their steps: apart, each file would repeat them.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 ``MemoryNetwork`` makes bookies and transports and breaks what lies between them. ``MemoryBookie`` drives a
 :class:`~bookie_server.machine.BookieMachine` on the running loop: each group commit is one later turn of the loop,
 unless commits are held.
+
+Over 400 lines because network, bookie and transport break and heal together, by the same few calls.
 """
 
 from __future__ import annotations
