@@ -292,6 +292,7 @@ def test_a_stream_follows_a_log_over_jobs_leaders_and_restarts(
     first.wait_for(50)
     append(numbered(spark, 30), uri, log)
     first.wait_for(80)
+    first.query.processAllAvailable()  # a batch that was taken and not committed would come again
     first.query.stop()
     with client.log(log).lead() as leader:
         for i in range(20):
@@ -339,15 +340,10 @@ def test_no_row_is_lost_when_batch_zero_from_latest_is_replayed(spark: Any, uri:
     append(numbered(spark, 10), uri, log)
     first = Query(spark, uri, log, tmp_path).start()
     first.wait_until_started()
-    append(numbered(spark, 5), uri, log)
-    first.wait_for(5)
     first.query.stop()
-    for commit in (tmp_path / "commits").iterdir():
-        if commit.name.lstrip(".").split(".")[0].isdigit():
-            commit.unlink()
-    append(numbered(spark, 5), uri, log)
+    shutil.rmtree(tmp_path / "commits")  # as if it had died with batch 0 planned and not committed
+    append(numbered(spark, 5), uri, log)  # so "latest" is no longer where batch 0 ended
     second = Query(spark, uri, log, tmp_path).start()
-    second.wait_for(10)
+    second.wait_for(5)
     second.query.stop()
-    assert second.rows == [f"row {i}".encode() for i in (*range(5), *range(5))]
-    shutil.rmtree(tmp_path)
+    assert second.rows == [f"row {i}".encode() for i in range(5)]
