@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from bk_cli.zookeeper_server import ZooKeeperServer
+
+# The same examples on every run, and no deadline on a busy machine; --hypothesis-profile=explore looks further.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=2000, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
