@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -66,7 +67,7 @@ class LedgerWriter:
         password = protocol.metadata.value.password or b""
         self._key = ledger_key(password)
         self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._end)
-        self._loop = self._driver.loop
+        self._loop, self._thread = self._driver.loop, threading.get_ident()
         self._sessions = SessionAdapter(transport, protocol.ledger_id, self._key, self._driver.feed)
         self._metadata = MetadataAdapter(
             store, protocol.ledger_id, self._driver, lambda: writable(self._failed_bookies())
@@ -161,6 +162,7 @@ class LedgerWriter:
             except WindowFullError:
                 await self._wait_room()
             else:
+                self._flush()  # what others append meanwhile goes with the next frame
                 await self.wait_confirmed(entry_id)
                 return entry_id
 
@@ -285,7 +287,10 @@ class LedgerWriter:
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon_threadsafe(self._flush)
+            if threading.get_ident() == self._thread:
+                self._loop.call_soon(self._flush)
+            else:
+                self._loop.call_soon_threadsafe(self._flush)
 
     def _flush(self) -> None:
         """Hand queued payloads to the machine: all at once when nothing is in flight, else whole frames only."""
