@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,6 +37,7 @@ class BookieProcess:
         self.number, self.data_dir, self.port, self._uri = number, data_dir, port, uri
         self.log_path = data_dir.parent / "logs" / f"bookie-{number}.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
 
     @property
     def bookie_id(self) -> str:
@@ -64,6 +64,7 @@ class BookieProcess:
         command += ["--data", str(self.data_dir), "--port", str(self.port), "--metadata-service-uri", self._uri]
         command += ["--listen-address", HOST, "--advertised-address", HOST]
         with self.log_path.open("ab") as log:
+            self._log_start = log.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # the lifeline: the kernel closes it however this process ends
@@ -72,6 +73,14 @@ class BookieProcess:
                 env=child_environment(),
                 start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
             )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this start of it has said that it serves. Being registered does not tell: after SIGKILL the node of
+        the start before stands until its session ends."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return any(line.startswith(b"ready ") for line in log)
 
     def terminate(self) -> None:
         """Ask it to stop cleanly; does not wait."""
@@ -179,7 +188,7 @@ class LocalCluster:
             self._lock = None
 
     def wait_ready(self, bookies: list[BookieProcess] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until these (all) bookies are registered and accept connections. Raises NotEnoughBookiesError."""
+        """Wait until these (all) bookies are registered and serve. Raises NotEnoughBookiesError."""
         from bk_core.metadata import open_store
 
         with closing(open_store(self.uri)) as store:
@@ -199,7 +208,7 @@ class LocalCluster:
         waiting = list(bookies)
         while waiting:
             registered = store.writable_bookies()
-            waiting = [b for b in waiting if b.bookie_id not in registered or not _accepts(b.port)]
+            waiting = [b for b in waiting if b.bookie_id not in registered or not b.is_ready]
             ended = [bookie for bookie in waiting if not bookie.is_running]
             if ended or (waiting and time.monotonic() > deadline):
                 bookie = (ended or waiting)[0]
@@ -210,11 +219,3 @@ class LocalCluster:
                 )
             if waiting:
                 time.sleep(FOLLOW_S)
-
-
-def _accepts(port: int) -> bool:
-    try:
-        socket.create_connection((HOST, port), timeout=1.0).close()
-        return True
-    except OSError:
-        return False
