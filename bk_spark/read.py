@@ -74,7 +74,7 @@ def value_rows(plan: TaskPlan, shape: raw.RowShape, options: BkOptions) -> Itera
         batches = reader.read(wanted.ledger_id, metadata, wanted.first, wanted.last, prefer=plan.prefer)
         expected = wanted.first
         for batch in batches:
-            expected = _check_order(batch, wanted, expected)
+            expected = check_order(batch, wanted, expected)
             yield _rows(plan, wanted, shape, batch.entry_ids(), batch)
         if expected != wanted.last + 1:
             raise _out_of_order(wanted, expected, "the end")
@@ -120,7 +120,7 @@ def _rows(plan: TaskPlan, wanted: LedgerRange, shape: raw.RowShape, ids: Any, ba
     return raw.rows_of(batch, ids, shape, ledger_id=wanted.ledger_id, log=plan.log, offset_shift=shift)
 
 
-def _check_order(batch: EntryBatch, wanted: LedgerRange, expected: int) -> int:
+def check_order(batch: EntryBatch, wanted: LedgerRange, expected: int) -> int:
     """The id after ``batch``, which must go on at ``expected``: a gap must never look like a result."""
     if batch.ids is not None or batch.first_entry_id != expected or batch.last_entry_id > wanted.last:
         raise _out_of_order(wanted, expected, f"entries {batch.first_entry_id} to {batch.last_entry_id}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
+from bk_core.logs.head import Extent, LogHead
 from bk_spark import resolve
 from bk_spark.follow import follower_for
 from bk_spark.ledgers import OpenLedger
@@ -136,8 +138,25 @@ def test_the_size_of_a_growing_ledger_is_looked_up_anew(bookkeeper: BookKeeper) 
     watched.reader.wait_lac(2, 2)
     assert watched.bytes_of(4) == 40
     ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"y" * 100] * 20)))
-    ledger.close()
-    watched.reader.wait_lac(10**6, 2)
+    watched.reader.wait_lac(22, 2)
     assert watched.next_entry == 24
     assert watched.bytes_of(24) == 2040
     watched.close()
+    ledger.close()
+
+
+@pytest.mark.rule("N2")
+def test_readers_never_pass_an_unsealed_extent(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 10)
+    sealed = Extent(ledger_id=7, entry_count=5, size_bytes=50, base_offset=0, fragments=ledger.metadata.fragments)
+    quorums = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
+    sealed = replace(sealed, **quorums)
+    rolling = Extent(ledger_id=ledger.ledger_id, base_offset=5, is_open=True, **quorums)
+    following = Extent(ledger_id=999, base_offset=0, is_open=True, **quorums)  # its base offset is not known yet
+    log = parse_options({"metadataserviceuri": "memory://x", "path": "events"}, Use.READ)
+    spans = (Span(0, 5, 50), Span(5, 15, 100))
+    found = resolve.ranges_of(bookkeeper, log, LogHead(uuid="u"), [sealed, rolling, following], 2, 12, spans)
+    assert [(r.ledger_id, r.first, r.last, r.offset, r.bytes) for r in found.ranges] == [
+        (7, 2, 4, 2, 30),
+        (ledger.ledger_id, 0, 6, 5, 70),
+    ]

@@ -68,6 +68,14 @@ def grows_to(reader: StreamReader, start: dict[str, Any], end: int) -> bool:
     return False
 
 
+def sees(reader: StreamReader, end: int) -> bool:
+    """Whether the source knows of entries up to ``end``, soon."""
+    deadline = time.monotonic() + 5
+    while position(reader.reportLatestOffset()) < end and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return position(reader.reportLatestOffset()) == end
+
+
 @pytest.mark.rule("P9")
 def test_an_idle_writers_last_entry_arrives(uri: str, ledger: LedgerWriter) -> None:
     reader = source(uri, ledger, startingoffsets="earliest")
@@ -98,6 +106,7 @@ def test_a_new_query_from_latest_begins_with_an_empty_batch(uri: str, ledger: Le
     start = reader.initialOffset()
     assert position(start) == 10
     ledger.append(b"x")
+    assert sees(reader, 11)
     assert reader.latestOffset(through_json(start), ReadMaxBytes(1000)) == start
     assert reader.partitions(start, start) == []
     assert grows_to(reader, start, 11)
@@ -139,6 +148,7 @@ def test_available_now_ends_where_it_began_to_look(uri: str, ledger: LedgerWrite
     start = reader.initialOffset()
     first = reader.latestOffset(start, ReadMaxRows(6))
     ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"x"] * 20)))
+    assert sees(reader, 30)
     second = reader.latestOffset(first, ReadMaxRows(6))
     assert (position(first), position(second)) == (6, 10)
     assert reader.latestOffset(second, ReadMaxRows(6)) == second

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reading task checks and how it cuts its batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bk_core import __version__
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import IntegrityError, PackageMismatchError
+from bk_spark.codecs import raw
+from bk_spark.option_table import Use
+from bk_spark.options import parse_options
+from bk_spark.plan import LedgerRange, TaskPlan
+from bk_spark.read import check_order, joined, read_rows
+
+OPTIONS = parse_options({"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "events"}, Use.READ)
+IDS = raw.shape_of([("entry_id", "bigint", True), ("offset", "bigint", True)], has_log=True)
+
+
+def plan(*ranges: LedgerRange, version: str = __version__) -> TaskPlan:
+    return TaskPlan(version=version, instance_id="c", log="events", ranges=ranges, ledgers={}, bookies={})
+
+
+def test_nothing_to_read_is_no_row() -> None:
+    assert list(read_rows(None, IDS, OPTIONS)) == []
+
+
+def test_rows_without_values_come_from_the_plan_alone() -> None:
+    ranges = [
+        LedgerRange(ledger_id=1, first=5, last=250_004, bytes=0, offset=100),
+        LedgerRange(ledger_id=2, first=0, last=2, bytes=0, offset=250_100),
+    ]
+    rows = pa.Table.from_batches(read_rows(plan(*ranges), IDS, OPTIONS))
+    assert rows["offset"].to_pylist() == list(range(100, 250_103))
+    assert rows["entry_id"].to_pylist() == [*range(5, 250_005), 0, 1, 2]
+
+
+@pytest.mark.rule("E1")
+def test_a_worker_with_another_version_says_so() -> None:
+    with pytest.raises(PackageMismatchError, match=r"driver 0\.0\.9, worker"):
+        list(read_rows(plan(version="0.0.9"), IDS, OPTIONS))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        EntryBatch.from_list([b"x"] * 3, first_entry_id=6),
+        EntryBatch.from_list([b"x"] * 3, first_entry_id=4),
+        EntryBatch.from_list([b"x"] * 9, first_entry_id=5),
+        EntryBatch(
+            lengths=np.ones(2, dtype=np.uint32),
+            payload=memoryview(b"xx"),
+            first_entry_id=5,
+            ids=np.array([5, 7], dtype=np.int64),
+        ),
+    ],
+)
+def test_a_gap_never_looks_like_a_result(batch: EntryBatch) -> None:
+    wanted = LedgerRange(ledger_id=1, first=0, last=10, bytes=0)
+    with pytest.raises(IntegrityError, match="expected entry 5 of 0 to 10"):
+        check_order(batch, wanted, 5)
+
+
+def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
+    def rows(count: int, size: int) -> pa.RecordBatch:
+        return pa.record_batch([pa.array([b"x" * size] * count)], names=["value"])
+
+    large = rows(20_000, 10)
+    wide = rows(2, 1 << 20)
+    given = [rows(10, 1), rows(4_000, 1), rows(6_000, 1), large, wide, rows(1, 1), rows(2, 1)]
+    made = list(joined(given))
+    assert [batch.num_rows for batch in made] == [10_010, 20_000, 2, 3]
+    assert made[1] is large
+    assert made[2] is wide
