@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--peer", choices=["raw"], default="raw", help="raw: the machine's own limit, in the same run")
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each figure, after one to warm up")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual amount of data")
-    parser.add_argument("--data", help="directory for the bookies (a temporary one under the working directory)")
+    parser.add_argument("--data", help="directory for the bookies' data (.cache/bench)")
     parser.add_argument("--json", action="store_true", help="one object a line instead of the table")
     options = parser.parse_args()
     unknown = [name for name in options.groups if name not in GROUPS]
@@ -46,7 +46,7 @@ def main() -> int:
     console = Console(stderr=True)
     figures: list[Figure] = []
     for name in options.groups or GROUPS:
-        with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data or ".") as folder:
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=folder_of(options.data)) as folder:
             console.print(f"[dim]{name} …[/dim]")
             with LocalCluster(Path(folder), bookies=BOOKIES, port=0, zookeeper_port=0) as cluster:
                 found = GROUPS[name](cluster, options.runs, options.scale)
@@ -58,6 +58,13 @@ def main() -> int:
         Console(width=None if sys.stdout.isatty() else 120).print(table(figures))
         Console().print(notes(figures))
     return 0 if all(figure.meets is not False for figure in figures) else 1
+
+
+def folder_of(chosen: str | None) -> Path:
+    """Where the bookies' data goes: a real disk, not what may be a temporary file system in memory."""
+    folder = Path(chosen or ".cache/bench")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def table(figures: list[Figure]) -> Table:
