@@ -32,7 +32,7 @@ class ClientConfig:
     watch_timeout_ms: float = 10_000
     quarantine_ms: float = 30_000
     close_timeout_ms: float = 60_000
-    metadata_timeout_s: float = 10.0
+    metadata_timeout_s: float = 8.0  # so that a wrong address is reported within 10 s, interpreter start included
     session_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
