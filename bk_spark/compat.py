@@ -7,6 +7,7 @@ Admission control (``latestOffset(start, limit)``) and ``Trigger.AvailableNow`` 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -30,6 +31,15 @@ except ImportError:  # pyspark 4.0, 4.1
 
     class StreamReaderBase(DataSourceStreamReader):  # type: ignore[no-redef]
         """Base of stream readers where a trigger takes everything."""
+
+
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def plans_by_pushdown() -> bool:
+    """Whether this process plans because filter push-down is on: there even ``explain()`` calls ``partitions()``
+    (facts: spark.md §2.3)."""
+    return PUSHDOWN_WORKER in sys.modules
 
 
 def default_read_limit(entries_max: int | None, bytes_max: int | None) -> Any:

@@ -64,6 +64,24 @@ def _select_to_paste(columns: Sequence[tuple[str, str]]) -> str:
     return 'df.selectExpr("to_json(struct(*)) AS value")'
 
 
+def fence_by_pushdown(selection: str) -> InvalidArgumentError:
+    """``readMode=fence`` while filter push-down is on: then explaining a query would end a writer (RULES K2)."""
+    return InvalidArgumentError(
+        "readMode=fence does not go with filter push-down, by which explain() alone would fence",
+        value=selection,
+        remedy='spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")',
+    )
+
+
+def fence_from_table(selection: str) -> InvalidArgumentError:
+    """``readMode=fence`` among the options of a stored table: any reader of it would end a writer (RULES K2)."""
+    return InvalidArgumentError(
+        "readMode=fence cannot be stored in a table",
+        value=selection,
+        remedy="give it to the one read that is to fence: spark.read.option",
+    )
+
+
 def package_mismatch(planned: str, here: str) -> PackageMismatchError:
     """A worker runs another version of the package than the driver planned with."""
     return PackageMismatchError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.errors import bad_value, not_built, unknown_option
+from bk_spark.errors import bad_value, fence_from_table, not_built, unknown_option
 from bk_spark.offsets import EARLIEST, LATEST, parse_bound
 from bk_spark.option_table import (
     CLIENT_PREFIX,
@@ -89,6 +89,8 @@ def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
     selection = select(texts.get("ledgerId"), texts.get("log"), by_key.get("path"), by_key.get("paths"))
     _check_quorums(values)
     _check_read_mode(values["readMode"], selection, use)
+    if values["readMode"] == "fence" and any(key.startswith(SPARKS_OWN_PREFIX) for key in by_key):
+        raise fence_from_table(str(selection))
     return BkOptions(
         metadata_service_uri=values["metadataServiceUri"],
         selection=selection,

@@ -18,7 +18,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
 from bk_spark import clients, compat, resolve
 from bk_spark.codecs import raw
-from bk_spark.errors import package_mismatch
+from bk_spark.errors import fence_by_pushdown, package_mismatch
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange, TaskPlan
 from bk_spark.selection import LogSelection
@@ -37,7 +37,10 @@ class LedgerReader(DataSourceReader):
         self.shape = shape_for(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Resolve what there is now, once. A side effect with ``readMode=fence``: the ledger is closed."""
+        """Resolve what there is now, once. A side effect with ``readMode=fence``: the ledger is closed; refused where
+        Spark plans more often than it reads (RULES K2)."""
+        if self.options.read_mode == "fence" and compat.plans_by_pushdown():
+            raise fence_by_pushdown(str(self.options.selection))
         bookkeeper = clients.client(self.options)
         resolved = resolve.resolve_batch(bookkeeper, self.options)
         return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]

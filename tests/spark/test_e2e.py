@@ -208,6 +208,21 @@ def test_reading_never_fences_unless_told_to(spark: Any, uri: str, client: BookK
     assert {(row.log, row.offset, row.ledger_id) for row in rows} == {(None, None, ledger.ledger_id)}
 
 
+@pytest.mark.rule("K2")
+def test_explaining_with_filter_pushdown_does_not_fence(spark: Any, uri: str, client: BookKeeper) -> None:
+    ledger = client.create_ledger()
+    ledger.append(b"0")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = load(spark, uri, f"ledger:{ledger.ledger_id}", readMode="fence")
+        assert "filterPushdown.enabled" in failure(lambda: frame.where("entry_id = 0").explain())
+        assert load(spark, uri, f"ledger:{ledger.ledger_id}").where("entry_id >= 0").count() >= 0
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    ledger.append(b"1")
+    ledger.close()
+
+
 @pytest.mark.rule("K3")
 def test_a_reading_task_needs_no_zookeeper(uri: str, log: str, client: BookKeeper) -> None:
     with client.create_ledger() as ledger:

@@ -143,6 +143,12 @@ def test_fencing_needs_a_ledger_id_and_a_batch() -> None:
     assert "not for a stream" in refusal(Use.STREAM, ledgerid="17", readmode="fence")
 
 
+@pytest.mark.rule("K2")
+def test_a_stored_table_cannot_fence() -> None:
+    stored = {"ledgerid": "17", "readmode": "fence", "option.readmode": "fence", "provider": "bookkeeper"}
+    assert "stored in a table" in refusal(None, **stored)
+
+
 def test_streams_refuse_what_would_change_their_meaning() -> None:
     assert "availableNow" in refusal(Use.STREAM, path="events", endingoffsets='{"events":3}')
     assert "availableNow" in refusal(Use.STREAM, ledgerid="1", endingentryid="3")
