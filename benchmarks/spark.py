@@ -87,7 +87,7 @@ def peer_source() -> type:
             return reader_class(int(self.options["rows"]), int(self.options["size"]))
 
         def writer(self, schema: Any, overwrite: bool) -> Any:
-            return writer_class(self.options)
+            return writer_class()
 
     return InMemory
 
