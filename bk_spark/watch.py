@@ -80,6 +80,7 @@ class Watch:
         self._error: BookKeeperError | None = None
         self._failing_since: float | None = None
         self._called = 0.0
+        self._waiting = 0  # callers in the first look: the thread does not end before it has answered them
         self._stopped = False
 
     def seen(self) -> Seen:
@@ -93,7 +94,9 @@ class Watch:
             if self._thread is None:
                 self._start()
             if self._seen is None:
+                self._waiting += 1
                 self._news.wait_for(self._has_answer, self._times.first_look_s)
+                self._waiting -= 1
             if self._error is not None and self._must_tell():
                 raise self._error
             if self._seen is None:
@@ -149,7 +152,8 @@ class Watch:
     def _goes_on(self) -> bool:
         """Whether somebody still asks; if not, this thread is over and the next call starts another."""
         with self._news:
-            if self._stopped or time.monotonic() - self._called > self._times.idle_s:
+            idle = not self._waiting and time.monotonic() - self._called > self._times.idle_s
+            if self._stopped or idle:
                 self._thread = None
                 return False
             return True

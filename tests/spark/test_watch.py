@@ -86,6 +86,19 @@ def test_a_call_after_the_end_looks_anew() -> None:
     assert eventually(lambda: not watch.is_running)
 
 
+@pytest.mark.rule("K1")
+def test_a_first_look_that_outlasts_the_idle_time_still_answers_who_waits_for_it() -> None:
+    slow = Counter()
+
+    def make() -> Counter:
+        time.sleep(0.3)
+        return slow
+
+    watch = Watch(make, WatchTimes(first_look_s=5.0, idle_s=0.0, wait_s=0.01))
+    assert watch.seen().next == 0
+    assert eventually(lambda: not watch.is_running)
+
+
 def test_trouble_that_may_pass_is_told_only_when_it_lasts() -> None:
     source = Counter()
     watch = Watch(lambda: source, QUICK)
