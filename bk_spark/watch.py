@@ -95,8 +95,10 @@ class Watch:
                 self._start()
             if self._seen is None:
                 self._waiting += 1
-                self._news.wait_for(self._has_answer, self._times.first_look_s)
-                self._waiting -= 1
+                try:
+                    self._news.wait_for(self._has_answer, self._times.first_look_s)
+                finally:
+                    self._waiting -= 1
             if self._error is not None and self._must_tell():
                 raise self._error
             if self._seen is None:

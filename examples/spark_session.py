@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
+
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_session(name: str, master: str = "local[2]") -> Any:
@@ -19,7 +22,7 @@ def spark_session(name: str, master: str = "local[2]") -> Any:
         .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_SETTINGS}")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
