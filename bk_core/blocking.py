@@ -16,7 +16,7 @@ from bk_core import client
 from bk_core.client.config import ClientConfig
 from bk_core.client.loop_thread import Handle, LoopThread
 from bk_core.entries.batch import Bytes, EntryBatch
-from bk_core.errors import ClientClosedError
+from bk_core.errors import ClientClosedError, WindowFullError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
 
@@ -53,7 +53,10 @@ class LedgerWriter(Handle[client.LedgerWriter]):
         return self._inner.is_failed
 
     def append(self, payload: Bytes) -> EntryId:
-        return self._thread.call(self._inner.append(payload))
+        try:
+            return self._inner.append_future(payload).result()
+        except WindowFullError:
+            return self._thread.call(self._inner.append(payload))
 
     def append_nowait(self, payload: Bytes) -> EntryId:
         return self._inner.append_nowait(payload)

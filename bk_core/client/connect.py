@@ -7,6 +7,7 @@ import asyncio
 import hmac
 import itertools
 import random
+import weakref
 from collections.abc import Mapping
 from difflib import get_close_matches
 from types import TracebackType
@@ -51,6 +52,7 @@ class BookKeeper:
         self._quarantine: dict[BookieId, float] = {}  # bookie → loop time until which others are preferred
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
+        self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()  # to end who waits when the client closes
 
     # --- ledgers -----------------------------------------------------------------------------------------------------
 
@@ -96,9 +98,11 @@ class BookKeeper:
             new_session=self.new_session,
             random=self._random,
         )
-        return LedgerWriter(
+        writer = LedgerWriter(
             protocol, store=self.store, transport=self.transport, config=self.config, writable=self._writable_without
         )
+        self._writers.add(writer)
+        return writer
 
     async def open_ledger(
         self, ledger_id: LedgerId, *, recover: bool, password: bytes = b"", digest_type: DigestType | None = None
@@ -223,7 +227,10 @@ class BookKeeper:
         return ", ".join(near)
 
     async def close(self) -> None:
-        """End the session and all connections. Handles made from it do not work any more."""
+        """End the session and all connections. Ledgers that are being written stay OPEN for somebody to recover; who
+        waits for them gets ClientClosedError."""
+        for writer in list(self._writers):
+            await writer.abandon()
         await self.transport.close()
         await asyncio.to_thread(self.store.close)
 

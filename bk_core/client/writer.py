@@ -9,6 +9,7 @@ A cancelled ``append`` stops waiting; it does not un-send.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import heapq
 import threading
 from collections import deque
@@ -90,6 +91,7 @@ class LedgerWriter:
         self._unconfirmed_bytes = 0
         self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
         self._ticket = 0
+        self._futures: deque[tuple[EntryId, concurrent.futures.Future[EntryId]]] = deque()  # threads that wait
         self._room: deque[asyncio.Future[None]] = deque()
         self._error: BookKeeperError | None = None
         self._closing = False
@@ -131,23 +133,35 @@ class LedgerWriter:
         Raises WindowFullError when the window has no room, EntryTooLargeError, LedgerClosedError, or the error that
         ended this writer; in all cases the entry was not queued.
         """
-        size = len(payload)
+        with self._queue.lock:
+            return self._put(payload, len(payload))
+
+    def append_future(self, payload: Bytes) -> concurrent.futures.Future[EntryId]:
+        """As append_nowait, from any thread; the future has the id once the entry is confirmed, or the error that
+        ended the writer before. The shortest way for a thread that waits: no task, two turns of the loop less."""
+        future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
+        with self._queue.lock:
+            entry_id = self._put(payload, len(payload))
+            self._futures.append((entry_id, future))
+        return future
+
+    def _put(self, payload: Bytes, size: int) -> EntryId:
+        """Queue one entry. The queue's lock is held."""
         if size > ENTRY_BYTES_MAX:
             raise EntryTooLargeError(
                 f"an entry may have at most {ENTRY_BYTES_MAX} bytes",
                 value=f"this one has {size}",
                 remedy="split the value over several entries",
             )
-        with self._queue.lock:
-            self._check_open()
-            if not self._has_room(cost(size, 1)):
-                raise WindowFullError(
-                    f"the window of ledger {self.ledger_id} is full",
-                    value=f"window_bytes_max={self._config.window_bytes_max}",
-                    remedy="wait for confirmations (wait_confirmed) or use append",
-                )
-            entry_id = self._queue.put(payload)
-            self._schedule_flush()
+        self._check_open()
+        if not self._has_room(cost(size, 1)):
+            raise WindowFullError(
+                f"the window of ledger {self.ledger_id} is full",
+                value=f"window_bytes_max={self._config.window_bytes_max}",
+                remedy="wait for confirmations (wait_confirmed) or use append",
+            )
+        entry_id = self._queue.put(payload)
+        self._schedule_flush()
         return entry_id
 
     async def append(self, payload: Bytes) -> EntryId:
@@ -242,6 +256,8 @@ class LedgerWriter:
 
     async def abandon(self) -> None:
         """Stop without closing the ledger: it stays OPEN for somebody to recover. What is in flight is unknown."""
+        if self._driver.stopped:
+            return
         self._closing = True
         self._driver.begin(self._machine.delivery.detach_all())
         self._end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
@@ -325,6 +341,9 @@ class LedgerWriter:
     def _confirm(self, lac: EntryId) -> None:
         while self._sizes and self._sizes[0][0] <= lac:
             self._unconfirmed_bytes -= self._sizes.popleft()[1]
+        while self._futures and self._futures[0][0] <= lac:
+            entry_id, future = self._futures.popleft()
+            future.set_result(entry_id)
         while self._waiters and self._waiters[0][0] <= lac:
             waiter = heapq.heappop(self._waiters)[2]
             if not waiter.done():
@@ -335,6 +354,10 @@ class LedgerWriter:
         if self._error is None:
             self._error = error
         self._queue.clear()
+        with self._queue.lock:  # nobody adds one any more: the error is seen under this lock
+            futures, self._futures = self._futures, deque()
+        for _, future in futures:
+            future.set_exception(error)
         for _, _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)

@@ -22,6 +22,7 @@ from bk_core.errors import (
     InvalidArgumentError,
     LedgerFencedError,
     MetadataUnavailableError,
+    Outcome,
     WindowFullError,
 )
 from tests.kit.memory_cluster import MemoryBookKeeper
@@ -156,6 +157,36 @@ def test_a_handle_used_after_a_fork_says_so(bookkeeper: BookKeeper) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     ledger.append(b"the parent goes on")
     ledger.close()
+
+
+def test_closing_the_client_ends_who_waits_for_an_append() -> None:
+    made: list[MemoryBookKeeper] = []
+
+    async def make() -> Any:
+        made.append(MemoryBookKeeper(3))
+        return made[0].client(ClientConfig(add_timeout_ms=60_000))
+
+    bookkeeper = connect_with(make)
+    ledger = bookkeeper.create_ledger()
+    for bookie in made[0].network.bookies.values():
+        bookie.hold_commits()
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            ledger.append(b"never confirmed")
+        except BookKeeperError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.05)
+    bookkeeper.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert isinstance(raised[0], ClientClosedError)
+    assert raised[0].outcome is Outcome.UNKNOWN
+    made[0].store.close()
 
 
 def test_a_closed_client_says_so(bookkeeper: BookKeeper) -> None:
