@@ -59,6 +59,7 @@ class Lane:
     outstanding: deque[int] = field(default_factory=deque)  # numbers of packets sent and not acked in this session
     acked: int = 0  # frames acked in this session
     progress: int = 0  # acks ever, to see whether it moves
+    abandoned: bool = False  # failed for good: nobody takes its index over
 
 
 class Delivery:
@@ -96,10 +97,6 @@ class Delivery:
         return quorum.confirmed_id(
             [lane.watermark for lane in self.lanes], self.write_quorum, self.ack_quorum, self.last_sent
         )
-
-    def everywhere(self) -> EntryId:
-        """Highest id that every bookie which has to hold it has."""
-        return min(min(lane.watermark for lane in self.lanes), self.last_sent)
 
     def behind(self) -> tuple[BookieId, ...]:
         """Bookies that still miss something."""
@@ -181,6 +178,11 @@ class Delivery:
         lane.next_number = self._first_above(lane.watermark)
         return [DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
+    def abandon(self, index: int) -> None:
+        """A failed lane gets no replacement: nothing is kept for it any more."""
+        self.lanes[index].abandoned = True
+        self._release()
+
     def replace(self, index: int, bookie: BookieId, confirmed: EntryId) -> None:
         """Another bookie takes the index from ``confirmed`` + 1 on; acks of the old one are void (RULES P2)."""
         session = self.lanes[index].session
@@ -225,8 +227,12 @@ class Delivery:
         return number
 
     def _release(self) -> None:
-        """Forget packets that every lane has."""
-        done = self.everywhere()
+        """Forget packets that every lane has; none while a failed lane waits for its replacement, which needs what the
+        failed bookie had above the first entry id of the change (MUST 6)."""
+        kept = [lane for lane in self.lanes if not lane.abandoned]
+        if any(lane.state is LaneState.FAILED for lane in kept):
+            return
+        done = min([lane.watermark for lane in kept], default=self.last_sent)
         while self.packets and self.packets[0].last <= done:
             self.retained_bytes -= self.packets.popleft().size
             self.base += 1

@@ -173,7 +173,9 @@ class LedgerRecovery:
     def _timer(self, name: str) -> list[RecoveryEffect]:
         if name == "again":
             return self._begin_attempt() if self.phase is Phase.WAIT else []
-        return [ReadMetadata()] if self.phase in (Phase.CLAIM, Phase.CLOSE) else []
+        if self.phase in (Phase.CLAIM, Phase.CLOSE):
+            return [ReadMetadata()]
+        return [*self._write_back.look_again()] if self._write_back is not None else []
 
     # --- fence -------------------------------------------------------------------------------------------------------
 
@@ -338,6 +340,7 @@ class LedgerRecovery:
             missing = write_back.delivery.behind()
             if missing:
                 done.append(MarkUnderreplicated(missing))
+            self._metadata_retries = 0
             return done + self._write_close()
         return done
 
@@ -345,7 +348,6 @@ class LedgerRecovery:
         assert self._write_back is not None
         assert self._length is not None
         self.phase = Phase.CLOSE
-        self._metadata_retries = 0
         self._intent = self._with_changes().closed_at(self._end, self._length)
         return [WriteMetadata(self._intent, self._epoch)]
 

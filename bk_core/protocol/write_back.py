@@ -161,6 +161,8 @@ class WriteBack:
         chosen = replacement(self.metadata, indices, writable, self.random)
         effects: list[WriteBackEffect] = []
         if isinstance(chosen, NotEnoughBookiesError):
+            for index in indices:
+                self.delivery.abandon(index)
             self._check_quorums(chosen)
         else:
             first = self.delivery.confirmed() + 1
@@ -173,6 +175,10 @@ class WriteBack:
             self._replacing = tuple(self._failed)
             effects.append(ReadBookies())
         return effects
+
+    def look_again(self) -> list[WriteBackEffect]:
+        """The last look at the bookies failed: repeat it."""
+        return [ReadBookies()] if self._replacing else []
 
     def _check_quorums(self, error: NotEnoughBookiesError) -> None:
         """Going on without a replacement needs an ack quorum in every write set."""

@@ -10,7 +10,7 @@ import pytest
 from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import decode_frame, encode_frame
-from bk_core.errors import RecoveryInconclusiveError, WrongPasswordError
+from bk_core.errors import MetadataUnavailableError, RecoveryInconclusiveError, WrongPasswordError
 from bk_core.model import Fragment, LedgerState, Versioned
 from bk_core.protocol.events import (
     BackOff,
@@ -22,16 +22,19 @@ from bk_core.protocol.events import (
     IdRange,
     LacAnswered,
     LacFailed,
+    MetadataCallFailed,
     MetadataConflicted,
     MetadataRead,
     MetadataWritten,
     ReadAnswered,
+    ReadBookies,
     ReadFailed,
     ReadMetadata,
     SendFence,
     SendFrame,
     SendRead,
     SessionEnded,
+    SetTimer,
     TimerFired,
     WriteMetadata,
 )
@@ -273,3 +276,48 @@ def test_replaying_the_same_entries_from_three_bookies_writes_them_back_once() -
 def test_in_recovery_keeps_everything_else_of_the_metadata() -> None:
     value = metadata(custom_metadata={"a": b"b"}).value
     assert replace(value.in_recovery(), state=LedgerState.OPEN) == value
+
+
+def written_back_without_a_spare(payload: bytes, entries: int) -> tuple[LedgerRecovery, list[object]]:
+    """A recovery whose bookie 2 failed and has no replacement, with so many entries found."""
+    machine, reads = fenced()
+    effects = machine.step(FramesRead(reads[0].request, memoryview(frame(0, *[payload] * entries))))
+    lanes = machine._write_back.delivery.lanes
+    machine.step(SessionEnded(2, lanes[2].session, 0, Reason.STORAGE_FAILED, "disk"))
+    machine.step(BookiesRead(("b0", "b1", "b2")))
+    return machine, list(effects)
+
+
+def test_a_failed_bookie_without_a_spare_does_not_hold_what_the_others_have() -> None:
+    machine, effects = written_back_without_a_spare(b"x" * 1000, 100)
+    lanes = machine._write_back.delivery.lanes
+    for index in (0, 1):
+        sent = sum(send.index == index for send in of(effects, SendFrame))
+        machine.step(FramesAcked(index, lanes[index].session, sent))
+    assert machine._write_back.retained_bytes == 0, "recovery stops for ever once this reaches its bound"
+
+
+def test_a_lost_look_at_the_bookies_is_repeated() -> None:
+    machine, reads = fenced()
+    machine.step(FramesRead(reads[0].request, memoryview(frame(0, b"0"))))
+    lanes = machine._write_back.delivery.lanes
+    assert of(machine.step(SessionEnded(2, lanes[2].session, 0, Reason.STORAGE_FAILED, "disk")), ReadBookies)
+    assert of(machine.step(MetadataCallFailed(MetadataUnavailableError("away"))), SetTimer)
+    assert machine.step(TimerFired("metadata")) == [ReadBookies()]
+
+
+def test_a_close_that_the_store_never_takes_ends_the_recovery() -> None:
+    machine, reads = fenced()
+    for read in reads:
+        effects = machine.step(absent(read))
+        if machine.phase is Phase.CLOSE:
+            break
+    assert of(effects, WriteMetadata)
+    for _ in range(100):
+        effects = machine.step(MetadataCallFailed(MetadataUnavailableError("away")))
+        if of(effects, Fail):
+            return
+        machine.step(TimerFired("metadata"))
+        assert machine.metadata is not None
+        machine.step(MetadataRead(machine.metadata))
+    raise AssertionError("it tries for ever")

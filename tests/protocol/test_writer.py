@@ -243,3 +243,18 @@ def test_nothing_follows_a_failure() -> None:
     assert machine.state is WriterState.FAILED
     for event in (Close(), TimerFired("adds"), BookiesRead(()), MetadataConflicted()):
         assert machine.step(event) == []
+
+
+@pytest.mark.rule("MUST6")
+def test_what_the_failed_bookie_acked_above_the_lac_is_sent_to_its_replacement() -> None:
+    machine = writer(2, 2, 2)
+    append(machine, b"0")
+    acked(machine, 1, 1)  # bookie 1 has entry 0, bookie 0 has not: nothing is confirmed
+    fail_bookie(machine, 1)
+    machine.step(BookiesRead(("b0", "b1", "b2")))
+    assert machine.change is not None
+    acked(machine, 0, 1)  # while the change that starts at entry 0 is under way
+    written = machine.step(MetadataWritten(Versioned(machine.change.intent, 1)))
+    assert of(written, Confirm) == [], "confirmed on one bookie of the two that metadata names"
+    assert [send.bookie for send in of(written, SendFrame)] == ["b2"]
+    assert of(acked(machine, 1, 1), Confirm) == [Confirm(0)]
