@@ -110,7 +110,6 @@ class LacFollower:
         self._watches: dict[BookieId, asyncio.Task[None]] = {}
         self._stall: asyncio.Task[None] | None = None
         self._cancel_store: CancelWatch | None = None
-        self._following = False
 
     @property
     def lac(self) -> EntryId:
@@ -139,23 +138,16 @@ class LacFollower:
                     if self.deleted:
                         raise NoSuchLedgerError(f"ledger {self.digester.ledger_id} was deleted while it was read")
                     self._changed.clear()
-                    await self._follow()
-                    if self.lac > above or self.closed or self.deleted:
-                        continue
+                    self._follow()
                     await self._changed.wait()
         except TimeoutError:
             pass
         return self.lac
 
-    async def _follow(self) -> None:
-        if self.closed:
-            return
-        if not self._following:
-            self._following = True
-            ledger_id = self.digester.ledger_id
-            self._cancel_store = await asyncio.to_thread(self._store.watch_ledger, ledger_id, self._store_called)
-            self._take_metadata(await asyncio.to_thread(self._store.read_ledger, ledger_id))
-            self._stall = self._loop.create_task(self._check_stalls())
+    def _follow(self) -> None:
+        """The tasks that follow outlive the wait that began them: a short one must not leave them half made."""
+        if self._stall is None:
+            self._stall = self._loop.create_task(self._follow_record())
         for bookie in self.metadata.value.last_fragment.ensemble:
             if bookie not in self._watches:
                 self._watches[bookie] = self._loop.create_task(self._watch(bookie))
@@ -200,6 +192,23 @@ class LacFollower:
             if self._lac == asked and self._loop.time() - began < QUICK_ANSWER_S:
                 await asyncio.sleep(QUICK_ANSWER_S)  # a bookie that answers at once without news must not spin us
 
+    async def _follow_record(self) -> None:
+        """Watch the ledger's record and look at it at once; then look for stalls."""
+        ledger_id = self.digester.ledger_id
+        try:
+            while self._cancel_store is None and not self.closed:
+                try:
+                    cancel = await asyncio.to_thread(self._store.watch_ledger, ledger_id, self._store_called)
+                    self._cancel_store = cancel
+                    self._take_metadata(await asyncio.to_thread(self._store.read_ledger, ledger_id))
+                except NoSuchLedgerError:
+                    raise
+                except BookKeeperError:
+                    await asyncio.sleep(self._config.lac_stall_ms / 1000)
+            await self._check_stalls()
+        except NoSuchLedgerError:
+            self._store_changed(None)
+
     async def _check_stalls(self) -> None:
         while not self.closed:
             before = self._lac
@@ -208,8 +217,7 @@ class LacFollower:
                 try:
                     await self.refresh()
                 except NoSuchLedgerError:
-                    self._store_changed(None)
-                    return
+                    raise
                 except BookKeeperError:
                     continue
                 self._changed.set()
@@ -224,4 +232,4 @@ class LacFollower:
         if self._cancel_store is not None:
             self._cancel_store()
             self._cancel_store = None
-        self._following = False
+        self._stall = None

@@ -48,7 +48,7 @@ class RecoveryDriver:
         self._ledger_id, self._key = machine.digester.ledger_id, ledger_key(password)
         self._driver = Driver(f"recovery of ledger {self._ledger_id}", machine.step, self._end)
         self._sessions = SessionAdapter(transport, self._ledger_id, self._key, self._driver.feed)
-        self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: writable(()))
+        self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: writable(machine.failed_bookies))
         self._driver.handle(self._sessions.handlers)
         self._driver.handle(self._metadata.handlers)
         self._driver.handle(

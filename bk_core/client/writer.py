@@ -42,7 +42,6 @@ from bk_core.protocol.events import (
     Fail,
     FailClose,
     FinishClose,
-    FramesAcked,
     SendLac,
 )
 from bk_core.transport.port import Transport
@@ -228,7 +227,8 @@ class LedgerWriter:
         marked under-replicated before it returns (RULES P8).
         """
         self._guard.check("this ledger")
-        self._closing = True
+        with self._queue.lock:  # what another thread has been given an id for is queued now
+            self._closing = True
         self._flush()
         if self._error is None:
             await self._drain_and_close()
@@ -324,7 +324,7 @@ class LedgerWriter:
 
     def _step(self, event: Any) -> list[Any]:
         effects: list[Any] = self._machine.step(event)
-        if isinstance(event, FramesAcked):
+        if not isinstance(event, Append):  # acks, session ends and ensemble changes all may confirm or make room
             self._loop.call_soon(self._flush_and_wake)
         return effects
 

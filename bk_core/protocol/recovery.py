@@ -29,7 +29,7 @@ from bk_core.errors import (
     RecoveryInconclusiveError,
     WrongPasswordError,
 )
-from bk_core.model import NO_ENTRY, EntryId, LedgerMetadata, LedgerState, Versioned
+from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
 from bk_core.protocol.answers import Window, verified_batches
 from bk_core.protocol.config import RecoveryConfig
@@ -94,6 +94,11 @@ class LedgerRecovery:
         self._answer_lost = False  # of the last write
         self._claimed_from = -1  # version that the claim was written against
         self._epoch = -1  # version that the claim made
+
+    @property
+    def failed_bookies(self) -> tuple[BookieId, ...]:
+        """Those that are about to be replaced."""
+        return self._write_back.replaced_bookies if self._write_back is not None else ()
 
     def start(self) -> list[RecoveryEffect]:
         return self._begin_attempt()

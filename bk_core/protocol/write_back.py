@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import NotEnoughBookiesError
-from bk_core.model import EntryId, LedgerMetadata
+from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.placement import RandomSource
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import replacement
@@ -77,6 +77,11 @@ class WriteBack:
     @property
     def retained_bytes(self) -> int:
         return self.delivery.retained_bytes
+
+    @property
+    def replaced_bookies(self) -> tuple[BookieId, ...]:
+        """Those whose replacement is being looked for."""
+        return tuple(self.delivery.lanes[index].bookie for index in self._replacing)
 
     @property
     def finished(self) -> bool:

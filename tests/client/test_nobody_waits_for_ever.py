@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nobody is left waiting: a throttled writer, a recovery among dead spares, a reader whose first wait was short."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from bk_core.errors import RecoveryInconclusiveError
+from tests.kit.memory_cluster import FAST, memory_cluster
+
+
+def run(work: object) -> None:
+    asyncio.run(work)  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("P3")
+def test_a_writer_that_was_throttled_by_a_slow_bookie_goes_on_once_it_is_replaced() -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            config = replace(FAST, frame_bytes=500, window_bytes_max=2_000, slow_bookie_bytes_max=4_000)
+            writer = await cluster.client(config).create_ledger()
+            slow = writer.metadata.last_fragment.ensemble[0]
+            cluster.network.bookies[slow].hold_commits()
+            async with asyncio.timeout(4):
+                for _ in range(60):
+                    await writer.append(b"x" * 200)
+            assert slow not in writer.metadata.last_fragment.ensemble
+            await writer.close()
+
+    run(work())
+
+
+def test_a_recovery_does_not_go_round_among_registered_bookies_that_do_not_answer() -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            writer = await cluster.client().create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+            await writer.append(b"0")
+            members = writer.metadata.last_fragment.ensemble
+            for name in cluster.names:
+                if name != members[0]:
+                    cluster.network.down(name)
+            with pytest.raises(RecoveryInconclusiveError):
+                async with asyncio.timeout(4):
+                    await cluster.client().open_ledger(writer.ledger_id, recover=True)
+            await writer.abandon()
+
+    run(work())
+
+
+@pytest.mark.rule("P10")
+def test_a_wait_that_ends_early_does_not_keep_a_reader_from_seeing_the_close() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            writer = await cluster.client().create_ledger()
+            await writer.append(b"0")
+            client = cluster.client()
+            reader = await client.open_ledger(writer.ledger_id, recover=False)
+            watch = client.store.watch_ledger
+            client.store.watch_ledger = lambda *args: (time.sleep(0.05), watch(*args))[1]
+            await reader.wait_lac(5, 0.01)
+            await writer.close()
+            async with asyncio.timeout(3):
+                assert [v async for b in reader.tail(0) for v in b.to_list()] == [b"0"]
+            await reader.close()
+
+    run(work())
+
+
+def test_an_entry_that_another_thread_appends_while_the_writer_closes_is_in_the_ledger() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            writer = await cluster.client().create_ledger()
+            has_room = writer._has_room
+            writer._has_room = lambda size: (time.sleep(0.1), has_room(size))[1]
+            appending = asyncio.create_task(asyncio.to_thread(writer.append_nowait, b"0"))
+            await asyncio.sleep(0.03)
+            await writer.close()
+            async with asyncio.timeout(1):
+                await writer.wait_confirmed(await appending)
+            assert writer.metadata.last_entry_id == 0
+
+    run(work())
