@@ -105,8 +105,9 @@ class RangeRead:
         if not untried:
             return self._exhausted()
         window = self._new_window()
-        if all(index in self._bad for index in self._said):
-            return [self._ask(window, index, window.last) for index in self._cover()]
+        cover = self._cover() if all(index in self._bad for index in self._said) else []
+        if any(index in untried for index in cover):  # else it would ask the same bookies about `next` for ever
+            return [self._ask(window, index, window.last) for index in cover]
         gap_end = min(window.last, window.next_found_after(self.next) - 1)
         return [self._ask(window, untried[0], gap_end)]
 
@@ -214,12 +215,12 @@ class RangeRead:
 
     def _note_what_was_said(self, window: Window) -> None:
         for answer in window.answers.values():
-            if answer.index not in self._replicas(self.next) or not answer.answers(self.next):
+            if answer.index not in self._replicas(self.next):
                 continue
-            self._said[answer.index] = "" if answer.denies(self.next) else answer.problem or "cannot say"
-        if not self._said and window.cursor == window.first:
-            for answer in window.answers.values():  # finished without a word about `next`
-                self._said[answer.index] = "answered nothing"
+            if answer.answers(self.next):
+                self._said[answer.index] = "" if answer.denies(self.next) else answer.problem or "cannot say"
+            elif window.cursor == window.first:
+                self._said[answer.index] = "answered nothing"  # it was asked from `next` on
 
     def _fail(self, error: BookKeeperError) -> list[ReadEffect]:
         self.done = True

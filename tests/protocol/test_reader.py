@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import decode_frame, encode_frame, encode_striped
 from bk_core.errors import EntryUnreadableError, NoSuchEntryError
@@ -199,3 +202,49 @@ def test_each_fragment_is_asked_of_its_own_ensemble() -> None:
     second = one(machine.step(ReadAnswered(1, 5)), SendRead)
     assert (second.first, second.last) == (6, 11)
     assert second.bookie in fragments[1].ensemble
+
+
+def answer(machine: RangeRead, read: SendRead, shape: tuple[int, int], dead: tuple[int, ...]) -> list[object]:
+    """A dead bookie fails; the others give what they hold of four ids and stop there, as at a byte limit."""
+    index, through = int(read.bookie[1:]), min(read.last, read.first + 3)
+    if index in dead:
+        return list(machine.step(ReadFailed(read.request, "dead")))
+    held = decode_frame(striped(index, *shape))
+    part = held.select((held.entry_ids() >= read.first) & (held.entry_ids() <= through))
+    effects: list[object] = []
+    if len(part):
+        effects += machine.step(FramesRead(read.request, memoryview(bytes(encode_frame(part, digester=None)))))
+    return effects + list(machine.step(ReadAnswered(read.request, through)))
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (4, 2), (5, 2), (5, 3)])
+def test_a_striped_range_ends_whichever_two_bookies_are_dead_and_goes_as_far_as_the_others_have_it(
+    shape: tuple[int, int],
+) -> None:
+    e, qw = shape
+    for dead in itertools.combinations(range(e), 2):
+        for first, prefer in itertools.product(range(e), range(e)):
+            machine = RangeRead(metadata(e, qw, 1).value, digester(), first, 11, bytes_max=1 << 20, prefer=prefer)
+            effects, got, turns = list[object](machine.start()), list[bytes](), 0
+            while not machine.done:
+                turns += 1
+                assert turns < 200, f"asks for ever: {dead} dead, from {first}, prefer {prefer}"
+                todo, effects = effects, []
+                for effect in todo:
+                    if isinstance(effect, SendRead):
+                        effects += answer(machine, effect, shape, dead)
+                    elif isinstance(effect, SetTimer):
+                        effects += machine.step(TimerFired(effect.name))
+                got += delivered(effects)
+            gone = [n for n in range(first, 12) if set(quorum.write_set(n, e, qw)) <= set(dead)]
+            assert got == VALUES[first : min(gone, default=12)]
+
+
+def test_a_bookie_that_answers_nothing_at_all_is_not_asked_again_at_once() -> None:
+    machine, reads = reading(0, 11)
+    machine.step(ReadAnswered(reads[0].request, 11, absent=(IdRange(0, 11),)))
+    asked = set()
+    for request in range(2, 4):
+        asked.add(machine._window.answers[request].index)
+        machine.step(ReadAnswered(request, -1))
+    assert len(asked) == 2
