@@ -7,6 +7,7 @@ import threading
 from collections import deque
 
 from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.errors import InvalidArgumentError
 from bk_core.model import EntryId
 
 COALESCED_ENTRIES_MAX = 16_384
@@ -30,7 +31,10 @@ class AppendQueue:
         return len(self._items)
 
     def put(self, payload: Bytes) -> EntryId:
-        """Queue one entry; returns its id. The lock is held."""
+        """Queue one entry; returns its id. The lock is held. Raises InvalidArgumentError, with nothing queued, for what
+        is not bytes: found only when the batch is made, it would take the entries around it along."""
+        if type(payload) is not bytes:
+            check_bytes(payload)
         if not self._items or not isinstance(self._items[-1], list):
             self._items.append([])
         last = self._items[-1]
@@ -66,6 +70,18 @@ class AppendQueue:
         with self.lock:
             self._items.clear()
             self.bytes = 0
+
+
+def check_bytes(payload: object) -> None:
+    """Raises InvalidArgumentError for what cannot be an entry's payload."""
+    if isinstance(payload, memoryview) and payload.nbytes != len(payload):
+        raise InvalidArgumentError("an entry is bytes or a view of bytes", remedy='cast the view: view.cast("B")')
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidArgumentError(
+            "an entry is bytes",
+            value=f"this one is of type {type(payload).__name__}",
+            remedy='encode text first: text.encode("utf-8")',
+        )
 
 
 def cost(payload_bytes: int, entries: int) -> int:
