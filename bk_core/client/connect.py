@@ -72,6 +72,8 @@ class BookKeeper:
         nothing is created then.
         """
         self._guard.check("this client")
+        check_arguments(password, digest_type)
+        check_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
             raise InvalidArgumentError(
                 "a ledger needs ensemble size ≥ write quorum ≥ ack quorum ≥ 1",
@@ -115,6 +117,7 @@ class BookKeeper:
         WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
         """
         self._guard.check("this client")
+        check_arguments(password, digest_type, ledger_id)
         found = await self.read_metadata(ledger_id)
         digester = self.digester_of(ledger_id, found.value, password, digest_type)
         await self.refresh_bookies()
@@ -150,19 +153,17 @@ class BookKeeper:
     async def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete the ledger's metadata; bookies give the space back later. Raises NoSuchLedgerError."""
         self._guard.check("this client")
-        await asyncio.to_thread(self.store.delete_ledger, ledger_id)
+        try:
+            await asyncio.to_thread(self.store.delete_ledger, ledger_id)
+        except NoSuchLedgerError as error:
+            raise await self._no_such_ledger(ledger_id) from error
 
     async def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         """The ledger's record. Raises NoSuchLedgerError, which names the nearest ids."""
         try:
             return await asyncio.to_thread(self.store.read_ledger, ledger_id)
         except NoSuchLedgerError as error:
-            near = await self._nearest(ledger_id)
-            raise NoSuchLedgerError(
-                f"there is no ledger {ledger_id} in this cluster",
-                value=self.store.uri,
-                remedy=f"nearest ids: {near}" if near else "the cluster has no ledgers yet",
-            ) from error
+            raise await self._no_such_ledger(ledger_id) from error
 
     async def list_ledgers(self) -> list[LedgerId]:
         """Ids of all ledgers, ascending."""
@@ -221,6 +222,14 @@ class BookKeeper:
             )
         return Digester(metadata.digest_type or digest_type or DigestType.CRC32, password, ledger_id)
 
+    async def _no_such_ledger(self, ledger_id: LedgerId) -> NoSuchLedgerError:
+        near = await self._nearest(ledger_id)
+        return NoSuchLedgerError(
+            f"there is no ledger {ledger_id} in this cluster",
+            value=self.store.uri,
+            remedy=f"nearest ids: {near}" if near else "the cluster has no ledgers yet",
+        )
+
     async def _nearest(self, ledger_id: LedgerId) -> str:
         names = [str(known) for known in await self.list_ledgers()]
         near = get_close_matches(str(ledger_id), names, n=NEAREST_LEDGERS, cutoff=0.0) if len(names) < 10_000 else []
@@ -241,6 +250,32 @@ class BookKeeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def check_arguments(password: object, digest_type: object, ledger_id: object = 0) -> None:
+    """Raises InvalidArgumentError for arguments of another type, whatever a type checker was not asked."""
+    if not isinstance(password, bytes | bytearray | memoryview):
+        raise InvalidArgumentError(
+            "a password is bytes",
+            value=f"password is of type {type(password).__name__}",
+            remedy='encode text first: password.encode("utf-8")',
+        )
+    if digest_type is not None and digest_type not in tuple(DigestType):
+        raise InvalidArgumentError(
+            "no such digest type",
+            value=f"digest_type={digest_type!r}",
+            remedy="use bk_core.model.DigestType." + " or ".join(kind.name for kind in DigestType),
+        )
+    if not isinstance(ledger_id, int):
+        raise InvalidArgumentError("a ledger id is a number", value=f"ledger_id={ledger_id!r}", remedy="give an int")
+
+
+def check_sizes(*sizes: object) -> None:
+    """Raises InvalidArgumentError for sizes that are no numbers."""
+    if not all(isinstance(size, int) for size in sizes):
+        raise InvalidArgumentError(
+            "ensemble_size, write_quorum_size and ack_quorum_size are numbers", value=f"{sizes}", remedy="give ints"
+        )
 
 
 async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:

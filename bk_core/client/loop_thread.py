@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from bk_core.client.fork import ForkGuard
-from bk_core.errors import ClientClosedError
+from bk_core.errors import ClientClosedError, Outcome
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -39,7 +39,7 @@ class LoopThread:
         if self._guard.forked or not self._thread.is_alive():
             work.close()
             self._guard.check("this client")
-            raise ClientClosedError("this client is closed", remedy="connect again")
+            raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()

@@ -75,6 +75,8 @@ _EXAMPLE = "write zk://host1:2181;host2:2181/ledgers"
 
 def parse_service_uri(uri: str) -> ServiceUri:
     """Take a service URI apart (RULES M1). Raises InvalidArgumentError with an example of a good one."""
+    if not isinstance(uri, str):
+        raise _bad_uri("The metadata service URI is not a text", uri)
     text = uri.strip()
     if text.startswith("metadata-store:"):
         return _parse_pulsar_uri(uri, text.removeprefix("metadata-store:"))

@@ -191,8 +191,27 @@ def test_closing_the_client_ends_who_waits_for_an_append() -> None:
 
 def test_a_closed_client_says_so(bookkeeper: BookKeeper) -> None:
     bookkeeper.close()
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(ClientClosedError) as raised:
         bookkeeper.list_ledgers()
+    assert raised.value.outcome is Outcome.NOT_APPLIED
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"password": "text"}, {"password": 5}, {"digest_type": "CRC32"}, {"ensemble_size": "3"}]
+)
+def test_arguments_of_another_type_are_refused_before_a_ledger_is_made(
+    bookkeeper: BookKeeper, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"text|int|5|CRC32|3"):
+        bookkeeper.create_ledger(**arguments)
+    assert bookkeeper.list_ledgers() == []
+
+
+def test_text_is_refused_and_the_ledger_takes_bytes_as_before(bookkeeper: BookKeeper) -> None:
+    with bookkeeper.create_ledger() as ledger:
+        with pytest.raises(InvalidArgumentError, match="encode"):
+            ledger.append("text")  # type: ignore[arg-type]
+        assert ledger.append(b"bytes") == 0
 
 
 @pytest.mark.rule("E1")
