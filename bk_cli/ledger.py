@@ -115,6 +115,10 @@ def read(
                 value=f"{wrong} is {value}",
                 remedy="leave it out, or read later" if not recover else "leave it out",
             )
+        if last is not None and first > last:
+            raise InvalidArgumentError(
+                "the range ends before it starts", value=f"--from is {first}, --to is {last}", remedy="exchange them"
+            )
         for batch in reader.read(first, stop) if first <= stop else ():
             output.print_entries(batch.entry_ids().tolist(), batch.to_list(), raw, as_json)
 

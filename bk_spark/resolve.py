@@ -202,6 +202,8 @@ def check_bounds(options: BkOptions, earliest: int, latest: int, start: int, end
         first = earliest
     if first > latest or stop > latest:
         raise InvalidArgumentError("the wanted range is beyond the end", value=where, remedy="read what is there")
+    if 0 <= end < start:
+        raise InvalidArgumentError("the range ends before it starts", value=where, remedy="exchange the bounds")
     return first, max(first, stop)
 
 

@@ -63,7 +63,8 @@ def select(ledger_id: str | None, log: str | None, path: str | None, paths: str 
     if not given:
         raise InvalidArgumentError(
             "nothing is selected",
-            remedy='give ledgerId or log, or a path: .load("events") for a log, .load("ledger:17") for a ledger',
+            remedy='give ledgerId or log, or a path: .load("events") or .save("events") for a log, '
+            '.load("ledger:17") for a ledger',
         )
     if len(given) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in given)
@@ -89,7 +90,7 @@ def parse_log_name(text: str) -> str:
         raise InvalidArgumentError(
             "a log's name cannot be of digits only",
             value=f"{text!r}",
-            remedy=f'for a ledger write .load("{LEDGER_PREFIX}{text}")',
+            remedy=f'to read a ledger write .load("{LEDGER_PREFIX}{text}"); name a log otherwise, such as log-{text}',
         )
     if not LOG_NAME.fullmatch(text):
         raise InvalidArgumentError(
@@ -100,7 +101,10 @@ def parse_log_name(text: str) -> str:
 
 def _from_path(path: str) -> Selection:
     if path.startswith(LEDGER_PREFIX):
-        return LedgerSelection(parse_ledger_id("path", path.removeprefix(LEDGER_PREFIX)))
+        ledger_id = path.removeprefix(LEDGER_PREFIX)
+        if not ledger_id.strip().isdigit():
+            raise bad_value("path", path, f"a ledger id after {LEDGER_PREFIX}, for instance {LEDGER_PREFIX}17")
+        return LedgerSelection(parse_ledger_id("path", ledger_id))
     return LogSelection(parse_log_name(path))
 
 

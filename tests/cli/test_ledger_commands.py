@@ -24,6 +24,7 @@ def test_lines_become_entries_and_come_back(bk: Any, new_ledger: NewLedger) -> N
         {"entryId": 1, "text": ""},
         {"entryId": 2, "text": "drittes Wört"},
     ]
+    assert bk("ledger", "read", str(ledger_id), "--from", "1", "--to", "0") == 2
     assert bk("ledger", "read", str(ledger_id), "--from", "1", "--to", "1", "--raw") == 0
     assert bk.out == "\n"
 

@@ -123,7 +123,7 @@ def test_selection(options: dict[str, str], expected: object) -> None:
         ({"log": "17"}, '.load("ledger:17")'),
         ({"path": "/data/events"}, "A-Z a-z 0-9"),
         ({"path": ".hidden"}, "no dot in front"),
-        ({"path": "ledger:x"}, "for instance 17"),
+        ({"path": "ledger:x"}, "for instance ledger:17"),
         ({"ledgerid": "-1"}, "for instance 17"),
         ({"ledgerid": str(2**63)}, "for instance 17"),
         ({}, '.load("events")'),

@@ -85,6 +85,8 @@ def test_bounds_beyond_the_end_are_an_error_not_fewer_rows(bookkeeper: BookKeepe
         with pytest.raises(InvalidArgumentError, match=r"holds 0 to 10 \(exclusive\)"):
             resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, **bounds))
     assert resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, startingentryid="10")).ranges == ()
+    with pytest.raises(InvalidArgumentError, match="ends before it starts"):
+        resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, startingentryid="5", endingentryid="4"))
 
 
 def test_wrong_password_digest_and_ledger_are_named(bookkeeper: BookKeeper) -> None:
