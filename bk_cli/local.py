@@ -16,7 +16,7 @@ from bk_cli.cluster import LocalCluster
 LOOK_S = 0.5  # how soon a bookie that died is reported
 
 _SNIPPETS = """\
-PySpark (3.11 or later; pip install 'pyspark-bookkeeper[spark]'):
+PySpark (Python 3.11 or later; pip install 'pyspark-bookkeeper[spark]'):
 
     from pyspark.sql import SparkSession
     spark = SparkSession.builder.getOrCreate()

@@ -55,7 +55,9 @@ class Ledgers(Part):
             data = self._find(f"{self._root}/LAYOUT")
             if data is None:
                 raise MetadataCorruptError(
-                    "There is no cluster at this ledgers root", value=self._root, remedy="make one, or correct the URI"
+                    "There is no cluster at this ledgers root",
+                    value=self._root,
+                    remedy="correct the path of the URI, usually /ledgers; bk local makes a cluster",
                 )
             found = decode_layout(data)
             if self._asked_layout is not None and self._asked_layout is not found:

@@ -209,7 +209,9 @@ class Logs(Part):
 
 
 def _raise_no_such_log(name: str, cause: NoNodeError | None) -> NoReturn:
-    raise NoSuchLogError(f"There is no log {name!r}", remedy="list the logs; appending makes a new one") from cause
+    raise NoSuchLogError(
+        f"There is no log {name!r}", remedy="bk log list shows the logs; appending makes a new one"
+    ) from cause
 
 
 def _raise_conflict(error: TreeError) -> NoReturn:

@@ -38,7 +38,9 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
             data = self._find(f"{self._root}/INSTANCEID")
             if not data:
                 raise MetadataCorruptError(
-                    "There is no cluster at this ledgers root", value=self.uri, remedy="make one, or correct the URI"
+                    "There is no cluster at this ledgers root",
+                    value=self.uri,
+                    remedy="correct the path of the URI, usually /ledgers; bk local makes a cluster",
                 )
             self._instance_id = data.decode("utf-8", "replace")
         return self._instance_id
