@@ -135,6 +135,7 @@ class BookKeeper:
             transport=self.transport,
             config=self.config,
             prefer=self._random.randrange(found.value.ensemble_size),
+            refresh=self.refresh_bookies,
         )
 
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:

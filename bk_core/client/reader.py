@@ -4,7 +4,7 @@ opened with recovery the ledger is closed and it ends at the last entry."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 
 from bk_core.client.config import ClientConfig
@@ -13,7 +13,7 @@ from bk_core.client.lac import LacFollower
 from bk_core.client.ranges import read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import EntryUnreadableError, InvalidArgumentError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.transport.port import Transport
@@ -34,7 +34,9 @@ class LedgerReader:
         transport: Transport,
         config: ClientConfig,
         prefer: int,
+        refresh: Callable[[], Awaitable[object]],
     ) -> None:
+        self._refresh = refresh  # tells the transport the bookies' addresses as they are now
         self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer
         self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
         self._guard = ForkGuard()
@@ -74,11 +76,22 @@ class LedgerReader:
                 value=f"readable: 0 to {self.last_add_confirmed}",
                 remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
             )
-        batches = read_range(
+        position = first
+        try:
+            async for batch in self._range(first, last):
+                yield batch
+                position = batch.last_entry_id + 1
+        except EntryUnreadableError:
+            await self._refresh()  # bookies may have come, or moved, since the ledger was opened
+        else:
+            return
+        async for batch in self._range(position, last):
+            yield batch
+
+    def _range(self, first: EntryId, last: EntryId) -> AsyncIterator[EntryBatch]:
+        return read_range(
             self._transport, self.metadata, self._digester, first, last, config=self._config, prefer=self._prefer
         )
-        async for batch in batches:
-            yield batch
 
     async def tail(self, from_entry: EntryId = 0) -> AsyncIterator[EntryBatch]:
         """Every entry from ``from_entry`` on as it is confirmed, until the ledger is closed. Never fences."""
