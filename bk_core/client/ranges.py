@@ -7,6 +7,7 @@ Back-pressure is the pull: what arrives waits in a queue of a few parts, and a b
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 from bk_core.client.config import ClientConfig
@@ -30,6 +31,8 @@ from bk_core.protocol.events import (
 from bk_core.protocol.reader import RangeRead, ReadEvent
 from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError, Transport
 from bk_core.wire.lane import Reason
+
+log = logging.getLogger(__name__)
 
 PARTS_QUEUED_MAX = 8
 
@@ -127,8 +130,12 @@ class _Requests:
 
     async def _ask(self, effect: SendRead) -> None:
         events = answer_events(self._transport, self._ledger_id, effect, fence_key=None, deadline_s=self._deadline_s)
-        async for event in events:
-            await self._events.put(event)
+        try:
+            async for event in events:
+                await self._events.put(event)
+        except Exception as error:  # a bug: the reader must hear of it, not wait for ever
+            log.exception("a read of ledger %d failed", self._ledger_id)
+            await self._events.put(ReadFailed(effect.request, repr(error)))
 
     async def _later(self, effect: SetTimer) -> None:
         await asyncio.sleep(effect.delay_ms / 1000)
