@@ -66,6 +66,7 @@ class LogFollower:
         self._log = bookkeeper.log(options.log, password=options.ledger_password)
         self._changed = threading.Event()
         self._changed.set()
+        self._log.head()  # names the nearest logs where there is none
         self._cancel = bookkeeper.store.watch_log(options.log, lambda _: self._changed.set())
         self._head: LogHead | None = None
         self._read_at = 0.0

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper, LedgerWriter
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import BookKeeperError, ClusterMismatchError, InvalidArgumentError
+from bk_core.errors import BookKeeperError, ClusterMismatchError, InvalidArgumentError, NoSuchLogError
 from bk_spark import clients
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
@@ -189,5 +189,13 @@ def test_a_checkpoint_of_something_else_is_refused(uri: str, ledger: LedgerWrite
 def test_a_start_beyond_the_end_is_refused(uri: str, ledger: LedgerWriter) -> None:
     reader = source(uri, ledger, startingentryid="11")
     with pytest.raises(InvalidArgumentError, match="beyond the end"):
+        reader.initialOffset()
+    reader.stop()
+
+
+def test_a_stream_of_an_unknown_log_names_the_nearest(uri: str, bookkeeper: BookKeeper) -> None:
+    bookkeeper.log("events").open_or_create()
+    reader = StreamReader(parse_options({"metadataserviceuri": uri, "path": "evnts"}, Use.STREAM), SCHEMA)
+    with pytest.raises(NoSuchLogError, match="near names: events"):
         reader.initialOffset()
     reader.stop()
