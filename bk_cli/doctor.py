@@ -89,10 +89,11 @@ def _java() -> Iterator[Finding]:
 
 
 def _cluster(uri: str) -> Iterator[Finding]:
+    from bk_core.client.config import ClientConfig
     from bk_core.metadata import open_store
 
     started = time.monotonic()
-    with closing(open_store(uri)) as store:
+    with closing(open_store(uri, timeout_s=ClientConfig().metadata_timeout_s)) as store:
         instance = store.instance_id()
         took_ms = (time.monotonic() - started) * 1000
         yield Finding("zookeeper", "ok", f"{uri} answers in {took_ms:.0f} ms; cluster {instance}")
