@@ -31,10 +31,7 @@ class AppendQueue:
         return len(self._items)
 
     def put(self, payload: Bytes) -> EntryId:
-        """Queue one entry; returns its id. The lock is held. Raises InvalidArgumentError, with nothing queued, for what
-        is not bytes: found only when the batch is made, it would take the entries around it along."""
-        if type(payload) is not bytes:
-            check_bytes(payload)
+        """Queue one entry, which :func:`check_bytes` has passed; returns its id. The lock is held."""
         if not self._items or not isinstance(self._items[-1], list):
             self._items.append([])
         last = self._items[-1]
@@ -73,7 +70,8 @@ class AppendQueue:
 
 
 def check_bytes(payload: object) -> None:
-    """Raises InvalidArgumentError for what cannot be an entry's payload."""
+    """Raises InvalidArgumentError for what cannot be an entry's payload: found only when the batch is made, it would
+    take the entries around it along."""
     if isinstance(payload, memoryview) and payload.nbytes != len(payload):
         raise InvalidArgumentError("an entry is bytes or a view of bytes", remedy='cast the view: view.cast("B")')
     if not isinstance(payload, bytes | bytearray | memoryview):

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
-from bk_core.client.append_queue import AppendQueue, cost, pieces
+from bk_core.client.append_queue import AppendQueue, check_bytes, cost, pieces
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
 from bk_core.client.fork import ForkGuard
@@ -133,19 +133,22 @@ class LedgerWriter:
         ended this writer; in all cases the entry was not queued.
         """
         with self._queue.lock:
-            return self._put(payload, len(payload))
+            return self._put(payload)
 
     def append_future(self, payload: Bytes) -> concurrent.futures.Future[EntryId]:
         """As append_nowait, from any thread; the future has the id once the entry is confirmed, or the error that
         ended the writer before. The shortest way for a thread that waits: no task, two turns of the loop less."""
         future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
         with self._queue.lock:
-            entry_id = self._put(payload, len(payload))
+            entry_id = self._put(payload)
             self._futures.append((entry_id, future))
         return future
 
-    def _put(self, payload: Bytes, size: int) -> EntryId:
+    def _put(self, payload: Bytes) -> EntryId:
         """Queue one entry. The queue's lock is held."""
+        if type(payload) is not bytes:
+            check_bytes(payload)
+        size = len(payload)
         if size > ENTRY_BYTES_MAX:
             raise EntryTooLargeError(
                 f"an entry may have at most {ENTRY_BYTES_MAX} bytes",

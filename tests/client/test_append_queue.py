@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -63,15 +61,3 @@ def test_empty_entries_count_in_the_window() -> None:
 def test_configuration_that_contradicts_itself_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
         ClientConfig(**wrong)
-
-
-@pytest.mark.parametrize("payload", ["text", ["a"], memoryview(b"12345678").cast("I")])
-def test_what_is_not_bytes_is_refused_and_leaves_the_entries_around_it(payload: Any) -> None:
-    queue = AppendQueue()
-    with queue.lock:
-        queue.put(b"before")
-        with pytest.raises(InvalidArgumentError):
-            queue.put(payload)
-        assert queue.put(bytearray(b"after")) == 1
-    assert queue.take(1000).to_list() == [b"before", b"after"]
-    assert queue.bytes == 0

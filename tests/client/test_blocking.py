@@ -110,6 +110,18 @@ def test_a_full_window_refuses_without_queueing_and_opens_again() -> None:
     made[0].store.close()
 
 
+@pytest.mark.parametrize("wrong", ["text", 7, None, memoryview(bytearray(8)).cast("I")])
+def test_what_is_not_bytes_is_refused_and_leaves_the_entries_around_it(bookkeeper: BookKeeper, wrong: Any) -> None:
+    with bookkeeper.create_ledger() as ledger:
+        ledger.append_nowait(b"before")
+        for call in (ledger.append, ledger.append_nowait):
+            with pytest.raises(InvalidArgumentError):
+                call(wrong)
+        assert ledger.append(b"after") == 1
+    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
+    assert [v for batch in reader.read(0, 1) for v in batch.to_list()] == [b"before", b"after"]
+
+
 def test_many_threads_append_to_one_ledger(bookkeeper: BookKeeper) -> None:
     with bookkeeper.create_ledger() as ledger:
         ids: list[int] = []
