@@ -125,7 +125,7 @@ def read_group(cluster: LocalCluster, runs: int, scale: float) -> list[Figure]:
             ("read_1kb", 1_000, "MB/s", 1e3, None),
         ):
             ledger_id, entries = write_ledger(bookkeeper, data, size, total)
-            rates = repeat(runs, lambda i=ledger_id, n=entries: n / read_all(bookkeeper, i, n))  # type: ignore[misc]
+            rates = repeat(runs, lambda i=ledger_id, n=entries: n / read_all(bookkeeper, i, n))  # type: ignore[misc]  # mypy cannot type defaults
             note = "sequential, frame CRCs verified, from the page cache"
             figures.append(Figure(name, unit, [r / per for r in rates], wanted=wanted, note=note))
     return figures

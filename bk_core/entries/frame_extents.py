@@ -18,7 +18,7 @@ class FrameExtent(NamedTuple):
     first: int
     last: int
     dense: bool
-    count: int  # type: ignore[assignment]
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name
     max_lac: int
 
 

@@ -89,7 +89,7 @@ class FrameHeader(NamedTuple):
     first_entry_id: int
     lac: int
     length_before: int
-    count: int  # type: ignore[assignment]
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name
     columns_bytes: int
     payload_bytes: int
     header_crc: int
@@ -125,7 +125,7 @@ class Stripe(NamedTuple):
 
     ensemble_size: int
     write_quorum: int
-    index: int  # type: ignore[assignment]
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
     span: int
 
     def present(self, first_entry_id: int) -> npt.NDArray[np.bool_]:

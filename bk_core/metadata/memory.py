@@ -301,7 +301,7 @@ class MemoryTree:
 
     def _tell(self, state: SessionState) -> None:
         for listener in list(self._listeners):
-            self._events.submit(lambda listener=listener: listener(state))  # type: ignore[misc]
+            self._events.submit(lambda listener=listener: listener(state))  # type: ignore[misc]  # mypy cannot type defaults
 
     def _await_connected(self, path: str) -> None:
         with self._changed:

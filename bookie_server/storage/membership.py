@@ -17,7 +17,7 @@ class Striping(NamedTuple):
 
     ensemble_size: int
     write_quorum: int
-    index: int  # type: ignore[assignment]
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
 
 
 class Runs(NamedTuple):

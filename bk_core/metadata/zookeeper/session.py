@@ -141,7 +141,7 @@ class ZooKeeperTree:
         else:
             self._connected.clear()
         for listener in list(self._listeners):
-            self._events.submit(lambda listener=listener: listener(_STATES[state]))  # type: ignore[misc]
+            self._events.submit(lambda listener=listener: listener(_STATES[state]))  # type: ignore[misc]  # mypy cannot type defaults
         if state == KazooState.LOST and self._client.client_state == KeeperState.CLOSED and not self._closed:
             self._events.submit(self._revive, _REVIVE_S)
 
