@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -125,10 +126,15 @@ def read_group(cluster: LocalCluster, runs: int, scale: float) -> list[Figure]:
             ("read_1kb", 1_000, "MB/s", 1e3, None),
         ):
             ledger_id, entries = write_ledger(bookkeeper, data, size, total)
-            rates = repeat(runs, lambda i=ledger_id, n=entries: n / read_all(bookkeeper, i, n))  # type: ignore[misc]  # mypy cannot type defaults
+            rates = repeat(runs, partial(read_rate, bookkeeper, ledger_id, entries))
             note = "sequential, frame CRCs verified, from the page cache"
             figures.append(Figure(name, unit, [r / per for r in rates], wanted=wanted, note=note))
     return figures
+
+
+def read_rate(bookkeeper: BookKeeper, ledger_id: int, entries: int) -> float:
+    """Entries a second of one sequential read."""
+    return entries / read_all(bookkeeper, ledger_id, entries)
 
 
 def read_all(bookkeeper: BookKeeper, ledger_id: int, entries: int) -> float:

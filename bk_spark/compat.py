@@ -29,7 +29,7 @@ except ImportError:  # pyspark 4.0, 4.1
     HAS_ADMISSION_CONTROL = False
     ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None
 
-    class StreamReaderBase(DataSourceStreamReader):  # type: ignore[no-redef]  # by version
+    class StreamReaderBase(DataSourceStreamReader):  # type: ignore[no-redef]  # for pyspark before 4.2
         """Base of stream readers where a trigger takes everything."""
 
 

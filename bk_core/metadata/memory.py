@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from bk_core.errors import ClientClosedError, InvalidArgumentError, MetadataUnavailableError, Outcome
@@ -301,7 +302,7 @@ class MemoryTree:
 
     def _tell(self, state: SessionState) -> None:
         for listener in list(self._listeners):
-            self._events.submit(lambda listener=listener: listener(state))  # type: ignore[misc]  # mypy cannot type defaults
+            self._events.submit(partial(listener, state))
 
     def _await_connected(self, path: str) -> None:
         with self._changed:

@@ -152,7 +152,7 @@ def test_idle_log_records_its_position(tmp_path: Path) -> None:
 def test_bug_in_the_machine_ends_the_bookie(tmp_path: Path) -> None:
     async def story() -> None:
         async with rig(tmp_path) as bookie:
-            bookie.engine.feed("no event")  # type: ignore[arg-type]  # on purpose
+            bookie.engine.feed("no event")  # type: ignore[arg-type]  # a bug in the machine is what is tested
             assert [type(error) for error in bookie.failures] == [LocalProtocolError]
             bookie.write(0, b"nothing is answered any more")
             await asyncio.sleep(0.05)

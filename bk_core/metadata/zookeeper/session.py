@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -141,7 +142,7 @@ class ZooKeeperTree:
         else:
             self._connected.clear()
         for listener in list(self._listeners):
-            self._events.submit(lambda listener=listener: listener(_STATES[state]))  # type: ignore[misc]  # mypy cannot type defaults
+            self._events.submit(partial(listener, _STATES[state]))
         if state == KazooState.LOST and self._client.client_state == KeeperState.CLOSED and not self._closed:
             self._events.submit(self._revive, _REVIVE_S)
 
