@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a log's leadership: carries out what :mod:`bk_core.protocol.leadership` asks for, and lets the
+"""The driver of a log's leadership: carries out what :mod:`bk_core.logs.machines.leadership` asks for, and lets the
 application append meanwhile (:mod:`bk_core.logs.appender`). Knows no rule of the protocol."""
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from bk_core.errors import BookKeeperError, LeadershipLostError, Outcome
 from bk_core.logs.appender import HELD_BYTES_MAX, LogAppender
 from bk_core.logs.head import LogHead
 from bk_core.logs.ledgers import end_of
-from bk_core.logs.requests import LeadershipRequests, LeadOptions
-from bk_core.logs.store import LogStore
-from bk_core.model import LedgerId
-from bk_core.protocol.leadership import LogLeadership
-from bk_core.protocol.leadership_events import (
+from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CloseLedger,
     CreateLedger,
@@ -45,6 +42,9 @@ from bk_core.protocol.leadership_events import (
     Wait,
     WriterFailed,
 )
+from bk_core.logs.requests import LeadershipRequests, LeadOptions
+from bk_core.logs.store import LogStore
+from bk_core.model import LedgerId
 
 log = logging.getLogger("bk_core.logs")
 

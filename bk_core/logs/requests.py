@@ -25,10 +25,7 @@ from bk_core.logs import commit
 from bk_core.logs.commit import NewOpenExtent
 from bk_core.logs.head import LogHead, PublishId, custom_metadata_for
 from bk_core.logs.ledgers import recovered_end
-from bk_core.logs.store import Apply, LogStore, nonce
-from bk_core.model import LedgerId, Versioned
-from bk_core.placement import choose_ensemble
-from bk_core.protocol.leadership_events import (
+from bk_core.logs.machines.leadership_events import (
     HeadConflicted,
     HeadRead,
     HeadWriteUnknown,
@@ -42,6 +39,9 @@ from bk_core.protocol.leadership_events import (
     SealExtents,
     WaitEnded,
 )
+from bk_core.logs.store import Apply, LogStore, nonce
+from bk_core.model import LedgerId, Versioned
+from bk_core.placement import choose_ensemble
 
 log = logging.getLogger("bk_core.logs")
 

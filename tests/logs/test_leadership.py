@@ -19,8 +19,8 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.logs.commit import seal
-from bk_core.protocol.leadership import LogLeadership
-from bk_core.protocol.leadership_events import (
+from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CreateLedger,
     DeleteLedger,
@@ -43,7 +43,7 @@ from bk_core.protocol.leadership_events import (
     Wait,
     WaitEnded,
 )
-from tests.protocol.leadership_kit import EMPTY, NONCE, end, listed, opened, published, rolling, run, v
+from tests.logs.leadership_kit import EMPTY, NONCE, end, listed, opened, published, rolling, run, v
 
 # --- taking over ------------------------------------------------------------------------------------------------------
 

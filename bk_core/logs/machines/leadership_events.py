@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to :class:`bk_core.protocol.leadership.LogLeadership` and what it asks for. Pure.
+"""What happens to :class:`bk_core.logs.machines.leadership.LogLeadership` and what it asks for. Pure.
 
 An effect that asks for something names, after an arrow, the events of which exactly one answers it (STYLE §3.5).
 """

@@ -13,8 +13,8 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.logs.commit import seal
-from bk_core.protocol.leadership import LogLeadership
-from bk_core.protocol.leadership_events import (
+from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CloseLedger,
     CreateLedger,
@@ -38,8 +38,8 @@ from bk_core.protocol.leadership_events import (
     WaitEnded,
     WriterFailed,
 )
-from bk_core.protocol.leadership_states import State
-from tests.protocol.leadership_kit import BOTH, EMPTY, NONCE, ROLLED, end, listed, opened, rolling, run, serving, v
+from bk_core.logs.machines.leadership_states import State
+from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, ROLLED, end, listed, opened, rolling, run, serving, v
 
 # --- rolling and giving up --------------------------------------------------------------------------------------------
 

@@ -16,10 +16,8 @@ from bk_core.errors import (
 from bk_core.logs.codec import encode_head
 from bk_core.logs.commit import add_open_extent, seal
 from bk_core.logs.head import Extent, LogHead, LogPage
-from bk_core.logs.paging import Change
-from bk_core.model import Versioned
-from bk_core.protocol.leadership import LogLeadership
-from bk_core.protocol.leadership_events import (
+from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CloseLedger,
     CreateLedger,
@@ -51,8 +49,10 @@ from bk_core.protocol.leadership_events import (
     WaitEnded,
     WriterFailed,
 )
-from bk_core.protocol.leadership_states import MOVES, State
-from tests.protocol.leadership_kit import BOTH, EMPTY, NONCE, ROLLED, end, listed, opened, v
+from bk_core.logs.machines.leadership_states import MOVES, State
+from bk_core.logs.paging import Change
+from bk_core.model import Versioned
+from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, ROLLED, end, listed, opened, v
 
 # --- every event in every state ---------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of :class:`bk_core.protocol.leadership.LogLeadership`: its states and the legal moves between them. Pure."""
+"""The life of :class:`bk_core.logs.machines.leadership.LogLeadership`: its states and the legal moves
+between them. Pure."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ import itertools
 
 from bk_core.logs.commit import LedgerEnd, NewOpenExtent, add_open_extent, create, publish, seal
 from bk_core.logs.head import LogHead, NewExtent, PublishId
-from bk_core.model import Versioned
-from bk_core.protocol.leadership import LogLeadership
-from bk_core.protocol.leadership_events import (
+from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership_events import (
     HeadRead,
     HeadWritten,
     LeaderAnswered,
@@ -19,7 +18,8 @@ from bk_core.protocol.leadership_events import (
     Roll,
     TakeOver,
 )
-from bk_core.protocol.leadership_states import State
+from bk_core.logs.machines.leadership_states import State
+from bk_core.model import Versioned
 
 NONCE = itertools.count().__next__
 EMPTY = create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")

@@ -24,8 +24,7 @@ from typing import TypeAlias
 from bk_core.errors import BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
 from bk_core.logs.commit import LedgerEnd, NewOpenExtent
 from bk_core.logs.head import LogHead
-from bk_core.model import LedgerId, Versioned
-from bk_core.protocol.leadership_events import (
+from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CloseLedger,
     CreateLedger,
@@ -58,7 +57,8 @@ from bk_core.protocol.leadership_events import (
     WaitEnded,
     WriterFailed,
 )
-from bk_core.protocol.leadership_states import MOVES, State
+from bk_core.logs.machines.leadership_states import MOVES, State
+from bk_core.model import LedgerId, Versioned
 
 Effects: TypeAlias = list[LeadershipEffect]
 
