@@ -18,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.figures import Figure
 from benchmarks.ledgers import append_group, memory_group, read_group
+from benchmarks.recovery import recovery_group, takeover_group
 from benchmarks.spark import spark_group
 from bk_cli.cluster import LocalCluster
 
@@ -26,6 +27,8 @@ GROUPS: dict[str, Group] = {
     "append": append_group,
     "read": read_group,
     "spark": spark_group,
+    "recovery": recovery_group,
+    "takeover": takeover_group,
     "memory": memory_group,
 }
 BOOKIES = 3

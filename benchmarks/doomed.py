@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that is there to be killed while it writes: ``python -m benchmarks.doomed WHAT URI …``.
+
+``ledger URI ENTRIES ENTRY_BYTES silent|hint`` makes all frames of one ledger in one turn of its loop, before an ack can
+be seen, so that every entry carries LAC −1; it prints the ledger's id. ``silent`` never tells the bookies a LAC later,
+as a writer that died before the first ack came back; ``hint`` does. ``leader URI LOG`` leads the log, prints the offset
+of its first entry, and appends until it is killed or another leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import numpy as np
+
+from bk_core import client
+from bk_core.client.config import ClientConfig
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import LeadershipLostError
+from bk_core.logs.named_log import NamedLog
+
+NEVER_MS = 3_600_000.0
+FRAMES = 10
+HOLD_S = 300.0  # it never outlives what started it for longer
+APPENDS_AT_ONCE = 8
+
+
+async def write_ledger(uri: str, entries: int, entry_bytes: int, hint: bool) -> None:
+    """All frames leave in one turn of the loop: the machine has no ack yet when it numbers the last of them."""
+    frame_bytes, window_bytes_max = -(-entries // FRAMES) * entry_bytes, 64 << 20
+    config = ClientConfig(window_bytes_max=window_bytes_max, frame_bytes=frame_bytes)
+    if not hint:
+        config = ClientConfig(
+            window_bytes_max=window_bytes_max,
+            frame_bytes=frame_bytes,
+            explicit_lac_delay_ms=NEVER_MS,
+            lac_stall_ms=NEVER_MS,
+        )
+    async with await client.connect(uri, config=config) as bookkeeper:
+        ledger = await bookkeeper.create_ledger()
+        payload = memoryview(np.random.default_rng(1).bytes(entries * entry_bytes))
+        await ledger.append_batch(EntryBatch(lengths=np.full(entries, entry_bytes, dtype=np.uint32), payload=payload))
+        assert ledger.last_add_confirmed == -1, "an ack was seen before the last frame was made"
+        print(ledger.ledger_id, flush=True)
+        await asyncio.sleep(HOLD_S)
+
+
+async def lead_log(uri: str, name: str) -> None:
+    """Append a few at a time, as fast as acks come, until another leads."""
+    async with await client.connect(uri) as bookkeeper:
+        leader = await NamedLog(bookkeeper, name).lead()
+        print(await leader.append(b"first"), flush=True)
+        try:
+            async with asyncio.timeout(HOLD_S):
+                while True:
+                    await asyncio.gather(*(leader.append(bytes(100)) for _ in range(APPENDS_AT_ONCE)))
+        except (LeadershipLostError, TimeoutError):
+            pass
+
+
+def main(what: str, uri: str, *rest: str) -> None:
+    if what == "ledger":
+        entries, entry_bytes, lac = rest
+        asyncio.run(write_ledger(uri, int(entries), int(entry_bytes), lac == "hint"))
+    else:
+        asyncio.run(lead_log(uri, *rest))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
