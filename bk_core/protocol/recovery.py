@@ -62,6 +62,7 @@ from bk_core.protocol.events import (
 )
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
+from bk_core.protocol.snapshot import copied, fingerprint_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.wire.lane import Reason
 
@@ -78,6 +79,7 @@ class LedgerRecovery:
         random: RandomSource,
     ) -> None:
         self.digester, self.config, self.random, self._new_session = digester, config, random, new_session
+        self._injected = (new_session, random)
         self.phase = Phase.CLAIM
         self.attempt = 0
         self.metadata: Versioned[LedgerMetadata] | None = None  # as the store has it, by our last knowledge
@@ -119,6 +121,14 @@ class LedgerRecovery:
         if self._write_back is None:
             return []
         return self._after_write_back(self._write_back.step(event))
+
+    def copy(self) -> LedgerRecovery:
+        """An independent twin (RULES P11); what was injected is shared."""
+        return copied(self, self._injected)
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Canonical and hashable: equal for equal states."""
+        return fingerprint_of(self, self._injected)
 
     # --- claim -------------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ from bk_core.protocol.events import (
 from bk_core.protocol.keeper import SessionKeeper
 from bk_core.protocol.packets import encode_packet
 from bk_core.protocol.refusals import fenced_error, refusal_error
+from bk_core.protocol.snapshot import copied, fingerprint_of
 from bk_core.wire.lane import AttachMode
 
 WriterEvent: TypeAlias = Append | Close | SessionEvent | MetadataEvent | TimerFired
@@ -108,6 +109,7 @@ class LedgerWriter:
             mode=AttachMode.WRITE,
             new_session=new_session,
         )
+        self._injected = (new_session, random)
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
         self.failed: list[int] = []  # indices that wait for the next ensemble change
@@ -156,6 +158,14 @@ class LedgerWriter:
                 return self._metadata_event(event)
             case _:
                 assert_never(event)
+
+    def copy(self) -> LedgerWriter:
+        """An independent twin (RULES P11); what was injected is shared."""
+        return copied(self, self._injected)
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Canonical and hashable: equal for equal states."""
+        return fingerprint_of(self, self._injected)
 
     # --- adding ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies and fingerprints of machines, for exhaustive search (RULES P11). Pure.
+
+One walk over slots and dictionaries serves every machine, and a whole world of them. What cannot change is shared:
+frozen dataclasses, buffers, enum members, errors, classes. What a machine was given from outside (``injected``:
+callables, sources of randomness) is shared too, unless it has ``copy()`` and ``fingerprint()`` of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bk_core.entries.digest import Digester
+
+T = TypeVar("T")
+
+_VALUES = (type(None), bool, int, float, str, bytes, range)
+_SHARED = (
+    *(*_VALUES, np.generic, bytearray, memoryview, enum.Enum),
+    *(type, BaseException, frozenset, BuiltinFunctionType, Digester),
+)
+_BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
+_LONG = 64  # bytes from which a buffer is told by its digest
+
+
+def copied(root: T, injected: Iterable[object] = ()) -> T:
+    """An independent twin of ``root`` with the same inner references. Raises TypeError for what it cannot walk."""
+    memo: dict[int, Any] = {id(thing): _own(thing, "copy", thing) for thing in injected}
+    keep = list(injected)  # so that no id is given out twice
+    try:
+        return _Copier(memo).copy(root)  # type: ignore[no-any-return]
+    finally:
+        del keep
+
+
+def fingerprint_of(root: object, injected: Iterable[object] = ()) -> tuple[object, ...]:
+    """Equal for equal states, whatever the objects' addresses and the hash seed; hashable."""
+    seen: dict[int, object] = {id(thing): _own(thing, "fingerprint", "injected") for thing in injected}
+    return ("state", _Printer(seen).print(root))
+
+
+def fields_of(thing: object) -> dict[str, Any] | None:
+    """Attributes by name; None for an object that has none."""
+    names = [name for kind in type(thing).__mro__ for name in _names(kind.__dict__.get("__slots__", ()))]
+    found = {name: getattr(thing, name) for name in names if not name.startswith("__") and hasattr(thing, name)}
+    own = getattr(thing, "__dict__", None)
+    return None if own is None and not names else {**found, **(own or {})}
+
+
+def _names(slots: str | Iterable[str]) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _own(thing: Any, method: str, otherwise: object) -> Any:
+    if hasattr(thing, "copy") and hasattr(thing, "fingerprint"):
+        return getattr(thing, method)()
+    return otherwise
+
+
+def _is_frozen(thing: object) -> bool:
+    parameters = getattr(type(thing), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+class _Copier:
+    def __init__(self, memo: dict[int, Any]) -> None:
+        self.memo = memo
+
+    def copy(self, thing: Any) -> Any:
+        if isinstance(thing, _SHARED):
+            return thing
+        found = self.memo.get(id(thing))
+        if found is None:
+            found = thing if _is_frozen(thing) else self._new(thing)
+        return found
+
+    def _new(self, thing: Any) -> Any:
+        kind = type(thing)
+        if isinstance(thing, tuple):
+            items = [self.copy(item) for item in thing]
+            return kind._make(items) if hasattr(kind, "_make") else tuple(items)
+        if isinstance(thing, MethodType):
+            return MethodType(thing.__func__, self.copy(thing.__self__))
+        if isinstance(thing, FunctionType):
+            return self._function(thing)
+        if isinstance(thing, np.ndarray):
+            return self._made(thing, thing.copy())
+        if isinstance(thing, dict):
+            twin = self._made(thing, kind())
+            twin.update((self.copy(key), self.copy(value)) for key, value in thing.items())
+            return twin
+        if isinstance(thing, (list, deque)):
+            twin = self._made(thing, deque(maxlen=thing.maxlen) if isinstance(thing, deque) else kind())
+            twin.extend(self.copy(item) for item in thing)
+            return twin
+        if isinstance(thing, set):
+            return self._made(thing, {self.copy(item) for item in thing})
+        return self._object(thing)
+
+    def _made(self, thing: Any, twin: Any) -> Any:
+        self.memo[id(thing)] = twin
+        return twin
+
+    def _object(self, thing: Any) -> Any:
+        found = fields_of(thing)
+        if found is None:
+            raise TypeError(f"cannot copy {thing!r}: say that it is injected")
+        twin = self._made(thing, object.__new__(type(thing)))
+        for name, value in found.items():
+            object.__setattr__(twin, name, self.copy(value))
+        return twin
+
+    def _function(self, thing: FunctionType) -> FunctionType:
+        """A closure over copied parts is made anew over their twins."""
+        cells = thing.__closure__ or ()
+        twins = tuple(self.copy(cell.cell_contents) for cell in cells)
+        if all(twin is cell.cell_contents for twin, cell in zip(twins, cells, strict=True)):
+            return thing
+        closure = tuple(CellType(twin) for twin in twins)
+        return FunctionType(thing.__code__, thing.__globals__, thing.__name__, thing.__defaults__, closure)
+
+
+class _Printer:
+    """Objects that may be met again are numbered in the order of the walk; that order is canonical."""
+
+    def __init__(self, seen: dict[int, object]) -> None:
+        self.seen = seen
+
+    def print(self, thing: Any) -> object:
+        for kinds, printed in _ATOMS:
+            if isinstance(thing, kinds):
+                return printed(thing)
+        found = self.seen.get(id(thing))
+        if found is not None:
+            return found
+        if isinstance(thing, tuple):
+            return tuple(self.print(item) for item in thing)
+        if isinstance(thing, MethodType):
+            return ("method", thing.__func__.__qualname__, self.print(thing.__self__))
+        self.seen[id(thing)] = ("again", len(self.seen))
+        return (type(thing).__name__, *self._parts(thing))
+
+    def _parts(self, thing: Any) -> Iterable[object]:
+        if isinstance(thing, dict):
+            return [(self.print(key), self.print(value)) for key, value in sorted(thing.items(), key=_by_key)]
+        if isinstance(thing, set):
+            return sorted((self.print(item) for item in thing), key=repr)
+        if isinstance(thing, (list, deque)):
+            return [self.print(item) for item in thing]
+        found = fields_of(thing)
+        if found is None:
+            raise TypeError(f"no fingerprint of {thing!r}: say that it is injected")
+        return [(name, self.print(value)) for name, value in sorted(found.items())]
+
+
+def _by_key(item: tuple[Any, Any]) -> str:
+    """Plain keys in their order; objects and classes as they were put in (sorting is stable)."""
+    key = item[0]
+    plain = isinstance(key, _VALUES) or (isinstance(key, tuple) and all(isinstance(part, _VALUES) for part in key))
+    return repr(key) if plain else ""
+
+
+def _buffer(thing: Any) -> object:
+    data = bytes(thing)
+    return data if len(data) < _LONG else ("bytes", len(data), hashlib.blake2b(data, digest_size=16).digest())
+
+
+_ATOMS: tuple[tuple[Any, Callable[[Any], object]], ...] = (
+    (enum.Enum, lambda thing: (type(thing).__name__, thing.name)),
+    (_BUFFERS, _buffer),
+    (bool, lambda thing: ("bool", thing)),  # 1 == True, and a fingerprint must tell them apart
+    (_VALUES, lambda thing: thing),
+    (np.generic, lambda thing: thing.item()),
+    (Digester, lambda thing: (thing.ledger_id, int(thing.digest_type))),
+    (type, lambda thing: thing.__qualname__),
+    (BaseException, lambda thing: (type(thing).__name__, str(thing))),
+    (frozenset, lambda thing: ("frozenset", *sorted(map(repr, thing)))),
+    ((FunctionType, BuiltinFunctionType), lambda thing: thing.__qualname__),
+)
