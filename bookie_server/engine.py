@@ -14,12 +14,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol, cast
+from typing import Protocol
 
-from bk_core.entries.frame import frame_extent, slice_frame
-from bk_core.errors import BookKeeperError, DataDirectoryError, IntegrityError, LocalProtocolError, StorageFailedError
+from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError, StorageFailedError
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as events
+from bookie_server.holdings import answer_read
 from bookie_server.machine import BookieMachine
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.reader import SegmentReader
@@ -292,32 +292,9 @@ class _Reader:
 
     def _run(self) -> None:
         while effect := self._work.get():
-            event: events.Event
-            if isinstance(effect, events.ReadFrames):
-                event = events.FramesRead(effect.request, [self._piece(piece) for piece in effect.pieces])
-            else:
-                event = events.MembershipsRead(effect.request, [self._members(place) for place in effect.places])
+            event = answer_read(self._reader, effect)
             try:
                 self._loop.call_soon_threadsafe(self._feed, event)
             except RuntimeError:  # the loop is closed
                 break
         self._reader.close()
-
-    def _piece(self, piece: events.Piece) -> bytes | bytearray | memoryview | None:
-        place = cast(Place, piece.place)
-        try:
-            if piece.last_only:
-                frame = self._reader.read(place)
-                last = frame_extent(frame).last
-                return slice_frame(frame, last, last)
-            return self._reader.read_entries(place, piece.first, piece.last)
-        except IntegrityError as error:
-            log.error("damage: %s", error)
-            return None
-
-    def _members(self, place: events.Place) -> object | None:
-        try:
-            return self._reader.membership(cast(Place, place))
-        except IntegrityError as error:
-            log.error("damage: %s", error)
-            return None

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage's index as the machine asks for it: :class:`~bookie_server.machine_state.Holdings` over a LedgerIndex.
+"""The storage in the machine's words: its index as :class:`~bookie_server.machine_state.Holdings`, its reads as events.
 
 Translates look-ups into plans: neighbouring pieces of one frame become one, and a plan ends where it would hold more
-bytes than asked for. Pure memory, on the loop.
+bytes than asked for. Pure memory, on the loop; only :func:`answer_read` touches the disk.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import cast
 
-from bk_core.entries.frame import FrameKind, record_payload
+from bk_core.entries.frame import FrameKind, frame_extent, record_payload, slice_frame
+from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.port import EntryRange
 from bookie_server import machine_events as events
@@ -19,7 +21,10 @@ from bookie_server.machine_state import LedgerFacts, Pending, Plan
 from bookie_server.storage.index import LedgerIndex, striping_of
 from bookie_server.storage.index import Piece as StoredPiece
 from bookie_server.storage.membership import Membership
+from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.segment import Place
+
+log = logging.getLogger(__name__)
 
 _ID_MAX = (1 << 63) - 1
 _FRAMES_MAX = 1024  # of one plan: more small frames than that are another part of the answer
@@ -100,3 +105,33 @@ def _joined(found: tuple[StoredPiece, ...], bytes_max: int, through: EntryId) ->
             size += run.place.size
         pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
     return tuple(pieces.values()), through
+
+
+def answer_read(
+    reader: SegmentReader, effect: events.ReadFrames | events.ReadMemberships
+) -> events.FramesRead | events.MembershipsRead:
+    """Do what the machine wants read; blocks. What fails its checks, or cannot be read, is None in the answer."""
+    if isinstance(effect, events.ReadFrames):
+        return events.FramesRead(effect.request, [_read_piece(reader, piece) for piece in effect.pieces])
+    return events.MembershipsRead(effect.request, [_read_membership(reader, place) for place in effect.places])
+
+
+def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memoryview | None:
+    place = cast(Place, piece.place)
+    try:
+        if piece.last_only:
+            frame = reader.read(place)
+            last = frame_extent(frame).last
+            return slice_frame(frame, last, last)
+        return reader.read_entries(place, piece.first, piece.last)
+    except IntegrityError as error:
+        log.error("damage: %s", error)
+        return None
+
+
+def _read_membership(reader: SegmentReader, place: events.Place) -> object | None:
+    try:
+        return reader.membership(cast(Place, place))
+    except IntegrityError as error:
+        log.error("damage: %s", error)
+        return None

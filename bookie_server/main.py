@@ -24,17 +24,11 @@ from bookie_server.config import BookieConfig
 from bookie_server.engine import BookieEngine
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine import BookieMachine
-from bookie_server.registration import (
-    advertised_address,
-    open_directory,
-    record_state,
-    service_info,
-)
+from bookie_server.opening import open_storage
+from bookie_server.registration import advertised_address, service_info
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.replay import open_segments
 
 log = logging.getLogger(__name__)
 
@@ -132,19 +126,16 @@ class Bookie:
 
     async def _open(self) -> None:
         config, store = self._config, self._store
-        directory = await asyncio.to_thread(open_directory, config, store, self._address, self.port)
-        self._directory = directory
-        index, segment_log, report = await asyncio.to_thread(
-            open_segments, directory, segment_size_bytes=config.segment_size_bytes
-        )
-        for damage in report.damage:
+        opened = await asyncio.to_thread(open_storage, config, store, self._address, self.port)
+        directory = self._directory = opened.directory
+        for damage in opened.report.damage:
             log.error("damage: %s", damage)
         identity = directory.identity
         self.bookie_id = identity.bookie_id
         self._engine = BookieEngine(
-            BookieMachine(IndexHoldings(index), config.machine_limits()),
-            segment_log,
-            SegmentReader(directory.segments_path, identity),
+            BookieMachine(IndexHoldings(opened.index), config.machine_limits()),
+            opened.log,
+            opened.reader,
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
@@ -158,7 +149,6 @@ class Bookie:
             version=_version(),
             space=lambda: (directory.total_bytes(), directory.free_bytes()),
         )
-        await asyncio.to_thread(record_state, store, identity, report.newest_sealed)
         await self._server.start(self._engine, facts)
         await asyncio.to_thread(store.register_bookie, service_info(identity, self._address, self.port))
         self._registered = True

@@ -55,20 +55,29 @@ def _is_loopback(address: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(each.split("%")[0]).is_loopback for each in found)
 
 
-def open_directory(config: BookieConfig, store: MetadataStore, address: str, port: int) -> DataDirectory:
+def open_directory(
+    config: BookieConfig,
+    store: MetadataStore,
+    address: str,
+    port: int,
+    *,
+    files: Files | None = None,
+    incarnation: str | None = None,
+) -> DataDirectory:
     """The data directory, locked, made at the first start, with the same cookie in the metadata store.
 
-    Raises BookieIdentityError when directory, store and configuration do not agree on whose it is, DataDirectoryError.
+    ``incarnation`` is a new directory's; by default a fresh one. Raises BookieIdentityError when directory, store and
+    configuration do not agree on whose it is, DataDirectoryError.
     """
-    path = str(config.data_dir)
+    path, files = str(config.data_dir), files or Files()
     instance_id = store.instance_id()
-    if DataDirectory.exists(path):
-        bookie_id = config.bookie_id or _id_in(path)
-        directory = DataDirectory.open(path, bookie_id, instance_id)
+    if DataDirectory.exists(path, files=files):
+        bookie_id = config.bookie_id or _id_in(path, files)
+        directory = DataDirectory.open(path, bookie_id, instance_id, files=files)
     else:
         bookie_id = config.bookie_id or f"{address}:{port}"
         _check_id_free(store, bookie_id, path)
-        directory = DataDirectory.create(path, bookie_id, instance_id)
+        directory = DataDirectory.create(path, bookie_id, instance_id, files=files, incarnation=incarnation)
     try:
         _settle_cookie(store, directory)
         _check_state(store, directory.identity)
@@ -78,9 +87,9 @@ def open_directory(config: BookieConfig, store: MetadataStore, address: str, por
     return directory
 
 
-def _id_in(path: str) -> BookieId:
+def _id_in(path: str, files: Files) -> BookieId:
     """The id fixed at the first start, whatever the address is now."""
-    return decode_identity(Files().read_file(os.path.join(path, IDENTITY_NAME))).bookie_id
+    return decode_identity(files.read_file(os.path.join(path, IDENTITY_NAME))).bookie_id
 
 
 def _check_id_free(store: MetadataStore, bookie_id: BookieId, path: str) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file system as storage sees it: the only open, write, sync, rename, lock and preallocation calls (S10, S11).
 
-Everything above calls a :class:`Files`; a simulator puts its own in place, with the same promises:
+Everything above calls a :class:`Files`; a simulator puts its own calls of the system (the methods with an underscore)
+in place, with the same promises:
 
 - ``write`` is durable after ``sync_data`` on the same handle returned; a name is durable after ``sync_directory``.
 - Errors of ``write`` and of the syncs are ``OSError`` and are never retried by anyone (RULES S6).
@@ -127,15 +128,18 @@ class Files:
 
     def read(self, handle: Handle, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
-        data = os.pread(handle, size, offset)
+        data = self._pread(handle, size, offset)
         if len(data) == size or not data:
             return data
         parts = [data]
         while data and sum(map(len, parts)) < size:
             got = sum(map(len, parts))
-            data = os.pread(handle, size - got, offset + got)
+            data = self._pread(handle, size - got, offset + got)
             parts.append(data)
         return b"".join(parts)
+
+    def _pread(self, handle: Handle, size: int, offset: int) -> bytes:
+        return os.pread(handle, size, offset)
 
     def read_past_cache(self, path: str, size: int, offset: int) -> bytes:
         """Like :meth:`read`, from the disk and not from the page cache where the platform can (RULES S5)."""
@@ -181,6 +185,12 @@ class Files:
         if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_RANDOM"):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
 
+    def drop_cache(self, handle: Handle) -> None:
+        """Later reads come from the disk, except for what was written and not synced. Before a segment is scanned: what
+        was read ahead of a direct write would hide what was acked since (RULES S5)."""
+        if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_DONTNEED"):
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def size(self, handle: Handle) -> int:
         """Bytes in the file."""
         return os.fstat(handle).st_size
@@ -196,19 +206,24 @@ class Files:
         """Replace the file's content: ``<path>.tmp``, fsync, rename, directory fsync. After an error the old content or
         the new one stands, never a mixture."""
         temporary = path + ".tmp"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o644)
+        handle = self._create(temporary)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
+            self._append(handle, memoryview(data))
             self._sync_file(handle)
         except BaseException:
             with contextlib.suppress(OSError):  # a full disk must get its space back
-                os.unlink(temporary)
+                self.remove(temporary)
             raise
         finally:
             self.close(handle)
         self.rename(temporary, path)
+
+    def _create(self, path: str) -> Handle:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o644)
+
+    def _append(self, handle: Handle, data: memoryview) -> None:
+        while data:
+            data = data[os.write(handle, data) :]
 
     def _sync_file(self, handle: Handle) -> None:
         full = getattr(fcntl, "F_FULLFSYNC", None)
@@ -219,8 +234,11 @@ class Files:
 
     def rename(self, old: str, new: str) -> None:
         """Rename within a directory and make it durable."""
-        os.replace(old, new)
+        self._replace(old, new)
         self.sync_directory(os.path.dirname(new))
+
+    def _replace(self, old: str, new: str) -> None:
+        os.replace(old, new)
 
     def sync_directory(self, path: str) -> None:
         """The names in the directory are on the disk when this returns. A failure is final (S6)."""
@@ -250,10 +268,28 @@ class Files:
         os.unlink(path)
 
     def make_directory(self, path: str) -> None:
-        """The directory and its parents; the new name is durable in its parent."""
-        if not os.path.isdir(path):
-            os.makedirs(path, exist_ok=True)
-            self.sync_directory(os.path.dirname(os.path.abspath(path)))
+        """The directory and those of its parents that are missing; each new name is durable in its parent.
+
+        So is the name of a directory that is there already: a process may have ended between making and syncing it.
+        """
+        path = os.path.abspath(path)
+        parent, there = os.path.dirname(path), self._is_directory(path)
+        if not there:
+            if not self._is_directory(parent):
+                self.make_directory(parent)
+            self._make_directory(path)
+        try:
+            self.sync_directory(parent)
+        except PermissionError:  # somebody else's directory, in which ours was made for us
+            if not there:
+                raise
+
+    def _is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def _make_directory(self, path: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
 
     def lock(self, path: str) -> Handle:
         """An exclusive lock on a file, held until the handle is closed or the process ends.

@@ -219,6 +219,7 @@ class _Opening:
             self._index.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
 
     def _scan(self, generation: int, handle: Handle, size: int) -> None:
+        self._files.drop_cache(handle)
         segment = SegmentScanner(self._files, handle, generation, self._incarnation, size).scan()
         self._scanned.append(segment)
         self._report.segments_scanned += 1
