@@ -16,6 +16,10 @@ settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the traces of tests/scenarios anew; read the diff")
+
+
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A real ZooKeeper for the whole run, without fsync; sessions may be as short as a fifth of a second."""
