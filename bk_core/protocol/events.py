@@ -303,15 +303,25 @@ class SendFence:
 
 @dataclass(frozen=True, slots=True)
 class SendReadLac:
-    """Ask one bookie for its evidence of the LAC."""
+    """Ask one bookie for its evidence of the LAC, without fencing; ``index`` numbers the request."""
 
     index: int
     bookie: BookieId
 
 
 @dataclass(frozen=True, slots=True)
+class SendWatchLac:
+    """Ask one bookie for its evidence once it has a LAC above ``above``, or after a while (RULES P10)."""
+
+    index: int
+    bookie: BookieId
+    above: EntryId
+
+
+@dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """A bookie's evidence: only what is digested counts (RULES P5). For a fence: it is fenced durably."""
+    """A bookie's evidence: only what is digested counts (RULES P5). For a fence: it is fenced durably. ``index`` is
+    the one of the request."""
 
     index: int
     last_entry_frame: Buffer = b""
@@ -341,3 +351,40 @@ class BackOff:
     """Fire the timer ``again`` after ``factor`` times the time since this attempt began (RULES P7)."""
 
     factor: float
+
+
+# --- following a ledger that others write -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshLac:
+    """Somebody wants the record and the LAC as they are now; ``caller`` is told by FinishRefresh."""
+
+    caller: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRefresh:
+    """What ``caller`` asked for is known; or ``error`` says why it is not."""
+
+    caller: int
+    error: BookKeeperError | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchMetadata:
+    """Watch the record of the machine's ledger from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataWatched:
+    """The watch is set, or ``error`` says why it is not."""
+
+    error: BookKeeperError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged:
+    """The watch saw a newer record; None: it was deleted."""
+
+    metadata: Versioned[LedgerMetadata] | None
