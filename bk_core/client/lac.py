@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following the LAC of a ledger that others write (RULES P9, P10): quorum reads and watches, never fencing.
-
-A watch runs on every bookie of the last fragment and on the ledger's record, so that neither a replaced bookie nor a
-quiet one hides progress; after ``lac_stall_ms`` without any, a quorum LAC read and a fresh record.
-"""
+"""Driving what is asked about the end of a ledger: the quorum LAC read, and
+:class:`~bk_core.protocol.follower.LedgerFollower` over transport and store. Never fences."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections.abc import Awaitable, Callable
 
 from bk_core.client.config import ClientConfig
+from bk_core.client.driver import Driver, MetadataAdapter
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookieUnreachableError, BookKeeperError, NoSuchLedgerError, Outcome, QuorumTimeoutError
+from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataUnavailableError
 from bk_core.metadata.port import CancelWatch, MetadataStore
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
-from bk_core.protocol.events import LacAnswered, LacFailed
-from bk_core.protocol.lac import LacQuery, verified_lac
-from bk_core.transport.port import LacEvidence, Transport
+from bk_core.protocol import events as ev
+from bk_core.protocol.follower import LedgerFollower
+from bk_core.protocol.lac import QuorumLacRead
+from bk_core.transport.port import LacEvidence, RefusedError, Transport
+from bk_core.wire.lane import Reason
 
-QUICK_ANSWER_S = 0.05
 UNREACHABLE_PAUSE_S = 0.1
 
 
@@ -36,6 +37,27 @@ async def evidence_of(call: Callable[[float], Awaitable[LacEvidence]], deadline_
             await asyncio.sleep(UNREACHABLE_PAUSE_S)
 
 
+async def lac_event(asked: Awaitable[LacEvidence], index: int) -> ev.LacAnswered | ev.LacFailed:
+    """A bookie's evidence, or why there is none, as the one event that the pure part takes."""
+    try:
+        said = await asked
+    except BookKeeperError as error:
+        reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
+        return ev.LacFailed(index, str(error), reason)
+    return ev.LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
+
+
+def read_lac(
+    transport: Transport, digester: Digester, effect: ev.SendReadLac, config: ClientConfig
+) -> Awaitable[ev.LacAnswered | ev.LacFailed]:
+    """One bookie's part of a quorum LAC read."""
+    asked = evidence_of(
+        lambda left_s: transport.read_lac(effect.bookie, digester.ledger_id, deadline_s=left_s),
+        config.lac_timeout_ms / 1000,
+    )
+    return lac_event(asked, effect.index)
+
+
 async def quorum_lac(
     transport: Transport, metadata: LedgerMetadata, digester: Digester, *, config: ClientConfig
 ) -> EntryId:
@@ -43,49 +65,17 @@ async def quorum_lac(
 
     Raises QuorumTimeoutError when too few bookies answered with evidence that verifies.
     """
-    ensemble = metadata.last_fragment.ensemble
-    query = LacQuery(
-        digester,
-        metadata.ensemble_size,
-        metadata.write_quorum_size,
-        metadata.ack_quorum_size,
-        floor=metadata.last_fragment.first_entry_id - 1,
-    )
-
-    async def ask(index: int, bookie: BookieId) -> LacAnswered | LacFailed:
-        try:
-            said = await evidence_of(
-                lambda left_s: transport.read_lac(bookie, digester.ledger_id, deadline_s=left_s),
-                config.lac_timeout_ms / 1000,
-            )
-        except BookKeeperError as error:
-            return LacFailed(index, f"{bookie}: {error}")
-        return answered(index, said)
-
-    tasks = [asyncio.create_task(ask(index, bookie)) for index, bookie in enumerate(ensemble)]
+    machine = QuorumLacRead(metadata, digester)
+    tasks = [asyncio.ensure_future(read_lac(transport, digester, effect, config)) for effect in machine.start()]
     try:
         for done in asyncio.as_completed(tasks):
-            event = await done
-            if isinstance(event, LacAnswered):
-                query.answered(event)
-            else:
-                query.failed(event)
-            if query.covered:
-                return query.lac
+            for effect in machine.step(await done):
+                if isinstance(effect, ev.Fail):
+                    raise effect.error
+        return machine.query.lac
     finally:
         for task in tasks:
             task.cancel()
-    raise QuorumTimeoutError(
-        f"too few bookies could say how far ledger {digester.ledger_id} is confirmed",
-        value="; ".join(query.problems.values()),
-        remedy="bring these bookies back and try again",
-        outcome=Outcome.NOT_APPLIED,
-    )
-
-
-def answered(index: int, said: LacEvidence) -> LacAnswered:
-    """A bookie's evidence as the event that the pure part takes."""
-    return LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
 
 
 class LacFollower:
@@ -101,135 +91,166 @@ class LacFollower:
         transport: Transport,
         config: ClientConfig,
     ) -> None:
-        self.metadata, self.digester = metadata, digester
-        self.deleted = False
-        self._lac = lac
-        self._store, self._transport, self._config = store, transport, config
-        self._loop = asyncio.get_running_loop()
+        self._machine = LedgerFollower(metadata, lac, digester, stall_ms=config.lac_stall_ms)
+        self._digester, self._store, self._transport, self._config = digester, store, transport, config
+        self._driver = Driver(f"following ledger {digester.ledger_id}", self._machine.step, self._crashed)
+        self._driver.handle(
+            {
+                ev.SendWatchLac: lambda effect: self._ask(effect.index, self._watch_lac(effect)),
+                ev.SendReadLac: lambda effect: self._ask(effect.index, read_lac(transport, digester, effect, config)),
+                ev.CancelRead: self._cancel,
+                ev.ReadMetadata: MetadataAdapter(store, digester.ledger_id, self._driver, _no_bookies).handlers[
+                    ev.ReadMetadata
+                ],
+                ev.WatchMetadata: self._watch_metadata,
+                ev.Confirm: lambda _: self._changed.set(),
+                ev.Fail: lambda _: self._changed.set(),
+                ev.FinishRefresh: self._refreshed,
+            }
+        )
         self._changed = asyncio.Event()
-        self._watches: dict[BookieId, asyncio.Task[None]] = {}
-        self._stall: asyncio.Task[None] | None = None
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._callers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._error: BookKeeperError | None = None  # of this driver
+        self._lock = threading.Lock()  # over the two below: the watch is set in a thread of its own
         self._cancel_store: CancelWatch | None = None
+        self._stopped = False
+
+    @property
+    def metadata(self) -> Versioned[LedgerMetadata]:
+        return self._machine.metadata
+
+    @property
+    def digester(self) -> Digester:
+        return self._digester
 
     @property
     def lac(self) -> EntryId:
         """The last entry of a closed ledger (MUST 14, D30), else the highest LAC proven so far."""
-        value = self.metadata.value
-        return value.last_entry_id if value.is_closed else self._lac
+        return self._machine.lac
 
     @property
     def closed(self) -> bool:
-        return self.metadata.value.is_closed
+        return self._machine.metadata.value.is_closed
+
+    def check(self) -> None:
+        """Raises NoSuchLedgerError when the ledger was deleted meanwhile, IntegrityError when it was closed below
+        what had been confirmed."""
+        error = self._error or self._machine.error
+        if error is not None:
+            raise error
 
     async def refresh(self) -> EntryId:
-        """Read the record and, while the ledger is not closed, the LAC of a quorum."""
-        found = await asyncio.to_thread(self._store.read_ledger, self.digester.ledger_id)
-        self._take_metadata(found)
-        if not self.closed:
-            self._raise_lac(await quorum_lac(self._transport, self.metadata.value, self.digester, config=self._config))
+        """Read the record and, while the ledger is not closed, the LAC of a quorum. Raises what keeps it from that:
+        QuorumTimeoutError, MetadataUnavailableError, and what ``check`` raises."""
+        if not self.closed and not self._driver.stopped:
+            caller = next(self._callers)
+            self._waiting[caller] = asyncio.get_running_loop().create_future()
+            try:
+                self._driver.feed(ev.RefreshLac(caller))
+                self.check()
+                await self._waiting[caller]
+            finally:
+                self._waiting.pop(caller, None)
+        self.check()
         return self.lac
 
+    async def refresh_record(self) -> None:
+        """Read the record alone; one that cannot be had now stays as it is known. Raises NoSuchLedgerError."""
+        try:
+            found = await asyncio.to_thread(self._store.read_ledger, self._digester.ledger_id)
+        except MetadataUnavailableError:
+            return
+        self._driver.feed(ev.MetadataChanged(found))
+
     async def wait(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed or deleted, or the time is over; returns the
-        LAC. Raises NoSuchLedgerError when the ledger was deleted."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or the time is over; returns the LAC. Raises
+        what ``check`` raises."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.lac <= above and not self.closed:
-                    if self.deleted:
-                        raise NoSuchLedgerError(f"ledger {self.digester.ledger_id} was deleted while it was read")
+                    self.check()
                     self._changed.clear()
-                    self._follow()
+                    self._driver.begin(self._machine.start())
                     await self._changed.wait()
         except TimeoutError:
             pass
+        if self.closed:
+            self.check()
         return self.lac
-
-    def _follow(self) -> None:
-        """The tasks that follow outlive the wait that began them: a short one must not leave them half made."""
-        if self._stall is None:
-            self._stall = self._loop.create_task(self._follow_record())
-        for bookie in self.metadata.value.last_fragment.ensemble:
-            if bookie not in self._watches:
-                self._watches[bookie] = self._loop.create_task(self._watch(bookie))
-
-    def _store_called(self, found: Versioned[LedgerMetadata] | None) -> None:
-        """On a thread of the store."""
-        self._loop.call_soon_threadsafe(self._store_changed, found)
-
-    def _store_changed(self, found: Versioned[LedgerMetadata] | None) -> None:
-        if found is None:
-            self.deleted = True
-            self._changed.set()
-        else:
-            self._take_metadata(found)
-
-    def _take_metadata(self, found: Versioned[LedgerMetadata]) -> None:
-        if found.version < self.metadata.version:
-            return
-        self.metadata = found
-        ensemble = found.value.last_fragment.ensemble
-        for bookie in [b for b in self._watches if b not in ensemble or self.closed]:
-            self._watches.pop(bookie).cancel()
-        self._raise_lac(found.value.last_fragment.first_entry_id - 1)
-        self._changed.set()
-
-    def _raise_lac(self, lac: EntryId) -> None:
-        if lac > self._lac:
-            self._lac = lac
-            self._changed.set()
-
-    async def _watch(self, bookie: BookieId) -> None:
-        """One bookie, again and again; its failures cost a pause, never an end."""
-        while True:
-            asked, began = self._lac, self._loop.time()
-            try:
-                said = await self._transport.watch_lac(
-                    bookie, self.digester.ledger_id, asked, timeout_s=self._config.watch_timeout_ms / 1000
-                )
-                self._raise_lac(verified_lac(answered(0, said), self.digester)[0])
-            except BookKeeperError:
-                await asyncio.sleep(self._config.lac_stall_ms / 1000)
-            if self._lac == asked and self._loop.time() - began < QUICK_ANSWER_S:
-                await asyncio.sleep(QUICK_ANSWER_S)  # a bookie that answers at once without news must not spin us
-
-    async def _follow_record(self) -> None:
-        """Watch the ledger's record and look at it at once; then look for stalls."""
-        ledger_id = self.digester.ledger_id
-        try:
-            while self._cancel_store is None and not self.closed:
-                try:
-                    cancel = await asyncio.to_thread(self._store.watch_ledger, ledger_id, self._store_called)
-                    self._cancel_store = cancel
-                    self._take_metadata(await asyncio.to_thread(self._store.read_ledger, ledger_id))
-                except NoSuchLedgerError:
-                    raise
-                except BookKeeperError:
-                    await asyncio.sleep(self._config.lac_stall_ms / 1000)
-            await self._check_stalls()
-        except NoSuchLedgerError:
-            self._store_changed(None)
-
-    async def _check_stalls(self) -> None:
-        while not self.closed:
-            before = self._lac
-            await asyncio.sleep(self._config.lac_stall_ms / 1000)
-            if self._lac == before and not self.closed:
-                try:
-                    await self.refresh()
-                except NoSuchLedgerError:
-                    raise
-                except BookKeeperError:
-                    continue
-                self._changed.set()
 
     def stop(self) -> None:
         """End all watches."""
-        for task in self._watches.values():
+        self._driver.stop()
+        with self._lock:
+            self._stopped, cancel, self._cancel_store = True, self._cancel_store, None
+        if cancel is not None:
+            cancel()
+        for caller in self._waiting:
+            self._refreshed(ev.FinishRefresh(caller, None))  # what is known is all there will be
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, index: int, answer: Awaitable[ev.LacAnswered | ev.LacFailed]) -> None:
+        async def ask() -> None:
+            event = await answer
+            self._requests.pop(index, None)
+            self._driver.feed(event)
+
+        self._requests[index] = self._driver.spawn(ask())
+
+    def _cancel(self, effect: ev.CancelRead) -> None:
+        task = self._requests.pop(effect.request, None)
+        if task is not None:
             task.cancel()
-        self._watches.clear()
-        if self._stall is not None:
-            self._stall.cancel()
-        if self._cancel_store is not None:
-            self._cancel_store()
-            self._cancel_store = None
-        self._stall = None
+
+    def _watch_lac(self, effect: ev.SendWatchLac) -> Awaitable[ev.LacAnswered | ev.LacFailed]:
+        timeout_s = self._config.watch_timeout_ms / 1000
+        asked = self._transport.watch_lac(effect.bookie, self._digester.ledger_id, effect.above, timeout_s=timeout_s)
+        return lac_event(asked, effect.index)
+
+    def _refreshed(self, effect: ev.FinishRefresh) -> None:
+        future = self._waiting.get(effect.caller)
+        if future is None or future.done():
+            return
+        if effect.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(effect.error)
+
+    def _crashed(self, error: BookKeeperError) -> None:
+        self._error = error
+        self._changed.set()
+        for caller in list(self._waiting):
+            self._refreshed(ev.FinishRefresh(caller, error))
+
+    # --- the record --------------------------------------------------------------------------------------------------
+
+    def _watch_metadata(self, _: ev.WatchMetadata) -> None:
+        self._driver.spawn(self._watch_record())
+
+    async def _watch_record(self) -> None:
+        try:
+            await asyncio.to_thread(self._set_watch)
+        except BookKeeperError as error:
+            self._driver.feed(ev.MetadataWatched(error))
+        else:
+            self._driver.feed(ev.MetadataWatched())
+
+    def _set_watch(self) -> None:
+        """In a thread, which ends when it ends, though ``stop`` was called meanwhile: the watch must not stay then."""
+        cancel = self._store.watch_ledger(self._digester.ledger_id, self._store_called)
+        with self._lock:
+            if not self._stopped:
+                self._cancel_store = cancel
+                return
+        cancel()
+
+    def _store_called(self, found: Versioned[LedgerMetadata] | None) -> None:
+        """On a thread of the store."""
+        self._driver.loop.call_soon_threadsafe(self._driver.feed, ev.MetadataChanged(found))
+
+
+async def _no_bookies() -> tuple[BookieId, ...]:
+    return ()

@@ -13,7 +13,7 @@ from bk_core.client.lac import LacFollower
 from bk_core.client.ranges import read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.errors import EntryUnreadableError, InvalidArgumentError
+from bk_core.errors import EntryUnreadableError, InvalidArgumentError, NoSuchEntryError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.transport.port import Transport
@@ -81,8 +81,9 @@ class LedgerReader:
             async for batch in self._range(first, last):
                 yield batch
                 position = batch.last_entry_id + 1
-        except EntryUnreadableError:
+        except (EntryUnreadableError, NoSuchEntryError):
             await self._refresh()  # bookies may have come, or moved, since the ledger was opened
+            await self._follower.refresh_record()  # and copies; who gave one up may deny it
         else:
             return
         async for batch in self._range(position, last):
@@ -94,7 +95,11 @@ class LedgerReader:
         )
 
     async def tail(self, from_entry: EntryId = 0) -> AsyncIterator[EntryBatch]:
-        """Every entry from ``from_entry`` on as it is confirmed, until the ledger is closed. Never fences."""
+        """Every entry from ``from_entry`` on as it is confirmed, until the ledger is closed. Never fences.
+
+        Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, and IntegrityError when it was closed
+        below what had been confirmed: entries were lost.
+        """
         position = from_entry
         while True:
             last = self.last_add_confirmed
@@ -103,6 +108,7 @@ class LedgerReader:
                     yield batch
                 position = last + 1
             elif self.is_closed:
+                self._follower.check()
                 return
             else:
                 await self._follower.wait(position - 1, TAIL_WAIT_S)

@@ -7,13 +7,16 @@ the LAC is evidence only when digested, so a bookie whose evidence fails its dig
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bk_core import quorum
 from bk_core.entries.apache import parse_lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame
-from bk_core.errors import IntegrityError
-from bk_core.model import NO_ENTRY, EntryId
+from bk_core.errors import IntegrityError, Outcome, QuorumTimeoutError
+from bk_core.model import NO_ENTRY, EntryId, LedgerMetadata
+from bk_core.protocol import events as ev
 from bk_core.protocol.events import Buffer, LacAnswered, LacFailed
 
 
@@ -81,9 +84,54 @@ class LacQuery:
 
     def failed(self, event: LacFailed) -> None:
         if event.index not in self.known:
-            self.problems[event.index] = event.message or event.reason.name
+            self.problems[event.index] = f"{event.reason.name} {event.message}" if event.reason else event.message
 
     def _verified(self, event: LacAnswered) -> EntryId:
         lac, lengths = verified_lac(event, self.digester)
         self.lengths.update(lengths)
         return lac
+
+
+class QuorumLacRead:
+    """One quorum LAC read of the last ensemble; never fences (client.md §3.12).
+
+    Confirm once no ack quorum is left unheard, Fail when too few bookies could say. Requests are numbered from
+    ``first_request`` on; ``query`` is good for what it proves (``lac``) before that too.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, digester: Digester, *, first_request: int = 0) -> None:
+        last = metadata.last_fragment
+        self.ensemble, self.first_request, self.done = last.ensemble, first_request, False
+        sizes = metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
+        self.query = LacQuery(digester, *sizes, floor=last.first_entry_id - 1)
+
+    def start(self) -> list[ev.SendReadLac]:
+        return [ev.SendReadLac(self.first_request + i, bookie) for i, bookie in enumerate(self.ensemble)]
+
+    def step(self, event: LacAnswered | LacFailed) -> list[ev.CancelRead | ev.Confirm | ev.Fail]:
+        """Hear one bookie. Nothing for an answer to another read, or once done."""
+        index = event.index - self.first_request
+        if self.done or not 0 <= index < len(self.ensemble):
+            return []
+        if isinstance(event, LacAnswered):
+            self.query.answered(replace(event, index=index))
+        else:
+            self.query.failed(replace(event, index=index))
+        if self.query.covered:
+            return [*self.stop(), ev.Confirm(self.query.lac)]
+        if not self.query.exhausted:
+            return []
+        self.done = True
+        error = QuorumTimeoutError(
+            f"too few bookies could say how far ledger {self.query.digester.ledger_id} is confirmed",
+            value="; ".join(f"{self.ensemble[i]}: {why}" for i, why in sorted(self.query.problems.items())),
+            remedy="bring these bookies back and try again",
+            outcome=Outcome.NOT_APPLIED,
+        )
+        return [ev.Fail(error)]
+
+    def stop(self) -> list[ev.CancelRead]:
+        """No more answers are wanted."""
+        self.done = True
+        heard = self.query.known.keys() | self.query.problems.keys()
+        return [ev.CancelRead(self.first_request + i) for i in range(len(self.ensemble)) if i not in heard]
