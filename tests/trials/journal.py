@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client process writes down as it goes, one JSON line a step, and the operations that follow from it.
+
+A line is written before a call and another after it, each with one write: whatever kills the process, what it had been
+told is known. Times are CLOCK_MONOTONIC, the same for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.sim.history import Kind, Operation, Outcome
+
+DIGEST_BYTES = 8
+
+
+def payload(ledger: str, number: int) -> bytes:
+    """What the writer of a ledger (by its name in the round) appends as its ``number``-th entry; all differ."""
+    head = f"{ledger}/{number} ".encode()
+    size = (number * 7919 + len(ledger)) % 400
+    if number % 61 == 7:
+        size = 3_000 + number * 31 % 30_000
+    return head + b"." * size
+
+
+def digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+class Journal:
+    """Lines of one process."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def say(self, what: str, **values: Any) -> None:
+        line = json.dumps({"what": what, "at": time.monotonic_ns(), **values}, separators=(",", ":"))
+        os.write(self._fd, line.encode() + b"\n")
+
+
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines so far; a torn last one is left out."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in data.split(b"\n")[:-1]:
+        yield json.loads(line)
+
+
+@dataclass(slots=True)
+class Told:
+    """What the journals of one round say. ``operations`` by ledger id, ``finals`` what each held in the end."""
+
+    operations: dict[int, list[Operation]] = field(default_factory=dict)
+    finals: dict[int, list[bytes]] = field(default_factory=dict)
+    hangs: list[str] = field(default_factory=list)
+    bugs: list[str] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    takeovers_s: list[float] = field(default_factory=list)
+    attempts: int = 0
+
+    def add(self, ledger: int, **values: Any) -> None:
+        self.operations.setdefault(ledger, []).append(Operation(**values))
+
+
+def read_journals(paths: list[Path]) -> Told:
+    """All of them, each by one client process."""
+    told = Told()
+    for path in paths:
+        lines = list(lines_of(path))
+        _add_appends(path.stem, lines, told)
+        for line in lines:
+            _add_line(path.stem, line, told)
+    return told
+
+
+def _add_line(client: str, line: dict[str, Any], told: Told) -> None:
+    match line["what"]:
+        case "lac":
+            name = f"{client}#{line['handle']}"
+            _add_seen(told, name, line, Kind.LAC, entry_id=line["lac"])
+        case "end":
+            _add_seen(told, client, line, Kind.END, entry_id=line["end"])
+        case "read":
+            outcome = Outcome.OK if line["ok"] else Outcome.FAILED
+            digests = _split(line["digests"])
+            values = {"first": line["first"], "last": line["last"], "digests": digests, "denied": line.get("denied")}
+            _add_seen(told, client, line, Kind.READ, outcome=outcome, **values)
+        case "final":
+            told.finals[line["ledger"]] = list(_split(line["digests"]))
+        case "took_over":
+            told.takeovers_s.append(line["seconds"])
+        case "hang":
+            told.hangs.append(f"{client}: {line['name']} after {line['seconds']:.1f} s: {line['stack']}")
+        case "bug":
+            told.bugs.append(f"{client}: {line['error']}")
+        case "error":
+            told.errors[f"{line['name']}: {line['code']}"] += 1
+
+
+def _add_seen(told: Told, client: str, line: dict[str, Any], kind: Kind, **values: Any) -> None:
+    told.add(line["ledger"], kind=kind, client=client, invoked=line["began"], returned=line["at"], **values)
+
+
+def _split(text: str) -> tuple[bytes, ...]:
+    data = bytes.fromhex(text)
+    return tuple(data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))
+
+
+def _add_appends(client: str, lines: list[dict[str, Any]], told: Told) -> None:
+    """Appends of one writer. What was confirmed by a later word is acknowledged; a batch may be so in part."""
+    made = next((line for line in lines if line["what"] == "ledger"), None)
+    if made is None:
+        return
+    given = {line["number"]: line["entry"] for line in lines if line["what"] == "given"}
+    refused = {line["number"] for line in lines if line["what"] == "refused"}
+    words = [(line["confirmed"], line["at"]) for line in lines if line["what"] == "confirmed"]
+    for line in lines:
+        if line["what"] != "append":
+            continue
+        number, count = line["number"], line["count"]
+        digests = tuple(digest(payload(made["name"], each)) for each in range(number, number + count))
+        entry = given.get(number)
+        sure = 0 if entry is None else min(max(max((c for c, _ in words), default=-1) - entry + 1, 0), count)
+        common = {"kind": Kind.APPEND, "client": client, "invoked": line["at"]}
+        if sure:
+            at = next(at for confirmed, at in words if confirmed >= entry + sure - 1)
+            told.add(made["ledger"], **common, returned=at, first=number, digests=digests[:sure], entry_id=entry)
+        if sure < count:
+            outcome = Outcome.FAILED if number in refused else Outcome.UNKNOWN
+            rest = {"first": number + sure, "digests": digests[sure:], "outcome": outcome}
+            told.add(made["ledger"], **common, **rest)

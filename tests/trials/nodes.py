@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of real processes behind proxies: ZooKeeper, and bookies that register their proxy's address.
+
+Bookie N listens on 127.0.0.1 (or in a network of its own, if asked for) and advertises 127.0.1.N with the same port,
+where its proxy listens. Nothing leaves this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+
+from bk_cli.children import free_port, last_lines
+from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.metadata import open_store
+from tests.kit.zookeeper_proxy import ZooKeeperProxy
+from tests.trials.nursery import Child, Nursery
+from tests.trials.proxy import FaultProxy, ProxyThread
+
+HOST = "127.0.0.1"
+ROOT = "/ledgers"
+READY_S = 40.0
+_POLL_S = 0.02
+_BRIDGE = "10.77.0.254"  # inside a network namespace of the trial's own
+
+
+class Bookie:
+    """One bookie process and the proxy before it. Its data outlives it."""
+
+    def __init__(self, number: int, cluster: TrialCluster, port: int, network: bool) -> None:
+        self.number, self._cluster, self.port, self._network = number, cluster, port, network
+        self.log_path = cluster.path / f"bookie-{number}.log"
+        self.proxy = cluster.proxies.add((f"127.0.1.{number}", port), (self.host, port))
+        self.child: Child | None = None
+        self._log_start = 0
+        self.is_stopped = False
+        self.starts = 0
+
+    @property
+    def host(self) -> str:
+        return f"10.77.0.{self.number}" if self._network else HOST
+
+    def start(self) -> None:
+        """Start it; :meth:`wait_ready` says when it serves."""
+        self.log_path.touch()
+        self._log_start = self.log_path.stat().st_size
+        address = f"127.0.1.{self.number}"
+        arguments = ["bookie", "run", "--data", str(self._cluster.path / f"bookie-{self.number}")]
+        arguments += ["--port", str(self.port), "--bookie-id", f"bookie-{self.number}", "--allow-loopback"]
+        arguments += ["--listen-address", "0.0.0.0" if self._network else HOST, "--advertised-address", address]
+        arguments += ["--metadata-service-uri", self._cluster.bookies_uri]
+        self.child = self._cluster.nursery.start(
+            "bk_cli.main:run", self.log_path, arguments=arguments, network=self._network
+        )
+        if self._network:
+            _connect_network(self.number, self.host, self.child.pid)
+        self.is_stopped = False
+        self.starts += 1
+
+    @property
+    def is_ready(self) -> bool:
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return any(line.startswith(b"ready ") for line in log)
+
+    def wait_ready(self, timeout_s: float = READY_S) -> None:
+        """Wait until it serves. RuntimeError with the end of its log if it does not, or has ended."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_ready:
+            if not self.is_running or time.monotonic() > deadline:
+                raise RuntimeError(f"bookie {self.number} does not start: {last_lines(self.log_path)}")
+            time.sleep(_POLL_S)
+
+    @property
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.is_running
+
+    def kill(self) -> None:
+        if self.child:
+            self.child.signal(signal.SIGKILL)
+            self.child.wait(READY_S)
+            self.child.release()
+            self.child = None
+
+    def stop(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        if self.child:
+            self.is_stopped = True
+            self.child.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.child:
+            self.is_stopped = False
+            self.child.signal(signal.SIGCONT)
+
+    def partition(self, *, away: bool) -> None:
+        """Take the cable of its network out, or put it back: packets vanish without a word, both ways."""
+        assert self._network
+        with contextlib.suppress(subprocess.CalledProcessError):  # the bookie was killed, and its network with it
+            _ip("link", "set", f"v{self.number}", "down" if away else "up")
+
+
+def _connect_network(number: int, address: str, pid: int) -> None:
+    """Give the network of a new process an interface at our bridge; it waits for that."""
+    inside = ["nsenter", "-t", str(pid), "-n", "ip"]
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _ip("link", "del", f"v{number}")  # of the process before
+    deadline = time.monotonic() + READY_S
+    while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"bookie {number} did not make its network")
+        time.sleep(_POLL_S / 4)
+    _ip("link", "add", f"v{number}", "type", "veth", "peer", "name", f"w{number}")
+    _ip("link", "set", f"v{number}", "master", "trial", "up")
+    _ip("link", "set", f"w{number}", "netns", str(pid))
+    subprocess.run([*inside, "addr", "add", f"{address}/24", "dev", f"w{number}"], check=True)
+    for name in ("lo", f"w{number}"):
+        subprocess.run([*inside, "link", "set", name, "up"], check=True)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, stderr=subprocess.DEVNULL)
+
+
+class TrialCluster:
+    """ZooKeeper, bookies, proxies and the nursery; a context manager.
+
+    ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.network`).
+    """
+
+    def __init__(self, path: Path, *, bookies: int = 6, network: bool = False) -> None:
+        self.path, self.network = path, network
+        self.proxies = ProxyThread()
+        self.nursery = Nursery()
+        self._zookeeper = ZooKeeperServer(tick_ms=100, durable=False)
+        self._count = bookies
+        self.bookies: list[Bookie] = []
+        self._zookeeper_port = 0
+
+    def __enter__(self) -> TrialCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.network:
+            _ip("link", "add", "trial", "type", "bridge")
+            _ip("addr", "add", f"{_BRIDGE}/24", "dev", "trial")
+            _ip("link", "set", "trial", "up")
+        self._zookeeper.start(self.path / "zookeeper")
+        self._zookeeper_port = self._zookeeper.port
+        upstream = (HOST, self._zookeeper_port)
+        self.zookeeper_clients: FaultProxy = self.proxies.add((HOST, 0), upstream)
+        self.zookeeper_bookies: FaultProxy = self.proxies.add((_BRIDGE if self.network else HOST, 0), upstream)
+        self.zookeeper_answers = ZooKeeperProxy(HOST, self.zookeeper_clients.port)
+        self.direct_uri = f"zk://{HOST}:{self._zookeeper_port}{ROOT}"
+        self.clients_uri = f"zk://{HOST}:{self.zookeeper_answers.port}{ROOT}"
+        self.bookies_uri = f"zk://{self.zookeeper_bookies.host}:{self.zookeeper_bookies.port}{ROOT}"
+        with closing(open_store(self.direct_uri)) as store:
+            store.initialize_cluster()
+        self.bookies = [Bookie(number, self, free_port(), self.network) for number in range(1, self._count + 1)]
+        for bookie in self.bookies:
+            bookie.start()
+        for bookie in self.bookies:
+            bookie.wait_ready()
+
+    # --- ZooKeeper ---
+
+    def signal_zookeeper(self, number: int) -> None:
+        for pid in self._zookeeper_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill_zookeeper(self) -> None:
+        self.signal_zookeeper(signal.SIGKILL)
+        self._zookeeper.stop()
+
+    def start_zookeeper(self) -> None:
+        self._zookeeper.start(self.path / "zookeeper", self._zookeeper_port)
+
+    def _zookeeper_pids(self) -> list[int]:
+        """The server itself: the child of the wrapper that ends it with us."""
+        wrapper = self._zookeeper._process
+        if wrapper is None:
+            return []
+        children = Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children")
+        return [int(pid) for pid in children.read_text().split()]
+
+    # --- all of it ---
+
+    def heal(self) -> None:
+        """Put everything back: proxies, processes, networks. Bookies may still be starting."""
+        for proxy in (self.zookeeper_clients, self.zookeeper_bookies, *(bookie.proxy for bookie in self.bookies)):
+            proxy.heal()
+        self.signal_zookeeper(signal.SIGCONT)
+        if not self._zookeeper.is_running:
+            self.start_zookeeper()
+        for bookie in self.bookies:
+            if bookie.child is None:
+                bookie.start()
+            bookie.resume()
+            if self.network:
+                bookie.partition(away=False)
+
+    def close(self) -> None:
+        """End every process that was started here, and only those."""
+        self.signal_zookeeper(signal.SIGCONT)
+        self.nursery.close()
+        if hasattr(self, "zookeeper_answers"):
+            self.zookeeper_answers.close()
+        self.proxies.close()
+        self._zookeeper.stop()

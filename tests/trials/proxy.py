@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP proxies that fail on command: connections are cut, delayed, stalled one way, or accepted and never served.
+
+All of them run on one thread with a loop of its own. What a stall holds back is not lost: it goes on at the heal, as
+after a partition that TCP outlives, unless the connections are cut as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+_CHUNK_BYTES = 1 << 16
+_CALL_S = 10.0
+
+
+class ProxyThread:
+    """The loop on which the proxies run."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+        self._proxies: list[FaultProxy] = []
+        self._thread.start()
+
+    def add(self, listen: tuple[str, int], upstream: tuple[str, int]) -> FaultProxy:
+        """A proxy from one address to another; port 0 takes a free one."""
+        proxy = FaultProxy(listen, upstream, self._call)
+        self.call(proxy.serve)
+        self._proxies.append(proxy)
+        return proxy
+
+    def call(self, work: Callable[[], Awaitable[Any]]) -> None:
+        asyncio.run_coroutine_threadsafe(_run(work), self._loop).result(_CALL_S)
+
+    def _call(self, work: Callable[[], None]) -> None:
+        async def run() -> None:
+            work()
+
+        self.call(run)
+
+    def close(self) -> None:
+        for proxy in self._proxies:
+            proxy.close()
+        self.call(_settle)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_S)
+        self._loop.close()
+
+
+async def _run(work: Callable[[], Awaitable[Any]]) -> None:
+    await work()
+
+
+async def _settle() -> None:
+    """Let the pumps of closed connections end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class FaultProxy:
+    """One proxy. Its methods may be called from any thread; each takes effect before it returns."""
+
+    def __init__(
+        self, listen: tuple[str, int], upstream: tuple[str, int], call: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.host, self.port = listen
+        self._upstream, self._call = upstream, call
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._requests, self._answers = asyncio.Event(), asyncio.Event()  # set: that direction flows
+        self._delay_s = 0.0
+        self._refuses = False
+
+    async def serve(self) -> None:
+        self._requests.set()
+        self._answers.set()
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, backlog=200)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    # --- faults ---
+
+    def cut(self) -> None:
+        """Break every connection; new ones are made as ever."""
+        self._call(self._break)
+
+    def refuse(self) -> None:
+        """Break every connection, and each new one at once, until :meth:`heal`."""
+
+        def work() -> None:
+            self._refuses = True
+            self._break()
+
+        self._call(work)
+
+    def delay(self, delay_s: float) -> None:
+        """Hold every piece that long, in order."""
+        self._delay_s = delay_s
+
+    def stall(self, *, requests: bool, answers: bool) -> None:
+        """Pass nothing on in these directions. Connections are accepted."""
+
+        def work() -> None:
+            if requests:
+                self._requests.clear()
+            if answers:
+                self._answers.clear()
+
+        self._call(work)
+
+    def heal(self) -> None:
+        """Everything flows again, what was held back first."""
+
+        def work() -> None:
+            self._refuses, self._delay_s = False, 0.0
+            self._requests.set()
+            self._answers.set()
+
+        self._call(work)
+
+    def close(self) -> None:
+        def work() -> None:
+            if self._server:
+                self._server.close()
+            self._break()
+
+        self._call(work)
+
+    # --- carrying ---
+
+    def _break(self) -> None:
+        for writer in self._writers:
+            if writer.transport is not None:
+                writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refuses:
+            writer.transport.abort()
+            return
+        try:
+            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = {writer, up_writer}
+        self._writers |= pair
+        pumps = [
+            asyncio.ensure_future(self._pump(reader, up_writer, self._requests)),
+            asyncio.ensure_future(self._pump(up_reader, writer, self._answers)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            self._writers -= pair
+            for one in pair:
+                one.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, flows: asyncio.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(_CHUNK_BYTES):
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                await flows.wait()
+                sink.write(data)
+                await sink.drain()
