@@ -23,7 +23,7 @@ from bk_core.logs.head import (
     Published,
     PublishId,
 )
-from bk_core.logs.paging import Change, Nonce, Pages, fit
+from bk_core.logs.paging import Change, Nonce, Pages, fit, sealed_extents, splice
 from bk_core.model import DigestType, Fragment, LedgerId
 
 
@@ -98,7 +98,7 @@ def publish(
     Empty extents are left out. The caller has asked :func:`already_published`. Raises LogHasLeaderError while an extent
     is open, PublishConflictError for condemned or doubly listed ledgers, InvalidArgumentError for impossible values.
     """
-    _check_publishable(head, extents)
+    check_unpublished(head, extents)
     offset, added = head.next_offset, list[Extent]()
     for new in extents:
         if new.entry_count:
@@ -112,21 +112,103 @@ def publish(
     return fit(grown, nonce, pages)
 
 
+def overwrite(
+    head: LogHead,
+    extents: Sequence[NewExtent],
+    publish_id: PublishId,
+    *,
+    now_ms: int,
+    nonce: Nonce,
+    pages: Pages | None = None,
+) -> Change:
+    """Unlink everything and publish ``extents`` in its place. The epoch rises and the numbering goes on, so that no
+    position ever means another entry than before (RULES N7). Raises as :func:`publish`."""
+    check_unpublished(head, extents)
+    emptied = replace(head, epoch=head.epoch + 1, start_offset=head.next_offset, pages=(), tail=())
+    return publish(emptied, extents, publish_id, now_ms=now_ms, nonce=nonce, pages=pages)
+
+
+def trim(head: LogHead, before_offset: int, *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Let the log start at ``before_offset``, at the end of what is sealed at most, and unlink the extents that lie
+    below it. An extent that it cuts stays until it lies below altogether. Raises PagesNeeded."""
+    start = trimmed_start(head, before_offset)
+    return splice(replace(head, start_offset=start), 0, start, (), nonce=nonce, pages=pages)
+
+
+def trimmed_start(head: LogHead, before_offset: int) -> int:
+    """Where the log starts after a trim: it never goes back."""
+    return max(head.start_offset, min(before_offset, head.next_offset))
+
+
+def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
+    """The offset that the log's retention lets go of everything below: older than ``retention_ms``, or more than
+    ``retention_bytes``; 0 in the head keeps for ever. An extent is as old as the one after it, which was begun when it
+    ended. Raises PagesNeeded."""
+    extents = sealed_extents(head, pages, head.start_offset, head.next_offset)
+    size, offset = sum(extent.size_bytes for extent in extents), head.start_offset
+    for extent, following in pairwise((*extents, *head.open_extents)):
+        size -= extent.size_bytes
+        is_old = 0 < head.retention_ms <= now_ms - following.created_ms
+        if not is_old and not 0 < head.retention_bytes <= size:
+            break
+        offset = extent.next_offset
+    return offset
+
+
+def replace_extents(
+    head: LogHead, run: Sequence[Extent], new: NewExtent, *, nonce: Nonce, pages: Pages | None = None
+) -> Change:
+    """List ``new``, which holds the same entries, in the place of the sealed extents ``run``; offsets stay (RULES N7).
+
+    Raises PublishConflictError if one of the run was unlinked or replaced meanwhile or ``new`` may not be listed,
+    InvalidArgumentError for a run with gaps or another count, PagesNeeded.
+    """
+    start, end = run[0].base_offset, run[-1].next_offset
+    if end - start != new.entry_count or any(b.base_offset != a.next_offset for a, b in pairwise(run)):
+        raise InvalidArgumentError("a ledger must hold what it replaces", value=f"{new.entry_count} of {end - start}")
+    _check_listable(head, new)
+    found = sealed_extents(head, pages or {}, start, end)
+    if [_place(extent) for extent in found] != [_place(extent) for extent in run]:
+        raise PublishConflictError(
+            "the extents to compact were unlinked or replaced meanwhile",
+            value=f"offsets {start} to {end}",
+            remedy="nothing is lost: read the list again, and compact what is there",
+        )
+    created_ms = max(extent.created_ms for extent in run)  # what retention counts from
+    return splice(head, start, end, [_sealed(replace(new, created_ms=created_ms), start)], nonce=nonce, pages=pages)
+
+
+def condemn(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Step one of deleting ledgers that nobody lists: from now on no publish can (RULES N6)."""
+    return fit(replace(head, condemned=(*head.condemned, *ledgers)), nonce, pages)
+
+
+def absolve(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Step three: the ledgers do not exist any more, so nobody can publish them, and the head forgets them."""
+    gone = frozenset(ledgers)
+    return fit(replace(head, condemned=tuple(each for each in head.condemned if each not in gone)), nonce, pages)
+
+
 def seal(head: LogHead, ends: Mapping[LedgerId, LedgerEnd], *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """:func:`sealed`, with a head within its limits."""
+    return fit(sealed(head, ends), nonce, pages)
+
+
+def sealed(head: LogHead, ends: Mapping[LedgerId, LedgerEnd]) -> LogHead:
     """Fix the count of open extents, in order, and with it their successors' base offset (RULES N2).
 
     ``ends`` are those of ledgers that are closed, so their end can never change. An extent that turns out empty leaves
     the list: it covers no offset. Ids that are not open here are ignored: sealing is idempotent. An open extent that is
     not in ``ends`` stops the sealing, because what follows it has no base offset yet.
     """
-    offset, sealed, still_open = head.next_offset, list[Extent](), list(head.open_extents)
+    offset, closed, still_open = head.next_offset, list[Extent](), list(head.open_extents)
     while still_open and still_open[0].ledger_id in ends:
         extent = still_open.pop(0)
         end = ends[extent.ledger_id]
         count = end.entry_count - extent.first_entry_id
         assert count >= 0, (extent, end)
         if count:
-            closed = replace(
+            extent = replace(
                 extent,
                 is_open=False,
                 base_offset=offset,
@@ -134,11 +216,11 @@ def seal(head: LogHead, ends: Mapping[LedgerId, LedgerEnd], *, nonce: Nonce, pag
                 size_bytes=end.size_bytes,
                 fragments=end.fragments,
             )
-            sealed.append(closed)
+            closed.append(extent)
         offset += count
     if still_open:
         still_open[0] = replace(still_open[0], base_offset=offset)
-    return fit(replace(head, tail=(*head.sealed_tail, *sealed, *still_open), next_offset=offset), nonce, pages)
+    return replace(head, tail=(*head.sealed_tail, *closed, *still_open), next_offset=offset)
 
 
 def add_open_extent(head: LogHead, new: NewOpenExtent, *, nonce: Nonce, pages: Pages | None = None) -> Change:
@@ -163,31 +245,39 @@ def add_open_extent(head: LogHead, new: NewOpenExtent, *, nonce: Nonce, pages: P
     return fit(replace(head, tail=(*head.tail, extent)), nonce, pages)
 
 
-def _check_publishable(head: LogHead, extents: Sequence[NewExtent]) -> None:
+def check_unpublished(head: LogHead, extents: Sequence[NewExtent]) -> None:
+    """Whether the head lets these be published; raises as :func:`publish`."""
     if head.open_extents:
         raise LogHasLeaderError(
             "the log has a leader that is writing to it",
             value=f"open {_ids(head.open_extents)}",
             remedy="stop the leader, or publish with takeover to fence it",
         )
-    condemned = set(head.condemned)
     ranges: dict[LedgerId, list[tuple[int, int]]] = {}
     for known in head.tail:
         ranges.setdefault(known.ledger_id, []).append((known.first_entry_id, known.end_entry_id))
     for new in extents:
-        _check_codec(new.codec)
-        if new.first_entry_id < 0 or new.entry_count < 0 or new.size_bytes < 0:
-            raise InvalidArgumentError("an extent has a negative number", value=str(new))
-        if new.ledger_id in condemned:
-            raise PublishConflictError(
-                "a ledger was condemned to be deleted",
-                value=f"ledger {new.ledger_id}",
-                remedy="the job took longer than deleteDelayMs: run it again",
-            )
+        _check_listable(head, new)
         ranges.setdefault(new.ledger_id, []).append((new.first_entry_id, new.end_entry_id))
     for ledger_id, spans in ranges.items():
         if len(spans) > 1 and any(b[0] < a[1] for a, b in pairwise(sorted(spans))):
             raise PublishConflictError("entries of a ledger would stand in the log twice", value=f"ledger {ledger_id}")
+
+
+def _check_listable(head: LogHead, new: NewExtent) -> None:
+    _check_codec(new.codec)
+    if new.first_entry_id < 0 or new.entry_count < 0 or new.size_bytes < 0:
+        raise InvalidArgumentError("an extent has a negative number", value=str(new))
+    if new.ledger_id in head.condemned:
+        raise PublishConflictError(
+            "a ledger was condemned to be deleted",
+            value=f"ledger {new.ledger_id}",
+            remedy="the job took longer than deleteDelayMs: run it again",
+        )
+
+
+def _place(extent: Extent) -> tuple[int, int, int, int]:
+    return (extent.base_offset, extent.ledger_id, extent.first_entry_id, extent.entry_count)
 
 
 def _check_codec(codec: str) -> None:

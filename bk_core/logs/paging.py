@@ -8,11 +8,12 @@ So a head names a handful of pages, however long the log is, and a change writes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bk_core.logs.codec import encode_page, head_bytes, page_name
-from bk_core.logs.head import HEAD_BYTES_MAX, PAGE_BYTES_MAX, Extent, LogHead, LogPage, PageRef
+from bk_core.logs.head import HEAD_BYTES_MAX, PAGE_BYTES_MAX, Extent, LogHead, LogPage, LogTransactions, PageRef
+from bk_core.model import LedgerId
 
 TAIL_EXTENTS_MAX = 64
 """Extents a head holds itself at most."""
@@ -41,10 +42,19 @@ class NewPage:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The next head and the pages it needs."""
+    """The next head, the pages it needs, and the transaction record that is written with it (RULES N5)."""
 
     head: LogHead
     new_pages: tuple[NewPage, ...] = ()
+    transactions: LogTransactions | None = None
+
+
+class PagesNeeded(Exception):
+    """A question about a log cannot be answered before these pages are read: read them and ask again."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(*names)
+        self.names = tuple(names)
 
 
 def merge_candidates(head: LogHead) -> tuple[PageRef, ...]:
@@ -59,14 +69,93 @@ def fit(head: LogHead, nonce: Nonce, pages: Pages | None = None) -> Change:
 
     ``pages`` holds pages by name that may be merged into (:func:`merge_candidates`).
     """
+    return _Maker(nonce, pages or {}).fit(head)
+
+
+def splice(
+    head: LogHead, start: int, end: int, extents: Sequence[Extent], *, nonce: Nonce, pages: Pages | None = None
+) -> Change:
+    """The same log with ``extents`` in the place of the sealed extents that lie wholly in offsets ``start`` to
+    ``end`` − 1; none: those leave the list. Pages on the way are made anew. Raises PagesNeeded."""
     maker = _Maker(nonce, pages or {})
-    for kept, refs_max in ((None, REFS_MAX), (TAIL_EXTENTS_KEPT, REFS_MAX), (0, REFS_MAX), (0, 1)):
-        if kept is not None:
-            head = maker.spill(head, kept)
-        head = maker.fold(head, refs_max)
-        if len(head.tail) <= TAIL_EXTENTS_MAX and len(head_bytes(head)) <= HEAD_BYTES_MAX:
-            break
-    return Change(head, maker.referenced_from(head))
+    return maker.fit(maker.splice(head, _Splice(start, end, list(extents))))
+
+
+# --- what a log lists, through its pages ------------------------------------------------------------------------------
+
+
+def page_names(head: LogHead, pages: Pages) -> set[str]:
+    """Every page that the head reaches, those of schemas too. Raises PagesNeeded for pages that name others."""
+    names = {schema.page for schema in head.schemas}
+    refs: Sequence[PageRef] = head.pages
+    while refs:
+        names.update(ref.name for ref in refs)
+        above = [ref.name for ref in refs if ref.level]
+        _need(above, pages)
+        refs = [ref for name in above for ref in pages[name].pages]
+    return names
+
+
+def ledgers_listed(head: LogHead, pages: Pages) -> set[LedgerId]:
+    """Every ledger that the head or one of its pages names. Raises PagesNeeded."""
+    names = page_names(head, pages) - {schema.page for schema in head.schemas}
+    _need(sorted(names), pages)
+    return {extent.ledger_id for name in names for extent in pages[name].extents} | {
+        extent.ledger_id for extent in head.tail
+    }
+
+
+def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Extent]:
+    """Sealed extents that touch offsets ``start`` to ``end`` − 1, in order. Raises PagesNeeded."""
+
+    def below(refs: Sequence[PageRef]) -> Iterator[Extent]:
+        touched = [ref for ref in refs if ref.base_offset < end and start < ref.next_offset]
+        _need([ref.name for ref in touched], pages)
+        for ref in touched:
+            yield from below(pages[ref.name].pages)
+            yield from pages[ref.name].extents
+
+    found = (*below(head.pages), *head.sealed_tail)
+    return [extent for extent in found if extent.base_offset < end and start < extent.next_offset]
+
+
+def last_ledgers(head: LogHead, pages: Pages, count: int = 2) -> tuple[LedgerId, ...]:
+    """The last ledgers of the list, in order, wherever they are listed (RULES N2). Raises PagesNeeded."""
+    last = [extent.ledger_id for extent in head.tail[-count:]]
+    refs: Sequence[PageRef] = head.pages
+    while refs and len(last) < count:
+        _need([refs[-1].name], pages)
+        page = pages[refs[-1].name]
+        last = [extent.ledger_id for extent in page.extents[-count:]] + last
+        refs = page.pages
+    return tuple(dict.fromkeys(last[-count:]))
+
+
+def _need(names: Sequence[str], pages: Pages) -> None:
+    if missing := [name for name in names if name not in pages]:
+        raise PagesNeeded(missing)
+
+
+@dataclass(slots=True)
+class _Splice:
+    """``pending`` takes, once, the place of the extents wholly in [start, end)."""
+
+    start: int
+    end: int
+    pending: list[Extent]
+
+    def covers(self, part: Extent | PageRef) -> bool:
+        return self.start <= part.base_offset and part.next_offset <= self.end
+
+    def extents(self, extents: Sequence[Extent]) -> list[Extent]:
+        kept: list[Extent] = []
+        for extent in extents:
+            if extent.is_open or not self.covers(extent):
+                kept.append(extent)
+            else:
+                kept += self.pending
+                self.pending = []
+        return kept
 
 
 class _Maker:
@@ -76,6 +165,36 @@ class _Maker:
 
     def __init__(self, nonce: Nonce, known: Pages) -> None:
         self._nonce, self._known, self._made = nonce, dict(known), dict[str, NewPage]()
+
+    def fit(self, head: LogHead) -> Change:
+        for kept, refs_max in ((None, REFS_MAX), (TAIL_EXTENTS_KEPT, REFS_MAX), (0, REFS_MAX), (0, 1)):
+            if kept is not None:
+                head = self.spill(head, kept)
+            head = self.fold(head, refs_max)
+            if len(head.tail) <= TAIL_EXTENTS_MAX and len(head_bytes(head)) <= HEAD_BYTES_MAX:
+                break
+        return Change(head, self.referenced_from(head))
+
+    def splice(self, head: LogHead, cut: _Splice) -> LogHead:
+        """Pages first: they hold the older offsets."""
+        refs = [new for ref in head.pages for new in self._splice_ref(ref, cut)]
+        return replace(head, pages=tuple(refs), tail=tuple(cut.extents(head.tail)))
+
+    def _splice_ref(self, ref: PageRef, cut: _Splice) -> list[PageRef]:
+        if ref.next_offset <= cut.start or cut.end <= ref.base_offset:
+            return [ref]
+        if cut.covers(ref) and not cut.pending:
+            return []
+        _need([ref.name], self._known)
+        page = self._known[ref.name]
+        if ref.level == 0:
+            extents = cut.extents(page.extents)
+            return self._pages_of(extents) if extents else []
+        refs = tuple(new for below in page.pages for new in self._splice_ref(below, cut))
+        if not refs:
+            return []
+        page = LogPage(pages=refs)
+        return [self._add(page, encode_page(page), ref.level)]
 
     def spill(self, head: LogHead, kept: int) -> LogHead:
         """Move sealed extents into pages, all but those among the last ``kept`` extents of the head."""

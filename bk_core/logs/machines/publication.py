@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishing closed ledgers: all or none, once for each publish id; appending or overwriting. Pure (RULES N2 to N7).
+
+The ledgers of a job are its own until a compare-and-set names them. From then on they may be the log's, whatever the
+answer was, and nobody but vacuum deletes them: neither an abort, nor a retry that finds them published already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bk_core.errors import NoSuchLedgerError, PublishConflictError
+from bk_core.logs import commit
+from bk_core.logs.head import PUBLISHED_MAX, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.change import Ask, Effects, Facts, HeadChange, Intent, State
+from bk_core.logs.machines.transactions import Transaction, recorded, replayed
+from bk_core.logs.paging import Change, Nonce, last_ledgers
+from bk_core.model import LedgerId
+
+FORGOTTEN_OFFSET = -1
+"""Base offset of a replayed publish that only its transaction remembers."""
+
+
+@dataclass(frozen=True)
+class Publish(Intent[Published]):
+    """List ``extents`` in order. ``now_ms`` is the time of the publish; ``takeover`` fences a leader instead of giving
+    way to it; ``overwrite`` unlinks what was there."""
+
+    extents: tuple[NewExtent, ...]
+    publish_id: PublishId
+    now_ms: int
+    nonce: Nonce
+    takeover: bool = False
+    overwrite: bool = False
+    transaction: Transaction | None = None
+
+    @property
+    def rows(self) -> int:
+        """Entries to publish."""
+        return sum(extent.entry_count for extent in self.extents)
+
+    @property
+    def app_id(self) -> str | None:  # type: ignore[override]
+        return self.transaction.app_id if self.transaction else None
+
+    @property
+    def heads_remembered(self) -> int | None:  # type: ignore[override]
+        return None if self.transaction else PUBLISHED_MAX - 1
+
+    def settled(self, head: LogHead, facts: Facts) -> Published | None:
+        """The publish of this id, if the log remembers one."""
+        found = commit.already_published(head, self.publish_id, self.rows)
+        if found is None and self.transaction is not None:
+            record = facts.transactions.value if facts.transactions else None
+            if (version := replayed(record, self.transaction, self.rows)) is not None:
+                found = Published(
+                    publish_id=version.publish_id,
+                    base_offset=FORGOTTEN_OFFSET,
+                    rows=version.rows,
+                    time_ms=version.time_ms,
+                )
+        return found
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """Fence whoever leads if that is wanted, see that every ledger is still there, publish."""
+        if head.open_extents and self.takeover:
+            ledgers = to_fence(head, facts)
+            if not facts.missing.union(facts.ends) >= set(ledgers):
+                return ev.RecoverLedgers(ledgers)
+            head = commit.sealed(head, facts.ends)
+        commit.check_unpublished(head, self.extents)
+        if not facts.is_checked:
+            return ev.CheckLedgers(head, self.extents)
+        put = commit.overwrite if self.overwrite else commit.publish
+        change = put(head, self.extents, self.publish_id, now_ms=self.now_ms, nonce=self.nonce, pages=facts.pages)
+        if self.transaction is None:
+            return change
+        record = facts.transactions.value if facts.transactions else None
+        transactions = recorded(record, self.transaction, self.publish_id, self.rows, self.now_ms)
+        return replace(change, transactions=transactions)
+
+
+def to_fence(head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:
+    """Every open extent, and at least the last two ledgers (RULES N2, MUST 15). Raises PagesNeeded, and
+    NoSuchLedgerError for an open one that does not exist: where it ends is lost with it."""
+    opened = [extent.ledger_id for extent in head.open_extents]
+    if lost := facts.missing.intersection(opened):
+        raise NoSuchLedgerError(
+            "a ledger that the log's last leader wrote does not exist",
+            value=f"ledger {min(lost)}",
+            remedy="it was deleted outside the log: restore its metadata",
+        )
+    return tuple(dict.fromkeys((*opened, *last_ledgers(head, facts.pages))))
+
+
+class Publication(HeadChange[Published]):
+    """A job's publish, from its ledgers being written to its end. Abort instead of Start, or at any time after."""
+
+    intent: Publish
+
+    def __init__(self, intent: Publish, *, attempts_max: int = 30, failures_max: int = 5) -> None:
+        super().__init__(intent, attempts_max=attempts_max, failures_max=failures_max)
+
+    def _step(self, event: ev.Event) -> Effects:
+        if isinstance(event, ev.Abort):
+            return self._abort() if self.state not in (State.DONE, State.FAILED) else []
+        return super()._step(event)
+
+    def _abort(self) -> Effects:
+        """Delete the ledgers only if no compare-and-set was ever sent: one without an answer may come late."""
+        error = PublishConflictError("the publish was aborted")
+        if self.state is State.WRITING:
+            self._doubted(error)
+        effects = self._fail(error)
+        ledgers = ledgers_of(self.intent.extents)
+        return effects if self.was_attempted or not ledgers else [ev.DropLedgers(ledgers), *effects]
+
+
+def ledgers_of(extents: Sequence[NewExtent]) -> tuple[LedgerId, ...]:
+    """The ledgers, each once, in order."""
+    return tuple(dict.fromkeys(extent.ledger_id for extent in extents))

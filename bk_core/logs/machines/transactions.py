@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions of a log: each version of an application or streaming query is published once. Pure (RULES N5).
+
+The record changes in one multi with the head, so a version that is in the one is in the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bk_core.errors import InvalidArgumentError, TransactionReplayDiffersError, TransactionVersionRegressedError
+from bk_core.logs.head import LogTransactions, PublishId, TransactionVersion
+
+VERSIONS_MAX = 128
+"""Versions that a record remembers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """``version`` of ``app_id``: a ``txnAppId`` and ``txnVersion``, or a query id and batch id."""
+
+    app_id: str
+    version: int
+
+    def __post_init__(self) -> None:
+        if not self.app_id or self.version < 0:
+            raise InvalidArgumentError("a transaction has a name and a version from 0 on", value=str(self))
+
+
+def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> TransactionVersion | None:
+    """The version if it was published before, None if it is new.
+
+    Raises TransactionReplayDiffersError when it was published with another count of rows, and
+    TransactionVersionRegressedError when it is lower than one that was published and not remembered itself; nothing is
+    to be published in either case.
+    """
+    if record is None:
+        return None
+    found = next((each for each in reversed(record.versions) if each.version == wanted.version), None)
+    if found is not None and found.rows != rows:
+        raise TransactionReplayDiffersError(
+            f"version {wanted.version} was published before with {found.rows} rows, now it has {rows}",
+            value=f"transaction {wanted.app_id}",
+            remedy="an older checkpoint was restored or the input was cut differently: use a new query or version",
+        )
+    last = max((each.version for each in record.versions), default=-1)
+    if found is None and wanted.version < last:
+        raise TransactionVersionRegressedError(
+            f"version {wanted.version} comes after version {last}",
+            value=f"transaction {wanted.app_id}",
+            remedy="versions must rise; take a new txnAppId to begin anew",
+        )
+    return found
+
+
+def recorded(
+    record: LogTransactions | None, wanted: Transaction, publish_id: PublishId, rows: int, now_ms: int
+) -> LogTransactions:
+    """The record with this version too; the oldest beyond 128 are forgotten."""
+    added = TransactionVersion(version=wanted.version, publish_id=publish_id.digest, rows=rows, time_ms=now_ms)
+    versions = (*(record.versions if record else ()), added)[-VERSIONS_MAX:]
+    unknown = record.unknown_fields if record else b""
+    return LogTransactions(app_id=wanted.app_id, versions=versions, last_used_ms=now_ms, unknown_fields=unknown)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a log in shape: trim, compact, and the steps of vacuum, as intents of a change of the head. Pure
+(RULES N6, N7). All but vacuum only unlink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bk_core.errors import LogRecreatedError
+from bk_core.logs import commit
+from bk_core.logs.head import CONDEMNED_MAX, Extent, LogHead, NewExtent
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.change import Ask, Facts, Intent
+from bk_core.logs.paging import Change, Nonce, ledgers_listed, page_names, sealed_extents
+from bk_core.model import LedgerId
+
+
+@dataclass(frozen=True)
+class Trim(Intent[int]):
+    """Forget what is below ``before_offset``. The result is the log's start offset."""
+
+    before_offset: int
+    nonce: Nonce
+
+    def settled(self, head: LogHead, facts: Facts) -> int | None:
+        """Its start, if that is as wanted."""
+        start = head.start_offset
+        return start if commit.trimmed_start(head, self.before_offset) == start else None
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """Unlink."""
+        return commit.trim(head, self.before_offset, nonce=self.nonce, pages=facts.pages)
+
+
+@dataclass(frozen=True)
+class Compact(Intent[Extent]):
+    """List ``new``, which holds the same entries, in the place of ``run``. The result is its extent."""
+
+    run: tuple[Extent, ...]
+    new: NewExtent
+    nonce: Nonce
+
+    def settled(self, head: LogHead, facts: Facts) -> Extent | None:
+        """The new extent, if it is listed."""
+        start = self.run[0].base_offset
+        found = sealed_extents(head, facts.pages, start, start + 1)
+        return found[0] if found and found[0].ledger_id == self.new.ledger_id else None
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """Replace the run, if it is all there still."""
+        change = commit.replace_extents(head, self.run, self.new, nonce=self.nonce, pages=facts.pages)
+        return change if facts.is_checked else ev.CheckLedgers(head, (self.new,))
+
+
+@dataclass(frozen=True)
+class Condemn(Intent[tuple[LedgerId, ...]]):
+    """Condemn as many of ``candidates`` as the head has room for. The result is every condemned ledger, those of a
+    vacuum that was interrupted too, and none that is listed."""
+
+    candidates: tuple[LedgerId, ...]
+    log_uuid: str
+    nonce: Nonce
+
+    def settled(self, head: LogHead, facts: Facts) -> tuple[LedgerId, ...] | None:
+        """The condemned, if there is nobody to add. Raises LogRecreatedError: it is another log's head."""
+        if head.uuid != self.log_uuid:
+            raise LogRecreatedError("the log was deleted and made again", remedy="vacuum the new one")
+        if self._to_add(head, facts):
+            return None
+        listed = ledgers_listed(head, facts.pages) if head.condemned else set()
+        return tuple(ledger for ledger in head.condemned if ledger not in listed)
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """Condemn."""
+        return commit.condemn(head, self._to_add(head, facts), nonce=self.nonce, pages=facts.pages)
+
+    def _to_add(self, head: LogHead, facts: Facts) -> Sequence[LedgerId]:
+        room = CONDEMNED_MAX - len(head.condemned)
+        if room <= 0 or not self.candidates:
+            return ()
+        kept = ledgers_listed(head, facts.pages).union(head.condemned)
+        return [ledger for ledger in self.candidates if ledger not in kept][:room]
+
+
+@dataclass(frozen=True)
+class Absolve(Intent[LogHead]):
+    """Forget condemned ledgers that do not exist any more."""
+
+    ledgers: tuple[LedgerId, ...]
+    nonce: Nonce
+
+    def settled(self, head: LogHead, facts: Facts) -> LogHead | None:
+        """The head, if it does not name them."""
+        return None if set(self.ledgers).intersection(head.condemned) else head
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """Forget them."""
+        return commit.absolve(head, self.ledgers, nonce=self.nonce, pages=facts.pages)
+
+
+@dataclass(frozen=True)
+class FencePages(Intent[tuple[str, ...]]):
+    """Find the pages among ``names`` that the head does not reach, and see that no change which is under way can make
+    it reach one: each of those is compared with a version that this one leaves behind. ``names`` were listed before
+    the head was read, so a change that begins afterwards makes pages of other names."""
+
+    names: tuple[str, ...]
+
+    def settled(self, head: LogHead, facts: Facts) -> tuple[str, ...] | None:
+        """The unreached pages, once the head was written, or if there are none."""
+        reached = page_names(head, facts.pages)
+        unreached = tuple(name for name in self.names if name not in reached)
+        return unreached if facts.is_written or not unreached else None
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """The same head, as a new version."""
+        return Change(head)

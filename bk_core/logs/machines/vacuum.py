@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vacuum: delete what nobody lists, in steps that a crash may end at any point. Pure (RULES N6).
+
+LIST ledgers that say they are this log's and are old enough → CONDEMN, by compare-and-set, those that the log does not
+list, as many as the head has room for → DELETE them → ABSOLVE: the head forgets those that are gone for certain → the
+next round. Then pages: LIST → FENCE → DELETE. A ledger is looked for in the head that its condemnation is compared
+with, and no publish takes a condemned one, so nothing that is listed is ever deleted.
+"""
+
+from __future__ import annotations
+
+import enum
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.change import Effects, HeadChange, Intent
+from bk_core.logs.machines.upkeep import Absolve, Condemn, FencePages
+from bk_core.logs.paging import Nonce
+from bk_core.model import LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """What was deleted, and the condemned ledgers that could not be; the next vacuum tries again."""
+
+    ledgers: tuple[LedgerId, ...] = ()
+    remaining: tuple[LedgerId, ...] = ()
+    pages: tuple[str, ...] = ()
+
+
+class State(enum.Enum):
+    """Where a vacuum stands."""
+
+    NEW = "new"
+    LISTING = "listing"
+    CONDEMNING = "condemning"
+    DELETING = "deleting"
+    ABSOLVING = "absolving"
+    LISTING_PAGES = "listing pages"
+    FENCING_PAGES = "fencing pages"
+    DELETING_PAGES = "deleting pages"
+    DONE = "done"
+    FAILED = "failed"
+
+
+MOVES: dict[State, tuple[State, ...]] = {
+    State.NEW: (State.LISTING,),
+    State.LISTING: (State.CONDEMNING, State.FAILED),
+    State.CONDEMNING: (State.DELETING, State.LISTING_PAGES, State.FAILED),
+    State.DELETING: (State.ABSOLVING, State.LISTING_PAGES, State.FAILED),
+    State.ABSOLVING: (State.CONDEMNING, State.LISTING_PAGES, State.FAILED),
+    State.LISTING_PAGES: (State.FENCING_PAGES, State.DONE, State.FAILED),
+    State.FENCING_PAGES: (State.DELETING_PAGES, State.DONE, State.FAILED),
+    State.DELETING_PAGES: (State.DONE, State.FAILED),
+    State.DONE: (),
+    State.FAILED: (),
+}
+"""The legal moves: checked at every step, and the picture in docs/protocol.md."""
+
+
+class Vacuum:
+    """One vacuum of one log: ledgers and pages made before ``before_ms`` by the store's clock. Step it with one event
+    at a time, beginning with Start."""
+
+    def __init__(self, log_uuid: str, before_ms: int, nonce: Nonce) -> None:
+        self.log_uuid, self.before_ms = log_uuid, before_ms
+        self.state = State.NEW
+        self.result = Vacuumed()
+        self._nonce = nonce
+        self._candidates: tuple[LedgerId, ...] = ()
+        self._change: HeadChange[Any] | None = None  # of the head, under way
+
+    def copy(self) -> Vacuum:
+        """An independent machine in the same state."""
+        twin = copy(self)
+        twin._change = self._change.copy() if self._change is not None else None
+        return twin
+
+    def step(self, event: ev.Event) -> Effects:
+        """Take one event; returns the effects in the order they are to be carried out."""
+        before = self.state
+        effects = self._step(event)
+        assert self.state is before or self.state in MOVES[before], (before, event, self.state)
+        return effects
+
+    def _step(self, event: ev.Event) -> Effects:
+        match self.state, event:
+            case State.NEW, ev.Start():
+                return self._to(State.LISTING, ev.ListOrphans(self.log_uuid, self.before_ms))
+            case State.LISTING, ev.OrphansListed(ledgers):
+                self._candidates = ledgers
+                return self._condemn()
+            case State.DELETING, ev.LedgersDeleted(ledgers):
+                return self._on_deleted(ledgers)
+            case State.LISTING_PAGES, ev.PagesListed(names):
+                return self._begin(State.FENCING_PAGES, FencePages(names)) if names else self._end()
+            case State.DELETING_PAGES, ev.PagesDeleted():
+                return self._end()
+            case (
+                (State.LISTING | State.DELETING | State.LISTING_PAGES | State.DELETING_PAGES),
+                ev.RequestFailed(error),
+            ):
+                return self._to(State.FAILED, ev.Fail(error))
+            case ((State.CONDEMNING | State.ABSOLVING | State.FENCING_PAGES), _):
+                return self._step_change(event)
+        return []
+
+    def _condemn(self) -> Effects:
+        return self._begin(State.CONDEMNING, Condemn(self._candidates, self.log_uuid, self._nonce))
+
+    def _begin(self, state: State, intent: Intent[Any]) -> Effects:
+        self.state, self._change = state, HeadChange(intent)
+        return self._change.step(ev.Start())
+
+    def _step_change(self, event: ev.Event) -> Effects:
+        assert self._change is not None
+        effects = self._change.step(event)
+        match effects[-1:]:
+            case [ev.Finish(result)]:
+                return [*effects[:-1], *self._on_changed(result)]
+            case [ev.Fail()]:
+                return self._to(State.FAILED, *effects)
+        return effects
+
+    def _on_changed(self, result: Any) -> Effects:
+        match self.state:
+            case State.CONDEMNING if result:
+                return self._to(State.DELETING, ev.DeleteLedgers(result, self.log_uuid))
+            case State.ABSOLVING if not self.result.remaining:
+                return self._condemn()
+            case State.FENCING_PAGES:
+                self.result = replace(self.result, pages=result)
+                return self._to(State.DELETING_PAGES, ev.DeletePages(result)) if result else self._end()
+        return self._to(State.LISTING_PAGES, ev.ListPages(self.before_ms))
+
+    def _on_deleted(self, gone: tuple[LedgerId, ...]) -> Effects:
+        assert self._change is not None
+        condemned: tuple[LedgerId, ...] = self._change.result or ()
+        remaining = tuple(each for each in condemned if each not in gone)
+        self.result = replace(self.result, ledgers=(*self.result.ledgers, *gone), remaining=remaining)
+        self._candidates = tuple(each for each in self._candidates if each not in gone)
+        if not gone:
+            return self._to(State.LISTING_PAGES, ev.ListPages(self.before_ms))
+        return self._begin(State.ABSOLVING, Absolve(gone, self._nonce))
+
+    def _end(self) -> Effects:
+        return self._to(State.DONE, ev.Finish(self.result))
+
+    def _to(self, state: State, *effects: ev.Effect) -> Effects:
+        self.state = state
+        return list(effects)
