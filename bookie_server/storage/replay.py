@@ -118,12 +118,15 @@ class _Opening:
             self._unnamed_damage("the directory was used before and holds no segment")
         for generation in sorted({*generations, *indexes}):
             self._load(generation, generation in generations, generation in indexes)
+        if generations and not self._scanned and self._directory.used_before:
+            # The segment that is being written has no index, and the next one is begun before it gets one.
+            self._unnamed_damage("every segment is sealed: the newest one, which was being written, is missing")
         log = self._open_log(max([0, *generations, *indexes]))
         try:
             self._copy_tails(log)
             self._put_in_limbo(log)
-            may_remove = self._prepare(log)
-            self._seal_scanned(may_remove)
+            prepared = self._prepare(log)
+            self._seal_scanned(prepared)
             self._directory.record_boot()
         except BaseException:
             log.close(record=False)
@@ -323,19 +326,21 @@ class _Opening:
                 self._index.add_record(FrameKind.LIMBO_SET, ledger_id, record[FRAME_HEADER_BYTES:])
 
     def _prepare(self, log: SegmentLog) -> bool:
-        """Begin the next segment, so that a directory in use always has one. On a full disk
-        it stays with reads: False."""
+        """Begin the next segment, so that a directory in use always has one that is not sealed. On a full disk it stays
+        with reads, and the newest segment unsealed: False. A new directory must have room for its first."""
         try:
             if log.position == (0, 0):
                 log.prepare_segment()
         except DataDirectoryError:
+            if not self._directory.used_before:
+                raise
             return False
         return True
 
-    def _seal_scanned(self, may_remove: bool) -> None:
+    def _seal_scanned(self, prepared: bool) -> None:
         removed = False
-        for segment in self._scanned:
-            if segment.is_empty and may_remove and not self._report.limbo:
+        for segment in self._scanned if prepared else self._scanned[:-1]:
+            if segment.is_empty and not self._report.limbo:
                 self._files.remove(os.path.join(self._path, segment_name(segment.generation)))
                 removed = True
                 continue

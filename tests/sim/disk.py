@@ -78,7 +78,8 @@ class _Faults:
     misdirected: int = 0  # bytes by which the next write misses its place
     short_reads: int = 0
     stale_writes: int = 0
-    no_space: bool = False
+    no_space: bool = False  # for a segment
+    no_byte: bool = False  # nor for anything else
 
 
 class SimDisk(Files):
@@ -137,7 +138,7 @@ class SimDisk(Files):
         self._locks.clear()
         self._down = False
         self._crash_at = None
-        self.faults = _Faults(no_space=self.faults.no_space)
+        self.faults = _Faults(no_space=self.faults.no_space, no_byte=self.faults.no_byte)
 
     def _lose(self, inode: _Inode, chance: random.Random, keep: str) -> None:
         writes, size = inode.writes, len(inode.cache)
@@ -225,7 +226,7 @@ class SimDisk(Files):
         self._alive()
         if path in self._names:
             raise FileExistsError(errno.EEXIST, "exists", path)
-        if self.faults.no_space:
+        if self.faults.no_space or self.faults.no_byte:
             raise OSError(errno.ENOSPC, "the simulated disk is full", path)
         inode = self._link(path)
         inode.cache = bytearray(size)
@@ -347,7 +348,7 @@ class SimDisk(Files):
 
     def _append(self, handle: Handle, data: memoryview) -> None:
         inode = self._inode(handle)
-        if self.faults.no_space:
+        if self.faults.no_byte:
             self._put(inode, len(inode.cache), bytes(data[: len(data) // 2]))
             self._point("write")
             raise OSError(errno.ENOSPC, "the simulated disk is full")
@@ -399,7 +400,7 @@ class SimDisk(Files):
         return handle
 
     def free_bytes(self, path: str) -> int:
-        return 0 if self.faults.no_space else self._capacity // 2
+        return 0 if self.faults.no_space or self.faults.no_byte else self._capacity // 2
 
     def total_bytes(self, path: str) -> int:
         return self._capacity

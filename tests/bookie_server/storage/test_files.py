@@ -160,3 +160,28 @@ def test_reads_past_the_cache_end_where_the_file_ends(tmp_path: Path) -> None:
     assert files.read_past_cache(str(path), 100, BLOCK + 7) == content[BLOCK + 7 : BLOCK + 107]
     assert files.read_past_cache(str(path), BLOCK, 3 * BLOCK - 5) == content[-5:]
     assert files.free_bytes(str(tmp_path)) <= files.total_bytes(str(tmp_path))
+
+
+def test_a_made_directory_is_durable_by_name_with_all_its_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(Files, "sync_directory", lambda self, path: synced.append(path))
+    Files().make_directory(str(tmp_path / "a" / "b" / "c"))
+    assert synced[-3:] == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    synced.clear()
+    Files().make_directory(str(tmp_path / "a"))  # perhaps of a process that ended before it could sync
+    assert synced == [str(tmp_path)]
+
+
+@pytest.mark.rule("S5")
+def test_replay_reads_an_unsealed_segment_past_what_the_cache_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(tmp_path / "d")
+    storage.append(*FRAMES)
+    storage.close(crash=True)
+    dropped: list[int] = []
+    monkeypatch.setattr(Files, "drop_cache", lambda self, handle: dropped.append(handle))
+    Storage(tmp_path / "d").close()
+    assert len(dropped) == 1

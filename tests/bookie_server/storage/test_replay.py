@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
 import pytest
 
+from bookie_server.storage.files import Files
 from bookie_server.storage.index_file import decode_index_file
 from bookie_server.storage.segment import segment_name
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record, striped
@@ -185,3 +187,36 @@ def test_many_crashes_in_a_row_lose_nothing(tmp_path: Path) -> None:
             if rng.random() < 0.3:
                 storage.log.record_position()
         storage.close(crash=rng.random() < 0.7)
+
+
+@pytest.mark.rule("S3")
+def test_the_newest_segment_that_is_gone_is_damage_although_no_successor_names_it(tmp_path: Path) -> None:
+    segments = filled(tmp_path / "d")
+    newest = sorted(segments.glob("*.segment"))[-1]
+    assert not newest.with_suffix(".idx").exists()
+    newest.unlink()
+    for start in range(2):
+        storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+        assert bool(storage.report.damage) == (start == 0), "limbo is on record from then on"
+        assert_honest(storage, FRAMES)
+        assert storage.read(999, 0, 0).unknown
+        storage.close()
+
+
+def test_on_a_full_disk_the_newest_segment_stays_unsealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory in which everything is sealed has lost its newest segment."""
+    filled(tmp_path / "d")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "create_preallocated", full)
+        for _ in range(2):
+            storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+            assert_honest(storage, FRAMES, healthy=True)
+            storage.close()
+    storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    assert not storage.report.damage
+    assert_honest(storage, FRAMES, healthy=True)
+    storage.close()

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The production storage on a simulated disk, as a back end of a simulated bookie (RULES S10).
+
+Opening, replay, commits and reads are the production's own functions; only the file system below them is
+:class:`~tests.sim.disk.SimDisk`. Segments are of 64 KiB, so that a few groups fill one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from bk_core.entries.digest import Digester
+from bk_core.entries.frame import FrameKind, decode_frame, encode_counter_record, encode_record
+from bk_core.errors import BookKeeperError
+from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, DigestType, EntryId, LedgerId
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import Reason
+from bookie_server import machine_events as ev
+from bookie_server.config import BookieConfig
+from bookie_server.holdings import IndexHoldings, answer_read
+from bookie_server.machine import BookieMachine
+from bookie_server.opening import OpenStorage, open_storage
+from bookie_server.storage.commit import SegmentLog
+from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.replay import OpenReport
+from bookie_server.storage.segment import Place
+from tests.sim.disk import SimDisk, SimulatedCrash
+
+SEGMENT_BYTES = 64 << 10
+DATA_DIR = "/data"
+SEGMENTS_DIR = DATA_DIR + "/segments"
+NOW_MS = 1_760_000_000_000
+_LIFE = uuid.UUID("6f0c0d1e-7f11-4a52-9d4e-2f8f0c9b7a10")
+
+
+def own_store() -> MetadataStore:
+    """A metadata store of an initialised cluster with a fixed id, for a bookie that is alone."""
+    store = MemoryStore(MemoryCluster(clock_ms=lambda: NOW_MS))
+    store.initialize_cluster()
+    return store
+
+
+class StorageBackEnd:
+    """What keeps a bookie's bytes: a disk that survives, and the storage that is open on it now.
+
+    ``store`` keeps cookies and state records, which a start compares with the directory. Opening raises what the
+    production raises; then ``opened`` is None and :meth:`restart` may be tried again.
+    """
+
+    def __init__(
+        self,
+        bookie_id: BookieId = "bookie-1:3181",
+        *,
+        disk: SimDisk | None = None,
+        store: MetadataStore | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self.disk = disk or SimDisk()
+        self.store = store or own_store()
+        self.opened: OpenStorage | None = None
+        self._segment_bytes = segment_bytes
+        self._lives = 0  # directories made
+        self._limbo_after_wipe: tuple[LedgerId, ...] = ()
+        self.restart()
+
+    # --- what is open -----------------------------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> OpenStorage:
+        assert self.opened is not None, "the storage is not open"
+        return self.opened
+
+    @property
+    def log(self) -> SegmentLog:
+        return self._open.log
+
+    @property
+    def index(self) -> LedgerIndex:
+        return self._open.index
+
+    @property
+    def report(self) -> OpenReport:
+        return self._open.report
+
+    def restart(self) -> None:
+        """The production's start-up on what the disk holds; ``holdings`` is new afterwards."""
+        assert self.opened is None, "the storage is open already"
+        config = BookieConfig(
+            data_dir=Path(DATA_DIR), metadata_service_uri="memory://simulated", bookie_id=self.bookie_id
+        )
+        opened = open_storage(
+            config,
+            self.store,
+            "bookie",
+            3181,
+            files=self.disk,
+            segment_size_bytes=self._segment_bytes,
+            incarnation=self._incarnation(),
+            now_ms=lambda: NOW_MS,
+        )
+        self.opened = opened
+        self.holdings = IndexHoldings(opened.index)
+        if self._limbo_after_wipe:
+            self._note_wipe()
+
+    # --- what a bookie does with it ---------------------------------------------------------------------------------
+
+    def commit(self, frames: Sequence[bytes | memoryview]) -> list[Place]:
+        """One group, durable when this returns. Raises as :meth:`SegmentLog.append_group`."""
+        return self.log.append_group(frames)
+
+    def read(self, effect: ev.ReadFrames) -> ev.FramesRead:
+        answer = answer_read(self._open.reader, effect)
+        assert isinstance(answer, ev.FramesRead)
+        return answer
+
+    def memberships(self, effect: ev.ReadMemberships) -> ev.MembershipsRead:
+        answer = answer_read(self._open.reader, effect)
+        assert isinstance(answer, ev.MembershipsRead)
+        return answer
+
+    def idle(self) -> None:
+        """The bookie has had nothing to commit for a while. Raises StorageFailedError."""
+        self.log.record_position()
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """A clean stop: the position is recorded. A disk that fails now is a stop all the same."""
+        opened, self.opened = self._open, None
+        try:
+            opened.log.close()
+        except BookKeeperError:
+            pass
+        finally:
+            opened.reader.close()
+            opened.directory.close()
+
+    def crash(self, random: Random, keep: str | None = None) -> None:
+        """Power loss."""
+        self.opened = None
+        self.disk.crash(random, keep)
+
+    def kill(self) -> None:
+        """The process ends; the page cache lives on."""
+        self.opened = None
+        self.disk.kill()
+
+    def commit_torn(self, frames: Sequence[bytes | memoryview], random: Random) -> None:
+        """Power loss at any operation of a commit that nobody hears of."""
+        self.disk.crash_at(random.randint(1, 3) if random.random() < 0.8 else random.randint(1, 12))
+        with contextlib.suppress(SimulatedCrash, BookKeeperError):
+            self.commit(frames)
+        self.crash(random)
+
+    # --- damage -----------------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether the disk has no space for new files."""
+        return self.disk.faults.no_space
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        self.disk.faults.no_space = full
+
+    def no_space(self, on: bool) -> None:
+        self.full = on
+
+    def fail_next_sync(self) -> None:
+        """The next sync fails; what it was to save is lost although the cache shows it, and later syncs succeed."""
+        self.disk.faults.syncs = 1
+
+    def frames_on_record(self) -> list[tuple[LedgerId, Place]]:
+        """Frames of entries that are served and lie below the highest durable position on record of their segment:
+        those whose damage must be noticed (RULES S3)."""
+        active = self.log._active
+        found: list[tuple[LedgerId, Place]] = []
+        for ledger_id in self.index.ledger_ids():
+            frames = self.index._ledgers[ledger_id].frames
+            for place in (frames.place(k) for k in range(len(frames))) if frames is not None else ():
+                if active is None or place.generation != active.generation or place.offset < active.data_end:
+                    found.append((ledger_id, place))
+        return found
+
+    def flip_bit(self, random: Random) -> tuple[LedgerId, Place] | None:
+        """Damage a frame on record, at rest; None if there is none."""
+        frames = self.frames_on_record()
+        if not frames:
+            return None
+        ledger_id, place = random.choice(frames)
+        path = f"{SEGMENTS_DIR}/{place.generation:016x}.segment"
+        self.disk.flip_bit(path, place.offset + random.randrange(place.size), random.randrange(8))
+        return ledger_id, place
+
+    def eio_on_read(self, random: Random) -> tuple[LedgerId, Place] | None:
+        """A sector of a frame on record cannot be read any more."""
+        frames = self.frames_on_record()
+        if not frames:
+            return None
+        ledger_id, place = random.choice(frames)
+        path = f"{SEGMENTS_DIR}/{place.generation:016x}.segment"
+        self.disk.break_sector(path, place.offset + random.randrange(place.size))
+        return ledger_id, place
+
+    def lose_file(self, random: Random, kind: str = "segment") -> str | None:
+        """A file of segments (``segment`` or ``idx``) is gone; its path."""
+        names = [path for path in self.disk.paths() if path.startswith(SEGMENTS_DIR) and path.endswith("." + kind)]
+        if not names:
+            return None
+        path = random.choice(names)
+        self.disk.lose_file(path)
+        return path
+
+    def wipe(self, ledgers: Sequence[LedgerId] = ()) -> None:
+        """Another, empty disk under the same bookie id, which the operator allowed by removing the cookie.
+
+        The next start fences ``ledgers`` and puts them in limbo, as a new incarnation must (RULES S8). Done here:
+        the production refuses such a start.
+        """
+        self.opened = None
+        self.disk.wipe()
+        self._lives += 1
+        self._limbo_after_wipe = tuple(ledgers)
+        self.store.delete_cookie(self.bookie_id)
+        state = self.store.read_bookie_state(self.bookie_id)
+        if state is not None:
+            fields = json.loads(state.value) | {"incarnation": self._incarnation(), "boot_count": 0}
+            self.store.write_bookie_state(self.bookie_id, json.dumps(fields).encode(), state.version)
+
+    def _incarnation(self) -> str:
+        return str(uuid.uuid5(_LIFE, f"{self.bookie_id} {self._lives}"))
+
+    def _note_wipe(self) -> None:
+        records: list[bytes] = []
+        for ledger_id in self._limbo_after_wipe:
+            records.append(encode_record(FrameKind.FENCE, ledger_id))
+            records.append(encode_counter_record(FrameKind.LIMBO_SET, ledger_id, 1))
+        for record, place in zip(records, self.commit(records), strict=True):
+            self.index.add(record, place)
+        self._limbo_after_wipe = ()
+
+    # --- what checkers ask ------------------------------------------------------------------------------------------
+
+    def entries(self, ledger_id: LedgerId, last: EntryId = 1000) -> dict[EntryId, bytes]:
+        """Payloads that are found intact, by id up to ``last``."""
+        return ask(self, ledger_id, 0, last).found
+
+    def newest_segment(self) -> str:
+        """Path of the durable segment of the greatest generation."""
+        return max(path for path in self.disk.paths() if path.endswith(".segment"))
+
+
+@dataclass
+class Answer:
+    """What a bookie says of a range of ids."""
+
+    found: dict[EntryId, bytes] = field(default_factory=dict)
+    absent: set[EntryId] = field(default_factory=set)
+    unknown: dict[EntryId, Reason] = field(default_factory=dict)
+
+
+def ask(back_end: StorageBackEnd, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Answer:
+    """Read ids first to last through a fresh production machine on the back end. AssertionError for a wrong payload's
+    digest or an answer that leaves an id out."""
+    machine, answer = BookieMachine(back_end.holdings), Answer()
+    while first <= last:
+        events: deque[ev.Event] = deque([ev.ReadRequested((1, 1), ledger_id, first, last, 0)])
+        trailer: ev.SendTrailer | None = None
+        while events:
+            for effect in machine.step(events.popleft()):
+                match effect:
+                    case ev.ReadFrames():
+                        events.append(back_end.read(effect))
+                    case ev.ReadMemberships():
+                        events.append(back_end.memberships(effect))
+                    case ev.SendPart(request, frames):
+                        for frame in frames:
+                            _take(answer, ledger_id, bytes(frame))
+                        events.append(ev.PartSent(request))
+                    case ev.SendTrailer():
+                        trailer = effect
+        assert trailer is not None, f"no answer for {first} to {last} of ledger {ledger_id}"
+        if trailer.reason:
+            answer.unknown.update(dict.fromkeys(range(first, last + 1), trailer.reason))
+            return answer
+        _take_trailer(answer, trailer.trailer)
+        first = trailer.trailer.answered_through + 1
+    return answer
+
+
+def _take(answer: Answer, ledger_id: LedgerId, frame: bytes) -> None:
+    batch = decode_frame(frame, digester=Digester(DigestType.CRC32C, b"", ledger_id), verify_digests=True)
+    answer.found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
+
+
+def _take_trailer(answer: Answer, trailer: ReadTrailer) -> None:
+    for gap in trailer.absent:
+        answer.absent.update(set(range(gap.first, gap.last + 1)) - set(answer.found))
+    for gap in trailer.unknown:
+        answer.unknown.update(dict.fromkeys(range(gap.first, gap.last + 1), gap.reason))

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One scripted life of a bookie's storage: steps, crashes, and what must hold of every answer afterwards."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from bk_core.entries.frame import FrameKind, entry_ids_of, parse_header, record_payload
+from bk_core.wire.lane import Reason
+from bookie_server.storage.index import LedgerStatus
+from bookie_server.storage.index_file import lac_of
+from bookie_server.storage.segment import Place
+from tests.kit.segment_world import entries
+from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.storage import StorageBackEnd, ask, own_store
+
+
+class Event(enum.Enum):
+    """A step that is no commit."""
+
+    IDLE = "idle"
+    STOP = "a clean stop and a start"
+    KILL = "the process ends and starts"
+    POWER = "power is lost"
+
+
+IDLE, STOP, KILL, POWER = Event.IDLE, Event.STOP, Event.KILL, Event.POWER
+Step: TypeAlias = list[bytes] | Event
+NEW_LEDGER = 1_000_000
+NO_BODY = b"\xff" * 16
+
+
+class Life:
+    """A disk, a metadata store, and what was acked. ``maybe``: given to a commit that nobody heard of."""
+
+    def __init__(self, *, disk: SimDisk | None = None) -> None:
+        self.disk, self.store = disk or SimDisk(), own_store()
+        self.acked: list[bytes] = []
+        self.maybe: list[bytes] = []
+        self.was_damaged = False
+        self._back_end: StorageBackEnd | None = None
+        self._new = 0
+
+    @property
+    def back_end(self) -> StorageBackEnd:
+        assert self._back_end is not None, "not open"
+        return self._back_end
+
+    # --- steps ---
+
+    def open(self) -> None:
+        self._back_end = StorageBackEnd(disk=self.disk, store=self.store)
+        self.was_damaged |= bool(self._back_end.report.damage)
+
+    def run(self, steps: Sequence[Step]) -> None:
+        if self._back_end is None:
+            self.open()
+        for step in steps:
+            if isinstance(step, list):
+                self.commit(step)
+            elif step is IDLE:
+                self.back_end.idle()
+            else:
+                if step is STOP:
+                    self.back_end.stop()
+                elif step is KILL:
+                    self.kill()
+                else:
+                    self.crash(random.Random(len(self.acked)))
+                self.open()
+
+    def commit(self, frames: list[bytes]) -> list[Place]:
+        """As the bookie does: into the log, then into the index, then the ack."""
+        self.maybe += frames
+        places = self.back_end.commit(frames)
+        for frame, place in zip(frames, places, strict=True):
+            self.back_end.index.add(frame, place)
+        del self.maybe[-len(frames) :]
+        self.acked += frames
+        return places
+
+    def crashes(self, act: Callable[[], None]) -> bool:
+        """Whether the machine stopped in it."""
+        try:
+            act()
+        except SimulatedCrash:
+            return True
+        self.disk.crash_at(None)
+        return False
+
+    def crash(self, chance: random.Random, keep: str | None = None) -> None:
+        self._back_end = None
+        self.disk.crash(chance, keep)
+
+    def kill(self) -> None:
+        self._back_end = None
+        self.disk.kill()
+
+    # --- what must hold ---
+
+    def check(self, *, damaged: bool = False, more: bool = True, lost: Iterable[int] = ()) -> None:
+        """Everything acked is found, nothing invented; what is found now is acked from here on, since a reader may have
+        seen it. ``damaged``: UNKNOWN and limbo are right as well, ABSENT is not. ``more``: the log goes on."""
+        if not damaged:
+            assert not self.back_end.report.damage, self.back_end.report.damage
+            assert not self.back_end.report.limbo
+        for ledger_id in sorted({parse_header(frame).ledger_id for frame in (*self.acked, *self.maybe)}):
+            self._check_entries(ledger_id, damaged, set(lost))
+            self._check_records(ledger_id, damaged)
+        self._settle_maybe()
+        if more:
+            self._new += 1
+            self.commit([entries(NEW_LEDGER, [self._new])])
+
+    def _ids(self, frames: list[bytes], ledger_id: int) -> set[int]:
+        ids: set[int] = set()
+        for frame in frames:
+            header = parse_header(frame)
+            if header.kind == FrameKind.ENTRIES and header.ledger_id == ledger_id:
+                ids.update(entry_ids_of(header, frame).tolist())
+        return ids
+
+    def _records(self, frames: list[bytes], ledger_id: int, kind: FrameKind) -> list[bytes]:
+        headers = ((parse_header(frame), frame) for frame in frames)
+        return [bytes(record_payload(f, h)) for h, f in headers if h.kind == kind and h.ledger_id == ledger_id]
+
+    def _check_entries(self, ledger_id: int, damaged: bool, lost: set[int]) -> None:
+        required, allowed = self._ids(self.acked, ledger_id), self._ids(self.maybe, ledger_id)
+        answer = ask(self.back_end, ledger_id, 0, max(required | allowed, default=0) + 3)
+        for entry_id, payload in answer.found.items():
+            assert payload.startswith(b"%d/%d " % (ledger_id, entry_id)), (ledger_id, entry_id, payload[:30])
+        invented = set(answer.found) - required - allowed
+        assert not invented, f"entries {sorted(invented)} of ledger {ledger_id} were never given"
+        if self._deleted(ledger_id) or (not damaged and self._trouble(ledger_id)):
+            return
+        denied = required & answer.absent - (lost if damaged else set())
+        assert not denied, f"acked entries {sorted(denied)} of ledger {ledger_id} are ABSENT"
+        if not damaged:
+            missing = required - set(answer.found)
+            assert not missing, f"acked entries {sorted(missing)} of ledger {ledger_id} are not found"
+            assert not answer.unknown, f"UNKNOWN {answer.unknown} of ledger {ledger_id} on a healthy disk"
+
+    def _deleted(self, ledger_id: int) -> bool:
+        return bool(self._records([*self.acked, *self.maybe], ledger_id, FrameKind.DELETED))
+
+    def _trouble(self, ledger_id: int) -> bool:
+        frames = [*self.acked, *self.maybe]
+        kinds = (FrameKind.LIMBO_SET, FrameKind.COPY_DROPPED)
+        return any(self._records(frames, ledger_id, kind) for kind in kinds)
+
+    def _check_records(self, ledger_id: int, damaged: bool) -> None:
+        facts, state = self.back_end.holdings.facts(ledger_id), self.back_end.index.state(ledger_id)
+        if damaged and (facts.trouble or self.was_damaged):
+            assert facts.trouble or facts.fenced or not self._records(self.acked, ledger_id, FrameKind.FENCE)
+            return
+        if self._records(self.acked, ledger_id, FrameKind.DELETED):
+            assert facts.deleted, f"the tombstone of ledger {ledger_id} is lost"
+        if facts.deleted:
+            assert self._deleted(ledger_id)
+            return
+        if self._records(self.acked, ledger_id, FrameKind.FENCE):
+            assert facts.fenced, f"the fence of ledger {ledger_id} is lost"
+        elif facts.fenced:
+            assert self._records(self.maybe, ledger_id, FrameKind.FENCE), f"ledger {ledger_id} was never fenced"
+        for key in self._records(self.acked, ledger_id, FrameKind.LEDGER_KEY):
+            assert facts.ledger_key == key, f"the key of ledger {ledger_id} is lost"
+        for body in self._records(self.acked, ledger_id, FrameKind.LAC):
+            assert lac_of(facts.lac_body or NO_BODY) >= lac_of(body), f"the LAC of ledger {ledger_id} is lost"
+        self._check_counters(ledger_id, state, facts.trouble)
+
+    def _check_counters(self, ledger_id: int, state: LedgerStatus, trouble: Reason) -> None:
+        for kind in (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED, FrameKind.COPY_DROPPED, FrameKind.COPY_RESTORED):
+            for payload in self._records(self.acked, ledger_id, kind):
+                counter = int.from_bytes(payload, "little")
+                assert state.counter >= counter, f"a record of ledger {ledger_id} is lost"
+                if state.counter == counter:
+                    troubled = kind in (FrameKind.LIMBO_SET, FrameKind.COPY_DROPPED)
+                    assert (trouble is not Reason.REASON_NONE) == troubled
+
+    def _settle_maybe(self) -> None:
+        """What was in doubt and is here may have been told to somebody: it stays (I8, I5). The rest may stay away."""
+        kept: list[bytes] = []
+        for frame in self.maybe:
+            header = parse_header(frame)
+            if header.kind == FrameKind.ENTRIES:
+                ids = entry_ids_of(header, frame).tolist()
+                answer = ask(self.back_end, header.ledger_id, min(ids), max(ids))
+                if set(ids) <= set(answer.found):
+                    self.acked.append(frame)
+                    continue
+            elif header.kind == FrameKind.FENCE and self.back_end.holdings.facts(header.ledger_id).fenced:
+                self.acked.append(frame)
+                continue
+            kept.append(frame)
+        self.maybe = kept
+
+
+def crash_everywhere(steps: Sequence[Step], keep: str | None, *, again: bool = False, seed: int = 0) -> int:
+    """Crash at the first, second, … operation of these steps until they come through; returns how many there are.
+
+    After each crash: open, check, commit, lose power once more, open, check. ``again``: the first opening crashes too.
+    """
+    for n in range(1, 2000):
+        chance, life = random.Random(n * 1000 + seed), Life()
+        life.disk.crash_at(n)
+        came_through = not life.crashes(partial(life.run, steps))
+        life.crash(chance, keep)
+        if again:
+            life.disk.crash_at(chance.randint(1, 12))
+            life.crashes(life.open)
+            life.crash(chance)
+        life.open()
+        life.check()
+        life.crash(chance, "nothing")
+        life.open()
+        life.check()
+        if came_through:
+            return n - 1
+    raise AssertionError("the steps never came to their end")

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Power is lost at every operation of scripted workloads: what was acked is there, and nothing else (RULES S3, S4, S6).
+
+Invariants I5 (a fence that was answered stays), I6, I8 (what was found once is found again) and I9 (ABSENT only of what
+was never acked), over the production storage on the simulated disk.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFailedError
+from bk_core.wire.lane import Reason
+from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
+from tests.sim.disk import KEEPS, SimDisk
+from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
+from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step, crash_everywhere
+
+WORKLOADS: dict[str, list[Step]] = {
+    "small groups": [
+        [key_record(1), entries(1, range(3))],
+        [entries(1, range(3, 5), lac=2), key_record(2), entries(2, [0])],
+        IDLE,
+        [fence_record(2), lac_record(1, 4)],
+        [entries(1, [5], lac=4)],
+    ],
+    "a large frame between small ones": [
+        [key_record(1), entries(1, range(4))],
+        [entries(1, [4], size=20_000), entries(1, range(5, 8), lac=4), fence_record(7)],
+        IDLE,
+        [entries(1, [8], size=30_000, lac=7)],
+    ],
+    "segments fill up": [
+        [key_record(1), *(entries(1, range(10 * k, 10 * k + 10), size=1200) for k in range(3))],
+        [entries(1, range(30, 60), lac=29, size=1000), fence_record(1)],
+        [entries(2, range(40), size=900), encode_record(FrameKind.DELETED, 5)],
+        [entries(3, [9, 4, 2], size=9000), striped(4, 0, 30), entries(2, range(40, 50), size=2000)],
+    ],
+    "fences and tombstones around restarts": [
+        [key_record(1), entries(1, range(5)), fence_record(2)],
+        STOP,
+        [fence_record(1), encode_record(FrameKind.DELETED, 3), lac_record(4, 17)],
+        POWER,
+        [entries(4, range(2)), encode_counter_record(FrameKind.LIMBO_SET, 6, 1)],
+        STOP,
+        [encode_counter_record(FrameKind.LIMBO_CLEARED, 6, 2), entries(6, range(3)), entries(3, range(3))],
+    ],
+    "killed and started on the page cache": [
+        [key_record(1), entries(1, range(5))],
+        KILL,
+        [entries(1, range(5, 9), lac=4), fence_record(3)],
+        KILL,
+        IDLE,
+        [striped(2, 0, 20), entries(2, [21, 23, 22])],
+        KILL,
+        [entries(1, range(9, 12), lac=8)],
+    ],
+    "overlapping copies": [
+        [entries(1, range(30))],
+        [entries(1, range(10, 15)), entries(1, range(28, 33))],
+        IDLE,
+        POWER,
+        [entries(1, range(5, 40), lac=3), encode_counter_record(FrameKind.COPY_DROPPED, 9, 1)],
+        [encode_counter_record(FrameKind.COPY_RESTORED, 9, 2), entries(9, range(4))],
+    ],
+}
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_crash_at_any_operation_loses_nothing_that_was_acked(name: str, keep: str) -> None:
+    points = crash_everywhere(WORKLOADS[name], keep)
+    assert points > 20
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_crash_during_the_restart_after_a_crash_loses_nothing(name: str) -> None:
+    for seed in range(3):
+        crash_everywhere(WORKLOADS[name], None, again=True, seed=seed)
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.parametrize("name", ["segments fill up", "fences and tombstones around restarts"])
+def test_a_crash_at_any_operation_of_a_restart_loses_nothing(name: str) -> None:
+    for n in range(1, 200):
+        chance = random.Random(n)
+        life = Life()
+        life.run(WORKLOADS[name])
+        life.crash(chance, "everything")
+        life.disk.crash_at(n)
+        if not life.crashes(life.open):
+            break
+        life.crash(chance)
+        life.open()
+        life.check()
+    else:
+        pytest.fail("a restart never came to its end")
+    assert n > 10
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_process_that_ends_anywhere_and_then_a_power_loss_lose_nothing(name: str) -> None:
+    """The second process works on a cache that never reached the disk: what it tells must be durable again."""
+    for n in range(1, 400):
+        chance, life = random.Random(n), Life()
+        life.disk.crash_at(n)
+        if not life.crashes(partial(life.run, WORKLOADS[name])):
+            break
+        life.kill()
+        life.open()
+        life.check()
+        life.crash(chance, "nothing")
+        life.open()
+        life.check()
+    assert n > 20
+
+
+@pytest.mark.rule("S6")
+def test_a_sync_that_fails_and_lies_afterwards_ends_the_log_and_loses_nothing_acked() -> None:
+    for n in range(1, 40):
+        life = Life()
+        life.open()
+        frames = [entries(1, range(9 * k, 9 * k + 9), size=700) for k in range(20)]
+        failed = False
+        for k, frame in enumerate(frames):
+            if k == n:
+                life.disk.faults.syncs = 1
+            try:
+                life.commit([frame])
+            except StorageFailedError:
+                failed = True
+                with pytest.raises(StorageFailedError):
+                    life.commit([entries(1, [999])])
+                break
+        assert failed or n >= len(frames)
+        life.kill()
+        life.open()
+        life.check()
+        life.crash(random.Random(n), "nothing")
+        life.open()
+        life.check()
+
+
+def test_a_full_disk_refuses_groups_and_takes_them_again_when_there_is_space() -> None:
+    life = Life()
+    life.run([[key_record(1), entries(1, range(10), size=2000)]])
+    life.disk.faults.no_space = True
+    refused = 0
+    for k in range(8):
+        try:
+            life.commit([entries(1, range(10 + 10 * k, 20 + 10 * k), size=2000)])
+        except DataDirectoryError:
+            refused += 1
+    assert refused > 3
+    life.crash(random.Random(1), "nothing")
+    with pytest.raises(DataDirectoryError):
+        life.open()  # the tail must be copied before anything is answered, and there is no room for it
+    life.disk.kill()
+    life.disk.faults.no_space = False
+    life.open()
+    life.disk.faults.no_space = True
+    life.run([IDLE])
+    life.crash(random.Random(1), "nothing")
+    life.open()  # nothing is to be copied: on a full disk the bookie comes up with reads
+    life.check(more=False)
+    with pytest.raises(DataDirectoryError):
+        life.commit([entries(2, [1])])
+    for _ in range(2):
+        life.crash(random.Random(1), "nothing")
+        life.open()
+        life.check(more=False)
+    life.crash(random.Random(1), "nothing")
+    life.disk.faults.no_byte = True
+    with pytest.raises(DataDirectoryError):
+        life.open()  # not even the boot can be counted
+    life.disk.kill()
+    life.disk.faults.no_byte = life.disk.faults.no_space = False
+    life.open()
+    life.commit([entries(2, [1])])
+    life.crash(random.Random(1), "nothing")
+    life.open()
+    life.check()
+
+
+# --- damage at rest ---
+
+
+def settled(disk: SimDisk | None = None) -> Life:
+    """A life with several sealed segments and an idle one that is open."""
+    life = Life(disk=disk)
+    life.run([*WORKLOADS["segments fill up"], [fence_record(8), entries(8, range(3))], IDLE])
+    return life
+
+
+@pytest.mark.rule("S8")
+@pytest.mark.parametrize("kind", ["segment", "idx"])
+def test_any_lost_file_is_never_a_denial(kind: str) -> None:
+    count = len([p for p in settled().disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)])
+    for number in range(count):
+        life = settled()
+        path = [p for p in life.disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)][number]
+        life.crash(random.Random(1), "nothing")
+        life.disk.lose_file(path)
+        for _ in range(2):
+            life.open()
+            if kind == "segment":
+                assert life.back_end.report.damage or life.was_damaged, path
+            life.check(damaged=kind == "segment")
+            life.crash(random.Random(2))
+
+
+@pytest.mark.rule("S3")
+def test_bits_that_flip_at_rest_are_never_a_denial() -> None:
+    for seed in range(60):
+        chance, life = random.Random(seed), settled()
+        for _ in range(chance.randint(1, 3)):
+            life.back_end.flip_bit(chance)
+        if chance.random() < 0.5:
+            life.check(damaged=True)
+        life.crash(chance)
+        for _ in range(2):
+            life.open()
+            life.check(damaged=True)
+            life.crash(chance)
+
+
+@pytest.mark.rule("S5")
+def test_sectors_that_cannot_be_read_are_never_a_denial() -> None:
+    for seed in range(30):
+        chance, life = random.Random(seed), settled()
+        assert life.back_end.eio_on_read(chance)
+        life.check(damaged=True)
+        assert life.disk.reads_failed
+        life.crash(chance)
+        life.open()
+        life.check(damaged=True)
+
+
+@pytest.mark.rule("S5")
+def test_what_the_cache_read_ahead_of_a_write_hides_nothing() -> None:
+    life = Life()
+    life.run([[key_record(1), entries(1, range(5))]])
+    life.disk.faults.stale_writes = 100
+    life.run([[entries(1, range(5, 9)), fence_record(2)], [entries(1, range(9, 12))]])
+    assert set(ask(life.back_end, 1, 0, 11).found) == set(range(12))
+    assert life.back_end._open.reader.rereads
+    life.kill()  # the stale pages live on
+    life.open()
+    life.check()
+
+
+@pytest.mark.rule("S3")
+def test_a_write_that_missed_its_place_is_damage_once_the_position_is_on_record() -> None:
+    life = Life()
+    life.run([[key_record(1), entries(1, range(5))], [entries(1, range(5, 9))]])
+    life.disk.faults.misdirected = 8192
+    life.run([[entries(1, range(9, 12))]])
+    assert set(ask(life.back_end, 1, 9, 11).unknown) == {9, 10, 11}, "every read checks the stamp"
+    life.crash(random.Random(1))
+    life.open()
+    life.check(damaged=True, lost=range(9, 12))
+
+
+def test_short_reads_are_read_on() -> None:
+    life = settled()
+    life.kill()
+    life.disk.faults.short_reads = 1000
+    life.open()
+    life.check()
+
+
+@pytest.mark.rule("S8")
+def test_an_older_copy_of_the_directory_is_refused() -> None:
+    life = settled()
+    life.back_end.stop()
+    copy = life.disk.snapshot()
+    life.open()
+    life.commit([entries(1, range(60, 62))])
+    life.crash(random.Random(1))
+    life.disk.restore(copy)
+    with pytest.raises(BookieIdentityError):
+        life.open()
+
+
+@pytest.mark.rule("S8")
+def test_an_empty_directory_under_a_known_id_is_refused_and_in_limbo_when_it_is_allowed() -> None:
+    life = settled()
+    life.crash(random.Random(1))
+    life.disk.wipe()
+    with pytest.raises(BookieIdentityError):
+        life.open()
+    back_end = StorageBackEnd()
+    back_end.commit([entries(1, range(3))])
+    back_end.wipe([1])
+    back_end.restart()
+    assert back_end.holdings.facts(1).fenced
+    assert ask(back_end, 1, 0, 2).unknown == dict.fromkeys(range(3), Reason.LIMBO)
+
+
+def test_one_disk_serves_one_process() -> None:
+    life = settled()
+    with pytest.raises(DataDirectoryError):
+        StorageBackEnd(disk=life.disk, store=life.store)
