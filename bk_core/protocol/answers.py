@@ -134,7 +134,7 @@ class Window:
                 taken.append(batch.select(before))
                 kept.append(batch.select(~before))
         self.held, self.cursor = kept, end
-        return taken[0] if len(taken) == 1 else EntryBatch.merge_by_id(taken)
+        return EntryBatch.merge_by_id(taken)  # even one: what was cut out of a striped frame still lists its ids
 
     def deniers(self, entry_id: EntryId, indices: Iterable[int]) -> set[int]:
         """Which of ``indices`` say that the entry is absent; a set of bookies, never of messages (MUST 5)."""
