@@ -5,16 +5,25 @@ its metadata (RULES N1)."""
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.digest import ledger_key
-from bk_core.errors import NoSuchLedgerError, PublishConflictError
+from bk_core.errors import (
+    BookKeeperError,
+    MetadataCorruptError,
+    MetadataError,
+    NoSuchLedgerError,
+    PublishConflictError,
+)
 from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import LogHead, NewExtent
+from bk_core.logs.head import APPLICATION, LogHead, NewExtent
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId, LedgerMetadata
+
+log = logging.getLogger("bk_core.logs")
 
 CHECK_THREADS = 16
 """Records read at a time: a publish of 100,000 ledgers must not take as many round trips."""
@@ -45,6 +54,47 @@ def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[New
         for why in pool.map(lambda item: _problem(store, head, *item), reported.items()):
             if why is not None:
                 raise PublishConflictError(why, remedy="it was changed behind its writer's back: run the job again")
+
+
+def of_log(store: MetadataStore, log_uuid: str, before_ms: int) -> Iterator[LedgerId]:
+    """Ledgers whose keys say that they were made for this log, made before ``before_ms`` by the store's clock (RULES
+    N6). Blocking; reads every ledger's record of the cluster."""
+    for ledger_id in store.list_ledgers():
+        try:
+            if _is_of_log(store.read_ledger(ledger_id).value, log_uuid):
+                made_ms = store.ledger_ctime_ms(ledger_id)
+                if made_ms < before_ms:
+                    yield ledger_id
+        except (NoSuchLedgerError, MetadataCorruptError):
+            continue  # deleted a moment ago; or nobody can say whose it is, so it stays
+
+
+def delete_of_log(store: MetadataStore, log_uuid: str, ledgers: Sequence[LedgerId]) -> Iterator[LedgerId]:
+    """Delete ledgers of this log; gives those that do not exist any more, for certain. Blocking."""
+    for ledger_id in ledgers:
+        try:
+            found = store.read_ledger(ledger_id)
+            if _is_of_log(found.value, log_uuid):
+                store.delete_ledger(ledger_id)
+                yield ledger_id
+        except NoSuchLedgerError:
+            yield ledger_id
+        except MetadataError as error:
+            log.warning("ledger %d stays condemned until the next vacuum: %s", ledger_id, error)
+
+
+def drop(store: MetadataStore, ledgers: Sequence[LedgerId]) -> None:
+    """Delete a job's own ledgers, as far as possible: vacuum finds the rest. Blocking."""
+    for ledger_id in ledgers:
+        try:
+            store.delete_ledger(ledger_id)
+        except BookKeeperError as error:
+            log.info("ledger %d stays until vacuum: %s", ledger_id, error)
+
+
+def _is_of_log(metadata: LedgerMetadata, log_uuid: str) -> bool:
+    keys = metadata.custom_metadata
+    return keys.get("application") == APPLICATION.encode() and keys.get("bk.log.uuid") == log_uuid.encode()
 
 
 def _problem(store: MetadataStore, head: LogHead, ledger_id: LedgerId, extents: Sequence[NewExtent]) -> str | None:

@@ -12,14 +12,16 @@ import hmac
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
+    BookKeeperError,
     InvalidArgumentError,
     LogExistsError,
-    LogHasLeaderError,
     NoSuchLedgerError,
     NoSuchLogError,
     WrongDigestTypeError,
@@ -29,8 +31,13 @@ from bk_core.logs import commit
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
 from bk_core.logs.leader import LogLeader
-from bk_core.logs.ledgers import check_publishable, recovered_end
-from bk_core.logs.paging import Change, Pages
+from bk_core.logs.ledgers import recovered_end
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.change import HeadChange
+from bk_core.logs.machines.publication import Publication, Publish
+from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.upkeep import Compact, Trim
+from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.requests import LeadOptions
 from bk_core.logs.store import LogStore, nonce
@@ -39,8 +46,10 @@ from bk_core.model import DigestType, LedgerId, Versioned
 
 __all__ = ["LeadOptions", "LogLeader", "NamedLog"]
 
-TAKEOVERS_MAX = 5
-"""How often a publish with takeover fences leaders that come back before it gives up."""
+DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
+"""How old a ledger that nobody lists must be before vacuum deletes it (RULES N6)."""
+
+R = TypeVar("R")
 
 
 class NamedLog:
@@ -113,59 +122,129 @@ class NamedLog:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     async def publish(
-        self, ledgers: Sequence[NewExtent], publish_id: PublishId, *, takeover: bool = False
+        self,
+        ledgers: Sequence[NewExtent],
+        publish_id: PublishId,
+        *,
+        takeover: bool = False,
+        transaction: Transaction | None = None,
     ) -> Published:
         """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
 
-        A publish that happened before is returned as it was (RULES N4). Raises LogHasLeaderError while a leader writes
-        the log, unless ``takeover``, which fences it; PublishConflictError for ledgers that are condemned, missing,
-        open or shorter than reported; TransactionReplayDiffersError for the same id with other rows; in all cases
-        nothing was published. MetadataUnavailableError with outcome UNKNOWN: publish again with the same id.
+        A publish that happened before is returned as it was (RULES N4), its base offset −1 where only the
+        ``transaction`` remembers it (RULES N5). Raises LogHasLeaderError while a leader writes the log, unless
+        ``takeover``, which fences it; PublishConflictError for ledgers that are condemned, missing, open or shorter
+        than reported; TransactionReplayDiffersError for the same id or version with other rows;
+        TransactionVersionRegressedError; in all cases nothing was published. An error with outcome UNKNOWN: publish
+        again with the same id, and delete nothing.
         """
-        rows = sum(extent.entry_count for extent in ledgers)
+        return await self._publish(ledgers, publish_id, takeover, transaction, overwrite=False)
 
-        def done(head: LogHead) -> Published | None:
-            return commit.already_published(head, publish_id, rows)
+    async def overwrite(
+        self,
+        ledgers: Sequence[NewExtent],
+        publish_id: PublishId,
+        *,
+        takeover: bool = False,
+        transaction: Transaction | None = None,
+    ) -> Published:
+        """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
+        offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
+        """
+        return await self._publish(ledgers, publish_id, takeover, transaction, overwrite=True)
 
-        def apply(head: LogHead, pages: Pages) -> Change:
-            return commit.publish(head, ledgers, publish_id, now_ms=_now_ms(), nonce=nonce, pages=pages)
+    async def _publish(
+        self,
+        ledgers: Sequence[NewExtent],
+        publish_id: PublishId,
+        takeover: bool,
+        transaction: Transaction | None,
+        *,
+        overwrite: bool,
+    ) -> Published:
+        await self.head()  # the password is right
+        wanted = Publish(
+            tuple(ledgers),
+            publish_id,
+            _now_ms(),
+            nonce,
+            takeover=takeover,
+            overwrite=overwrite,
+            transaction=transaction,
+        )
+        return await self._carry_out(Publication(wanted))
 
-        head = (await self.head()).value
-        if (found := done(head)) is not None:
-            return found
-        await asyncio.to_thread(check_publishable, self._bookkeeper.store, head, ledgers)
-        for _ in range(TAKEOVERS_MAX if takeover else 0):
-            await self._seal_open((await self.head()).value)
-            try:
-                return await asyncio.to_thread(self._store.change, apply, done)
-            except LogHasLeaderError:
-                continue
-        return await asyncio.to_thread(self._store.change, apply, done)
+    async def _carry_out(self, machine: HeadChange[R]) -> R:
+        """Run a machine to its end; raises its error."""
+        event: ev.Event = ev.Start()
+        while True:
+            ended = await asyncio.to_thread(self._store.advance, machine, event)
+            if isinstance(ended, ev.Finish):
+                result: R = ended.result
+                return result
+            event = await self._recover(ended.ledgers)
 
-    async def _seal_open(self, head: LogHead) -> None:
-        """Fence every open extent and the last two ledgers, and seal the open ones (RULES N2)."""
-        opened = [extent.ledger_id for extent in head.open_extents]
-        if not opened:
-            return
-        last = await asyncio.to_thread(self._store.last_ledgers, head)
-        ledgers = tuple(dict.fromkeys((*opened, *last)))
+    async def _recover(self, ledgers: Sequence[LedgerId]) -> ev.Event:
         found = await asyncio.gather(
             *(recovered_end(self._bookkeeper, each, self._password) for each in ledgers), return_exceptions=True
         )
         ends: dict[LedgerId, LedgerEnd] = {}
+        missing: set[LedgerId] = set()
         for ledger_id, end in zip(ledgers, found, strict=True):
             if isinstance(end, LedgerEnd):
                 ends[ledger_id] = end
-            elif ledger_id in opened or not isinstance(end, NoSuchLedgerError):
-                raise end  # a sealed ledger that is gone has no writer: reading it will say what is lost
+            elif isinstance(end, NoSuchLedgerError):
+                missing.add(ledger_id)
+            elif isinstance(end, BookKeeperError):
+                return ev.RequestFailed(end)
+            else:
+                raise end
+        return ev.LedgersRecovered(ends, frozenset(missing))
 
-        def apply(head: LogHead, pages: Pages) -> Change:
-            return commit.seal(head, ends, nonce=nonce, pages=pages)
+    # --- upkeep ------------------------------------------------------------------------------------------------------
 
-        def done(head: LogHead) -> LogHead | None:
-            return None if any(extent.ledger_id in ends for extent in head.open_extents) else head
+    async def trim(self, before_offset: int) -> int:
+        """Forget the entries below ``before_offset``; returns the log's start offset. What a leader still writes is
+        never trimmed. Ledgers that lie below altogether are unlinked; vacuum deletes them later."""
+        await self.head()
+        return await self._carry_out(HeadChange(Trim(before_offset, nonce)))
 
-        await asyncio.to_thread(self._store.change, apply, done)
+    async def trim_expired(self) -> int:
+        """Trim what the log's own retention lets go of; returns its start offset. Offsets never go back, so what is
+        decided on one head is right for every later one."""
+        head = (await self.head()).value
+        expired = partial(commit.expired_below, head, _now_ms())
+        return await self.trim(await asyncio.to_thread(self._store.with_pages, expired))
+
+    async def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
+        """List one closed ledger, which holds copies of the same entries, in the place of a run of sealed extents.
+        Offsets stay, running readers go on with what they have listed; vacuum deletes the replaced ledgers later.
+
+        Raises PublishConflictError if some of ``run`` were unlinked or replaced meanwhile: the log is as it was.
+        """
+        if not run:
+            raise InvalidArgumentError("there is nothing to compact", value="an empty run")
+        await self.head()
+        return await self._carry_out(HeadChange(Compact(tuple(run), ledger, nonce)))
+
+    async def vacuum(self, *, delete_delay_ms: int = DELETE_DELAY_MS, force: bool = False) -> Vacuumed:
+        """Delete this log's ledgers and pages that nobody lists and that were made more than ``delete_delay_ms`` ago.
+
+        A job that takes longer than that before it publishes loses its ledgers: less than 7 days takes ``force``.
+        Raises InvalidArgumentError, MetadataUnavailableError; whatever was done stays done, and the next one goes on.
+        """
+        if delete_delay_ms < 0 or (delete_delay_ms < DELETE_DELAY_MS and not force):
+            raise InvalidArgumentError(
+                "ledgers of running jobs might be deleted",
+                value=f"delete_delay_ms={delete_delay_ms}",
+                remedy="take 7 days or more, or force it if no job is running",
+            )
+        head = (await self.head()).value
+        vacuum = Vacuum(head.uuid, _now_ms() - delete_delay_ms, nonce)
+        ended = await asyncio.to_thread(self._store.advance, vacuum, ev.Start())
+        assert isinstance(ended, ev.Finish)
+        result: Vacuumed = ended.result
+        return result
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of one named log in the metadata store: read, cached, created, compared and set.
 
-Blocking, as the port is; async callers use a thread. Knows no rule of the log: :mod:`bk_core.logs.commit` says what the
-next head is. Pages are immutable and named by their content, so a page is read once a client (RULES N3).
+Blocking, as the port is; async callers use a thread. Carries out what the machines of :mod:`bk_core.logs.machines` ask
+for, and knows no rule of the log. Pages are immutable, so a page is read once a client (RULES N3).
 """
 
 from __future__ import annotations
@@ -15,27 +15,31 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from bk_core.errors import (
+    BookKeeperError,
     LogExistsError,
     MetadataConflictError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchLogError,
     Outcome,
-    PublishConflictError,
 )
-from bk_core.logs.codec import decode_head, decode_page, encode_head
-from bk_core.logs.head import Extent, LogHead, LogPage, PageRef
-from bk_core.logs.paging import Change, NewPage, Pages, merge_candidates
-from bk_core.metadata.port import LogWrite, MetadataStore
+from bk_core.logs.codec import decode_head, decode_page, decode_transactions, encode_head, encode_transactions
+from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, PageRef
+from bk_core.logs.ledgers import check_publishable, delete_of_log, drop, of_log
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.change import ATTEMPTS_MAX, Facts, HeadChange, Intent
+from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
+from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
 """Extents and references that a client keeps of pages: some 40 MB at most."""
-CHANGE_ATTEMPTS_MAX = 30
+CHANGE_ATTEMPTS_MAX = ATTEMPTS_MAX
 UNKNOWN_ATTEMPTS_MAX = 5
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.005, 0.5
 NEAREST_LOGS = 3
@@ -131,13 +135,16 @@ class LogStore:
 
     def last_ledgers(self, head: LogHead, count: int = 2) -> tuple[LedgerId, ...]:
         """The last ledgers of the list, in order, wherever they are listed (RULES N2)."""
-        last = [extent.ledger_id for extent in head.tail[-count:]]
-        refs: Sequence[PageRef] = head.pages
-        while refs and len(last) < count:
-            page = self.page(refs[-1].name)
-            last = [extent.ledger_id for extent in page.extents[-count:]] + last
-            refs = page.pages
-        return tuple(dict.fromkeys(last[-count:]))
+        return self.with_pages(lambda pages: last_ledgers(head, pages, count))
+
+    def with_pages(self, ask: Callable[[Pages], R]) -> R:
+        """The answer to a question about the list, with the pages that it takes."""
+        pages: dict[str, LogPage] = {}
+        while True:
+            try:
+                return ask(pages)
+            except PagesNeeded as needed:
+                pages.update((name, self.page(name)) for name in needed.names)
 
     def _collect(self, refs: Sequence[PageRef], start: int, end: int, found: list[Extent]) -> None:
         for ref in _overlapping(refs, start, end):
@@ -169,40 +176,103 @@ class LogStore:
         raise AssertionError("unreachable")
 
     def change(self, apply: Apply, done: Callable[[LogHead], R | None]) -> R:
-        """Change the head until ``done`` finds in it what was wanted.
+        """Change the head until ``done`` finds in it what was wanted; :class:`bk_core.logs.machines.change.HeadChange`.
 
         ``done`` is asked first, and after every compare-and-set, so a lost answer is settled by looking (RULES N4).
         Raises what ``apply`` and ``done`` raise; PublishConflictError when others were faster each time; and
-        MetadataUnavailableError, whose outcome is UNKNOWN if some compare-and-set had no answer.
+        MetadataUnavailableError; the outcome of each is UNKNOWN if some compare-and-set may still be applied.
         """
-        unknown: MetadataUnavailableError | None = None
-        failures = 0
-        for attempt in range(CHANGE_ATTEMPTS_MAX):
-            try:
-                if unknown is not None:
+        ended = self.advance(HeadChange(_Wanted(apply, done)), ev.Start())
+        assert isinstance(ended, ev.Finish), ended
+        result: R = ended.result
+        return result
+
+    def advance(self, machine: HeadChange[Any] | Vacuum, event: ev.Event) -> ev.Finish | ev.RecoverLedgers:
+        """Step a machine and carry its effects out until it is done or asks for what takes bookies. Raises its error.
+
+        Blocking. To go on, answer RecoverLedgers with the event for the next call.
+        """
+        while True:
+            effects = machine.step(event)
+            for effect in effects:
+                match effect:
+                    case ev.Finish() | ev.RecoverLedgers():
+                        return effect
+                    case ev.Fail(error):
+                        raise error
+                    case _:
+                        event = self._carry_out(effect)
+
+    def _carry_out(self, effect: ev.Effect) -> ev.Event:
+        """The event that answers the effect; of one that has no answer it is never looked at."""
+        try:
+            return self._answer(effect)
+        except MetadataConflictError as error:
+            return ev.HeadConflicted() if isinstance(effect, ev.WriteHead) else ev.RequestFailed(error)
+        except MetadataUnavailableError as error:
+            if isinstance(effect, ev.WriteHead) and error.outcome is Outcome.UNKNOWN:
+                return ev.HeadWriteUnknown(error)
+            return ev.RequestFailed(error)
+        except BookKeeperError as error:
+            return ev.RequestFailed(error)
+
+    def _answer(self, effect: ev.Effect) -> ev.Event:
+        match effect:
+            case ev.ReadHead(sync, app_id):
+                if sync:
                     self.store.sync()
-                found = self.read()
-                if (result := done(found.value)) is not None:
-                    return result
-                written = self.write(found, apply)
-            except MetadataConflictError:
-                _back_off(attempt)
-            except MetadataUnavailableError as error:
-                failures += 1
-                if unknown is None and error.outcome is Outcome.UNKNOWN:
-                    unknown = error
-                if failures == UNKNOWN_ATTEMPTS_MAX:
-                    raise (unknown or error) from error
-                _back_off(attempt)
-            else:
-                result = done(written.value)
-                assert result is not None, "the change does not do what it is for"
-                return result
-        raise PublishConflictError(
-            f"others changed log {self.name} first, {CHANGE_ATTEMPTS_MAX} times",
-            remedy="try again, with fewer writers at a time",
-            outcome=unknown.outcome if unknown else None,
-        )
+                # The older of the two decides: a record that moves on between the reads fails the multi.
+                transactions = None if app_id is None else self.transactions(app_id)
+                return ev.HeadRead(self.read(), transactions)
+            case ev.ReadPages(names):
+                return ev.PagesRead({name: self.page(name) for name in names})
+            case ev.CheckLedgers(head, extents):
+                check_publishable(self.store, head, extents)
+                return ev.LedgersChecked()
+            case ev.CreatePages(pages):
+                for new in pages:
+                    self._create_page(new)
+                return ev.PagesCreated()
+            case ev.WriteHead():
+                self.store.write_logs([self._log_write(effect)])
+                return ev.HeadWritten()
+            case ev.Wait(attempt):
+                _back_off(attempt - 1)
+                return ev.WaitEnded()
+        return self._answer_deleting(effect)
+
+    def _answer_deleting(self, effect: ev.Effect) -> ev.Event:
+        match effect:
+            case ev.DropLedgers(ledgers):
+                drop(self.store, ledgers)
+                return ev.WaitEnded()
+            case ev.DropPages(names):
+                self._delete_pages(names)
+                return ev.WaitEnded()
+            case ev.ListOrphans(log_uuid, before_ms):
+                return ev.OrphansListed(tuple(of_log(self.store, log_uuid, before_ms)))
+            case ev.DeleteLedgers(ledgers, log_uuid):
+                return ev.LedgersDeleted(tuple(delete_of_log(self.store, log_uuid, ledgers)))
+            case ev.ListPages(before_ms):
+                made = ((page, self.store.page_ctime_ms(self.name, page)) for page in self.store.list_pages(self.name))
+                return ev.PagesListed(tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms))
+            case ev.DeletePages(names):
+                self._delete_pages(names)
+                return ev.PagesDeleted()
+        raise AssertionError(effect)
+
+    def transactions(self, app_id: str) -> Versioned[LogTransactions] | None:
+        """What an application or query has published to this log (RULES N5). Raises MetadataCorruptError."""
+        key = LogTransactions(app_id=app_id).key
+        found = self.store.read_txns(self.name, key)
+        return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
+
+    def _log_write(self, effect: ev.WriteHead) -> LogWrite:
+        txn = None
+        if effect.transactions is not None:
+            data = encode_transactions(effect.transactions)
+            txn = TxnWrite(effect.transactions.key, data, effect.transactions_version)
+        return LogWrite(self.name, encode_head(effect.head), effect.version, txn)
 
     def write(self, expected: Versioned[LogHead], apply: Apply) -> Versioned[LogHead]:
         """One compare-and-set of the head, its pages first. Raises MetadataConflictError (nothing was applied),
@@ -211,7 +281,7 @@ class LogStore:
         try:
             (written,) = self.store.write_logs([prepared.write])
         except MetadataConflictError:
-            self._delete(prepared.change.new_pages)  # nobody can have seen their names
+            self._delete_pages([new.name for new in prepared.change.new_pages])  # nobody can have seen their names
             raise
         return Versioned(prepared.change.head, written.version)
 
@@ -237,12 +307,27 @@ class LogStore:
                     raise
         self._cache.put(new.name, new.page)
 
-    def _delete(self, pages: Sequence[NewPage]) -> None:
-        for new in pages:
+    def _delete_pages(self, names: Sequence[str]) -> None:
+        for name in names:
             try:
-                self.store.delete_page(self.name, new.name)
+                self.store.delete_page(self.name, name)
             except MetadataError:
                 return  # vacuum finds it
+
+
+class _Wanted(Intent[R]):
+    """An intent out of two functions."""
+
+    def __init__(self, apply: Apply, done: Callable[[LogHead], R | None]) -> None:
+        self._apply, self._done = apply, done
+
+    def settled(self, head: LogHead, facts: Facts) -> R | None:
+        """See :class:`Intent`."""
+        return self._done(head)
+
+    def decide(self, head: LogHead, facts: Facts) -> Change:
+        """See :class:`Intent`."""
+        return self._apply(head, facts.pages)
 
 
 def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:

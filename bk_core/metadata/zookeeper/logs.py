@@ -195,6 +195,11 @@ class Logs(Part):
         """See the port."""
         return self._names_in(f"{self._head(name)}/{_PAGES}")
 
+    def page_ctime_ms(self, name: str, page: str) -> int | None:
+        """See the port."""
+        stat = self._tree.exists(self._page(name, page))
+        return None if stat is None else stat.ctime_ms
+
     def read_txns(self, name: str, key: str) -> Versioned[bytes] | None:
         """See the port."""
         try:
