@@ -20,6 +20,8 @@ from typing import Any
 from tests.sim.history import Kind, Operation, Outcome
 
 DIGEST_BYTES = 8
+NEVER = ("BK_LOCAL_PROTOCOL", "BK_REMOTE_PROTOCOL", "BK_INTEGRITY", "BK_METADATA_CORRUPT", "BK_INVALID_ARGUMENT")
+"""Errors that no fault of a trial explains: a bug of ours."""
 
 
 def payload(ledger: str, number: int) -> bytes:
@@ -104,6 +106,8 @@ def _add_line(client: str, line: dict[str, Any], told: Told) -> None:
         case "bug":
             told.bugs.append(f"{client}: {line['error']}")
         case "error":
+            if line["code"] in NEVER:
+                told.bugs.append(f"{client}: {line['name']}: {line['text']}")
             told.errors[f"{line['name']}: {line['code']}"] += 1
 
 

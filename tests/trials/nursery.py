@@ -138,6 +138,11 @@ class Child:
             self._handle = None
 
 
+def idle() -> None:
+    """A job that does nothing, for long."""
+    time.sleep(600)
+
+
 # --- the process itself -----------------------------------------------------------------------------------------------
 
 

@@ -62,8 +62,8 @@ class Round:
         self._carry_out()
         self._heal()
         self._end_writers(writers)
-        self._wait_ended([name for name in self._children if name not in writers])
         self._finish(ledgers)
+        self._wait_ended(list(self._children))  # the tail: every ledger is closed now
         self._judge(ledgers)
         for child in self._children.values():
             child.release()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few rounds of the trial; ``scripts/trial`` runs hundreds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.sim.history import Broken, check_ledger
+from tests.trials.journal import Journal, digest, payload, read_journals
+from tests.trials.nodes import TrialCluster
+from tests.trials.nursery import Nursery
+from tests.trials.rounds import Round
+
+ROUNDS = 6
+SEED = 4
+
+
+@pytest.mark.e2e
+@pytest.mark.zookeeper
+@pytest.mark.timeout(180)
+@pytest.mark.rule("MUST2")
+@pytest.mark.rule("P7")
+def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    with TrialCluster(tmp_path / "cluster") as cluster:
+        for number in range(ROUNDS):
+            report = Round(cluster, tmp_path / f"round-{number}", SEED, number).run()
+            assert report.problems == []
+            counts.update(report.counts)
+            faults.update(report.faults)
+    assert counts["acknowledged"] > 100 * ROUNDS, "the rounds hardly wrote anything: they prove nothing"
+    assert counts["read"] > counts["acknowledged"]
+    assert sum(faults.values()) > 2 * ROUNDS
+
+
+@pytest.mark.e2e
+def test_children_of_the_nursery_end_with_it_even_if_they_were_stopped(tmp_path: Path) -> None:
+    """``kill -9`` of a trial must leave nothing behind."""
+    code = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.trials.nursery import Nursery\n"
+        "nursery = Nursery()\n"
+        "child = nursery.start('tests.trials.nursery:idle', Path(sys.argv[1]))\n"
+        "child.signal(signal.SIGSTOP)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    handle = os.pidfd_open(pid)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with pytest.raises(ProcessLookupError):
+        signal.pidfd_send_signal(handle, 0)
+    os.close(handle)
+
+
+@pytest.mark.e2e
+def test_the_nursery_says_how_a_child_ended(tmp_path: Path) -> None:
+    nursery = Nursery()
+    ended = nursery.start("tests.trials.nursery:no_such_function", tmp_path / "log")
+    killed = nursery.start("tests.trials.nursery:idle", tmp_path / "log")
+    killed.signal(signal.SIGKILL)
+    assert (ended.wait(10), killed.wait(10)) == (1, -signal.SIGKILL)
+    assert "no_such_function" in (tmp_path / "log").read_text()
+    killed.signal(signal.SIGTERM)  # nobody is there any more: nothing happens
+    for child in (ended, killed):
+        child.release()
+    nursery.close()
+
+
+def test_a_journal_tells_what_was_acknowledged_even_in_part(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "writer-0.journal"))
+    journal.say("ledger", name="x", ledger=7, shape=[3, 3, 2])
+    journal.say("append", number=0, count=3)
+    journal.say("given", number=0, entry=0)
+    journal.say("confirmed", confirmed=1)
+    journal.say("append", number=3, count=1)
+    journal.say("refused", number=3, code="BK_WINDOW_FULL")
+    journal.say("append", number=4, count=1)  # and the process was killed
+    told = read_journals([tmp_path / "writer-0.journal"])
+    digests = [digest(payload("x", number)) for number in range(5)]
+    assert check_ledger(told.operations[7], digests[:2]) == []
+    assert check_ledger(told.operations[7], [*digests[:3], digests[4]]) == []
+    broken = {ids: check_ledger(told.operations[7], [digests[each] for each in ids]) for ids in ((0,), (0, 1, 3))}
+    assert [violation.broken for violation in broken[0,]] == [Broken.LOST]
+    assert [violation.broken for violation in broken[0, 1, 3]] == [Broken.REFUSED_PRESENT]
