@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold after every step of a simulated world: the invariants I1 to I14 of the protocol.
+
+The checker knows what each writer was given and what each bookie has made durable; it hears acks, records, answers and
+reads as they happen. A violation is a :class:`Violation`, which names the invariant; the TLA+ specification's names are
+in brackets where it has the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bk_core import quorum
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, decode_frame, frame_extent, parse_header
+from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
+from bk_core.wire.lane import AttachMode
+from bookie_server import machine_events as ev
+from tests.sim.bookie import SimBookie
+from tests.sim.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from tests.sim.clients import Host, WriterHost
+
+
+class Violation(AssertionError):
+    """An invariant does not hold. ``invariant`` is its number."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+
+
+class LedgerTruth:
+    """What is known of one ledger from above."""
+
+    def __init__(self, ledger_id: LedgerId) -> None:
+        self.ledger_id = ledger_id
+        self.given: list[bytes] = []  # payloads in the order the writer got them
+        self.acked: EntryId = -1
+        self.read: EntryId = -1  # greatest id ever handed to a reader or reported as confirmed
+        self.record: Versioned[LedgerMetadata] | None = None
+        self.closed_at: EntryId | None = None
+        self.deleted = False
+        self.writer: WriterHost | None = None
+        self.closing = False  # the writer has sent its close
+        self.damaged: dict[EntryId, set[BookieId]] = {}  # copies that a fault took away
+
+
+class BookieTruth:
+    """What one bookie has made durable and what it has said, of one ledger."""
+
+    __slots__ = ("durable", "fence_said", "wiped")
+
+    def __init__(self) -> None:
+        self.durable: dict[EntryId, int] = {}  # id → step at which it became durable
+        self.fence_said = False  # it has answered a fencing request
+        self.wiped = False
+
+
+class Checker:
+    """Hears everything; raises Violation."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.ledgers: dict[LedgerId, LedgerTruth] = {}
+        self.bookies: dict[tuple[BookieId, LedgerId], BookieTruth] = {}
+        self.asked: dict[tuple[BookieId, int], tuple[Any, int]] = {}  # request stream → its event, step of arrival
+        self.acks = 0
+        self._payloads: dict[tuple[EntryId, bytes], tuple[list[EntryId], list[bytes]]] = {}
+        self._brought: dict[tuple[BookieId, int], set[EntryId]] = {}  # ids that an answer's frames brought
+
+    def fail(self, invariant: str, what: str) -> NoReturn:
+        raise Violation(invariant, what)
+
+    def truth(self, ledger_id: LedgerId) -> LedgerTruth:
+        return self.ledgers.setdefault(ledger_id, LedgerTruth(ledger_id))
+
+    def bookie(self, name: BookieId, ledger_id: LedgerId) -> BookieTruth:
+        key = (name, ledger_id)
+        found = self.bookies.get(key)
+        if found is None:
+            found = self.bookies[key] = BookieTruth()
+        return found
+
+    # --- the writer ---
+
+    def new_writer(self, writer: WriterHost) -> None:
+        self.truth(writer.ledger_id).writer = writer
+
+    def new_entries(self, writer: WriterHost, count: int) -> list[bytes]:
+        """The next payloads of a ledger: each names its place."""
+        given = self.truth(writer.ledger_id).given
+        first = len(given)
+        given += [b"%d/%d" % (writer.ledger_id, entry) + b"." * (entry % 5) for entry in range(first, first + count)]
+        return given[first:]
+
+    def acked(self, writer: WriterHost, lac: EntryId) -> None:
+        """I1, I2 [AllAckedEntriesAreReadable, AllCommittedEntriesReachAckQuorum]."""
+        truth = self.truth(writer.ledger_id)
+        if writer.over:
+            self.fail("I1", f"{writer.name} acknowledges entry {lac} after it ended")
+        if truth.closing:
+            self.fail("I1", f"{writer.name} acknowledges entry {lac} after it began to close")
+        if lac <= truth.acked or lac >= len(truth.given):
+            self.fail("I1", f"{writer.name} acknowledges {lac} after {truth.acked}, of {len(truth.given)} given")
+        if truth.closed_at is not None and lac > truth.closed_at:
+            self.fail("I3", f"entry {lac} is acknowledged, the ledger was closed at {truth.closed_at}")
+        if truth.record is not None:
+            for entry in range(truth.acked + 1, lac + 1):
+                self._check_copies(truth, truth.record.value, entry)
+        self.acks += lac - truth.acked
+        truth.acked = lac
+
+    def _check_copies(self, truth: LedgerTruth, metadata: LedgerMetadata, entry: EntryId) -> None:
+        fragment = metadata.fragment_of(entry)
+        members = quorum.write_set(entry, metadata.ensemble_size, metadata.write_quorum_size)
+        holders = [b for b in (fragment.ensemble[i] for i in members) if entry in self._durable(b, truth.ledger_id)]
+        lost = truth.damaged.get(entry, ())
+        if len(set(holders) | set(lost)) < metadata.ack_quorum_size:
+            self.fail(
+                "I2",
+                f"entry {entry} is acknowledged with copies on {holders} only; "
+                f"its write set is {[fragment.ensemble[i] for i in members]}, Qa {metadata.ack_quorum_size}",
+            )
+
+    def _durable(self, bookie: BookieId, ledger_id: LedgerId) -> dict[EntryId, int]:
+        found = self.bookies.get((bookie, ledger_id))
+        return found.durable if found else {}
+
+    def close_began(self, writer: WriterHost) -> None:
+        self.truth(writer.ledger_id).closing = True
+
+    def writer_closed(self, writer: WriterHost, record: Versioned[LedgerMetadata]) -> None:
+        truth = self.truth(writer.ledger_id)
+        if record.value.last_entry_id != truth.acked:
+            self.fail("I3", f"{writer.name} closed at {record.value.last_entry_id}, it acknowledged {truth.acked}")
+
+    # --- the store ---
+
+    def on_write(self, ledger_id: LedgerId, record: Versioned[LedgerMetadata] | None, by: str) -> None:
+        """I3 [NoDivergenceBetweenClientAndMetaData], I4."""
+        truth = self.truth(ledger_id)
+        before, truth.record = truth.record, record or truth.record
+        if record is None:
+            truth.deleted = True
+            return
+        value = record.value
+        self._check_shape(value)
+        if before is not None:
+            self._check_succession(before, record, by)
+        if value.is_closed:
+            self._check_end(truth, value.last_entry_id, by)
+
+    def _check_shape(self, value: LedgerMetadata) -> None:
+        firsts = [fragment.first_entry_id for fragment in value.fragments]
+        if any(a >= b for a, b in zip(firsts, firsts[1:])) or not firsts or firsts[0] != 0:
+            self.fail("I4", f"fragments start at {firsts}")
+        for fragment in value.fragments:
+            if len(set(fragment.ensemble)) != value.ensemble_size:
+                self.fail("I4", f"the ensemble {fragment.ensemble} has not {value.ensemble_size} distinct members")
+
+    def _check_succession(self, before: Versioned[LedgerMetadata], after: Versioned[LedgerMetadata], by: str) -> None:
+        old, new = before.value, after.value
+        if after.version != before.version + 1:
+            self.fail("I4", f"version {after.version} follows {before.version}")
+        quorums = [(v.ensemble_size, v.write_quorum_size, v.ack_quorum_size) for v in (old, new)]
+        if quorums[0] != quorums[1]:
+            self.fail("I4", f"{by} changed the quorums from {quorums[0]} to {quorums[1]}")
+        if old.is_closed:
+            self.fail("I3", f"{by} wrote over a closed ledger")
+        if old.state is LedgerState.IN_RECOVERY and new.state is LedgerState.OPEN:
+            self.fail("I3", f"{by} opened a ledger that is in recovery")
+        if new.fragments[-1].first_entry_id == old.fragments[-1].first_entry_id and new.fragments != old.fragments:
+            self.scheduler.reached("a fragment was replaced by one with the same first id")
+
+    def _check_end(self, truth: LedgerTruth, end: EntryId, by: str) -> None:
+        if truth.closed_at is not None and truth.closed_at != end:
+            self.fail("I3", f"{by} moved the end from {truth.closed_at} to {end}")
+        if end < truth.acked:
+            self.fail("I3", f"{by} closed at {end}, entry {truth.acked} was acknowledged")
+        if end < truth.read:
+            self.fail("I8", f"{by} closed at {end}, a reader was given entry {truth.read}")
+        if end >= len(truth.given):
+            self.fail("I3", f"{by} closed at {end}, only {len(truth.given)} entries were ever written")
+        truth.closed_at = end
+
+    # --- bookies ---
+
+    def on_durable(self, bookie: SimBookie, frames: Sequence[bytes | memoryview]) -> None:
+        """I5, I6, I7 and the bytes themselves [NoOutOfOrderEntries]."""
+        for frame in frames:
+            header = parse_header(frame)
+            if header.kind != FrameKind.ENTRIES:
+                continue
+            truth, known = self.truth(header.ledger_id), self.bookie(bookie.name, header.ledger_id)
+            mode = bookie.modes.get(header.tag)
+            if known.fence_said and mode is AttachMode.WRITE:
+                self.fail("I5", f"{bookie.name} stored a normal add of ledger {header.ledger_id} after a fence")
+            ids, payloads = self._contents(frame)
+            for entry, payload in zip(ids, payloads, strict=True):
+                if entry >= len(truth.given) or truth.given[entry] != payload:
+                    self.fail("I10", f"{bookie.name} stored {payload!r} as entry {entry}")
+                known.durable.setdefault(entry, self.scheduler.steps)
+            lac = frame_extent(frame).max_lac
+            if lac > max(truth.acked, truth.closed_at if truth.closed_at is not None else -1):
+                self.fail("I7", f"{bookie.name} holds LAC {lac}, acknowledged is {truth.acked}")
+
+    def _contents(self, frame: bytes | memoryview) -> tuple[list[EntryId], list[bytes]]:
+        header = parse_header(frame)
+        key = (header.first_entry_id, bytes(frame[FRAME_HEADER_BYTES:]))
+        found = self._payloads.get(key)
+        if found is None:
+            batch = decode_frame(frame)
+            found = self._payloads[key] = (batch.entry_ids().tolist(), batch.to_list())
+        return found
+
+    def on_request(self, bookie: SimBookie, event: Any) -> None:
+        self.asked[bookie.name, event.request[0]] = (event, self.scheduler.steps)
+
+    def on_answer(self, bookie: SimBookie, effect: Any) -> None:
+        """I5, I9: what a bookie says when it answers."""
+        if isinstance(effect, ev.SendTrailer):
+            asked = self.asked.get((bookie.name, effect.request[0]))
+            if asked is None or effect.reason:
+                return
+            event, arrived = asked
+            known = self.bookie(bookie.name, event.ledger_id)
+            if event.fence_key is not None:
+                known.fence_said = True
+            for gap in effect.trailer.absent:
+                for entry, step in known.durable.items():
+                    if gap.first <= entry <= gap.last and step < arrived and not self._in_answer(bookie, event, entry):
+                        self.fail("I9", f"{bookie.name} denies entry {entry}, which it made durable")
+        elif isinstance(effect, ev.SendLac):
+            asked = self.asked.get((bookie.name, effect.request[0]))
+            if asked is not None and isinstance(asked[0], ev.FenceRequested):
+                self.bookie(bookie.name, asked[0].ledger_id).fence_said = True
+        elif isinstance(effect, ev.SendPart):
+            self._note_parts(bookie, effect)
+
+    def _note_parts(self, bookie: SimBookie, effect: ev.SendPart) -> None:
+        """Absent ranges may span ids that a frame of the same answer brought (docs/formats.md)."""
+        brought = self._brought.setdefault((bookie.name, effect.request[0]), set())
+        for frame in effect.frames:
+            brought.update(self._contents(frame)[0])
+
+    def _in_answer(self, bookie: SimBookie, event: Any, entry: EntryId) -> bool:
+        return entry in self._brought.get((bookie.name, event.request[0]), ())
+
+    def wiped(self, bookie: BookieId) -> None:
+        """A bookie lost everything: its copies do not count any more, and it may not deny them either."""
+        for (name, ledger_id), known in self.bookies.items():
+            if name == bookie:
+                for entry in known.durable:
+                    self.truth(ledger_id).damaged.setdefault(entry, set()).add(bookie)
+                known.wiped = True
+                known.durable.clear()
+
+    def damaged(self, bookie: BookieId, ledger_id: LedgerId, ids: Sequence[EntryId]) -> None:
+        for entry in ids:
+            self.truth(ledger_id).damaged.setdefault(entry, set()).add(bookie)
+
+    # --- readers and recoverers ---
+
+    def read(self, reader: Host, expected: EntryId, batch: EntryBatch) -> EntryId:
+        """I8, I10: in order, each once, the writer's bytes, nothing beyond the end. Returns the next id."""
+        truth = self.truth(reader.ledger_id)
+        for entry, payload in zip(batch.entry_ids().tolist(), batch.to_list(), strict=True):
+            if entry != expected:
+                self.fail("I8", f"{reader.name} was given entry {entry}, {expected} was next")
+            if entry >= len(truth.given) or truth.given[entry] != payload:
+                self.fail("I10", f"{reader.name} read {payload!r} as entry {entry}")
+            expected += 1
+        self._shown(truth, expected - 1, reader.name)
+        return expected
+
+    def lac_seen(self, tail: Host, lac: EntryId, record: Versioned[LedgerMetadata]) -> None:
+        """A tail was told that everything up to ``lac`` is confirmed (MUST 14, D30)."""
+        truth = self.truth(tail.ledger_id)
+        if record.value.is_closed and lac != record.value.last_entry_id:
+            self.fail("I8", f"{tail.name} ends at {lac}, the ledger at {record.value.last_entry_id}")
+        if not record.value.is_closed and lac > truth.acked and truth.closed_at is None:
+            self.fail("I7", f"{tail.name} was told LAC {lac}, acknowledged is {truth.acked}")
+        self._shown(truth, lac, tail.name)
+
+    def _shown(self, truth: LedgerTruth, entry: EntryId, by: str) -> None:
+        if truth.closed_at is not None and entry > truth.closed_at:
+            self.fail("I8", f"{by} was shown entry {entry}, the ledger ends at {truth.closed_at}")
+        truth.read = max(truth.read, entry)
+
+    def recovered(self, by: Host, record: Versioned[LedgerMetadata], count: int) -> None:
+        truth = self.truth(by.ledger_id)
+        if truth.closed_at != record.value.last_entry_id:
+            self.fail("I3", f"{by.name} says the ledger ends at {record.value.last_entry_id}, it is {truth.closed_at}")
+        behind = truth.closed_at - truth.acked
+        if count >= 2 and behind >= 1:
+            self.scheduler.reached("recovered beyond what was acknowledged")
+
+    # --- the end ---
+
+    def check_copies(self, ledger_id: LedgerId) -> None:
+        """I2 at the end: every entry of a closed ledger is on Qa bookies that its record names."""
+        truth = self.truth(ledger_id)
+        if truth.record is None or truth.deleted:
+            return
+        for entry in range(truth.record.value.last_entry_id + 1):
+            self._check_copies(truth, truth.record.value, entry)
+
+
+def is_expected_end(truth: LedgerTruth, error: BookKeeperError) -> bool:
+    """Whether a reader may end so: only because the ledger was deleted."""
+    return truth.deleted and isinstance(error, NoSuchLedgerError)

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies between clients and bookies: connections that keep their order and may be cut anywhere, and requests that
+may be lost, doubled, late and out of order (RULES P11).
+
+After a cut the client hears at once that its sessions are broken; what it had sent before may still arrive, up to a
+point, and only then does the bookie see the end of the stream: half-open connections are the normal case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bk_core.model import BookieId, LedgerId
+from bk_core.protocol.events import FramesAcked, SessionBroken, SessionEnded
+from bk_core.wire.lane import AttachMode
+from bookie_server import machine_events as ev
+from tests.sim.bookie import SimBookie
+from tests.sim.knobs import Knobs
+from tests.sim.scheduler import Item, Scheduler
+
+Feed = Callable[[Any], None]
+
+
+class Connection:
+    """One client's connection to one bookie, from its making to its cut."""
+
+    def __init__(self, network: SimNetwork, client: str, bookie: SimBookie, stream: int) -> None:
+        self.network, self.client, self.bookie, self.stream = network, client, bookie, stream
+        self.incarnation = bookie.starts
+        self.up, self.down = f"{client}>{bookie.name}", f"{bookie.name}>{client}"
+        self.open = True  # as the client sees it
+        self.reached = bookie.starts  # the bookie's process that it leads to
+        self.in_flight = 0
+        self.allowed: int | None = None  # after a cut: how many more messages arrive
+        self.sessions: dict[int, tuple[int, Feed]] = {}
+
+    def tell(self, event: ev.Event, label: str) -> None:
+        """A message to the bookie."""
+        self.in_flight += 1
+        self.network.scheduler.add(
+            self.up,
+            f"{self.up} {label}",
+            self._arrive,
+            event,
+            mean_ms=self.network.knobs.latency_ms,
+            fifo=True,
+        )
+
+    def _arrive(self, event: ev.Event) -> None:
+        self.in_flight -= 1
+        if self.allowed is not None:
+            if self.allowed <= 0:
+                return
+            self.allowed -= 1
+        if self.bookie.alive and self.bookie.starts == self.reached:
+            self.bookie.feed(event)
+
+    def cut(self, why: str) -> None:
+        """The connection is gone; a random part of what is under way still arrives."""
+        if not self.open:
+            return
+        self.open = False
+        network = self.network
+        network.forget(self)
+        self.allowed = network.scheduler.random.randint(0, self.in_flight) if self.in_flight else 0
+        sessions, self.sessions = self.sessions, {}
+        for session, (index, feed) in sessions.items():
+            network.scheduler.add(
+                f"{self.client} hears",
+                f"{self.client} session {session} broken ({why})",
+                feed,
+                SessionBroken(index, session, why),
+                mean_ms=network.knobs.latency_ms,
+                fifo=True,
+            )
+        network.scheduler.add(
+            self.up,
+            f"{self.bookie.name} sees {self.client}'s stream {self.stream} end",
+            self._ended,
+            mean_ms=network.knobs.latency_ms,
+            fifo=True,
+        )
+
+    def _ended(self) -> None:
+        if self.bookie.alive and self.bookie.starts == self.reached:
+            self.bookie.feed(ev.StreamClosed(self.stream))
+            self.bookie.routes.pop(self.stream, None)
+
+    # --- from the bookie ---
+
+    def deliver(self, effect: Any) -> None:
+        if isinstance(effect, ev.CloseStream):
+            self.cut("closed by the bookie")
+        elif isinstance(effect, ev.SendAcks):
+            label = f"{self.down} acks " + ",".join(f"{s}:{n}" for s, n in zip(effect.sessions, effect.frames))
+            if effect.ended:
+                label += " ended " + ",".join(f"{end.session}:{end.reason.name}" for end in effect.ended)
+            self.network.scheduler.add(
+                self.down, label, self._heard, effect, mean_ms=self.network.knobs.latency_ms, fifo=True
+            )
+
+    def _heard(self, effect: ev.SendAcks) -> None:
+        if not self.open:
+            return
+        for session, frames in zip(effect.sessions, effect.frames, strict=True):
+            if session in self.sessions:
+                index, feed = self.sessions[session]
+                feed(FramesAcked(index, session, frames))
+        for end in effect.ended:
+            if end.session in self.sessions:
+                index, feed = self.sessions.pop(end.session)
+                feed(SessionEnded(index, end.session, end.frames, end.reason, end.message))
+
+
+class Request:
+    """One request of a client; it ends once: with an answer, or with a failure."""
+
+    def __init__(self, network: SimNetwork, client: str, bookie: SimBookie, answer: Feed, fail: Feed) -> None:
+        self.network, self.client, self.bookie = network, client, bookie
+        self.answer, self.fail = answer, fail
+        self.streams: list[tuple[int, int]] = []  # stream at the bookie, its process
+        self.first: int | None = None  # the stream whose answer counts
+        self.lost: set[int] = set()  # streams of which something was lost: nothing follows it
+        self.not_before = 0.0
+        self.ended = False
+        self.deadline: Item | None = None
+        self.lane = f"{bookie.name}?{client}"
+
+    def arrive(self, make: Callable[[ev.RequestId], ev.Event]) -> None:
+        if not self.bookie.alive:
+            self.network.scheduler.add(
+                self.lane, f"{self.lane} refused", self.failed, "unreachable", mean_ms=self.network.knobs.latency_ms
+            )
+            return
+        stream = self.network.new_stream()
+        self.streams.append((stream, self.bookie.starts))
+        self.bookie.routes[stream] = self
+        event = make((stream, 1))
+        self.bookie.arrived(stream, event)
+        self.bookie.feed(event)
+
+    def failed(self, why: str) -> None:
+        if not self.ended:
+            self.end()
+            self.fail(why)
+
+    def end(self) -> None:
+        self.ended = True
+        if self.deadline is not None:
+            self.deadline.cancel()
+
+    def cancel(self) -> None:
+        """The client wants no more of it."""
+        if self.ended:
+            return
+        self.end()
+        for stream, starts in self.streams:
+            self.network.scheduler.add(
+                f"{self.client}?{self.bookie.name}",
+                f"{self.client} cancels its request to {self.bookie.name}",
+                self._cancelled,
+                stream,
+                starts,
+                mean_ms=self.network.knobs.latency_ms,
+            )
+
+    def _cancelled(self, stream: int, starts: int) -> None:
+        if self.bookie.alive and self.bookie.starts == starts and self.bookie.routes.pop(stream, None):
+            self.bookie.feed(ev.RequestCancelled((stream, 1)))
+
+    def deliver(self, effect: Any) -> None:
+        """An effect of the bookie's machine on this request's stream."""
+        network, stream = self.network, effect.request[0]
+        random, knobs = network.scheduler.random, network.knobs
+        if isinstance(effect, ev.SendPart):
+            self.bookie.later_part_sent(effect.request)
+        else:
+            self.bookie.routes.pop(stream, None)
+        if stream in self.lost:
+            return
+        if random.random() < knobs.answer_lost:
+            self.lost.add(stream)
+            network.scheduler.note(f"{self.lane} answer lost")
+            return
+        item = network.scheduler.add(
+            self.lane,
+            f"{self.lane} {type(effect).__name__}",
+            self._heard,
+            stream,
+            network.corrupt(effect),
+            mean_ms=knobs.latency_ms,
+            not_before=self.not_before,
+        )
+        self.not_before = item.time
+
+    def _heard(self, stream: int, effect: Any) -> None:
+        if self.first is None:
+            self.first = stream
+        if self.ended or self.first != stream:
+            return  # late, doubled or cut
+        if not isinstance(effect, ev.SendPart):
+            self.end()
+        self.answer(effect)
+
+
+class SimNetwork:
+    """All connections and requests. Controls: ``cut``, ``hold``/``release`` of links, ``bookie.crash``."""
+
+    def __init__(self, scheduler: Scheduler, knobs: Knobs) -> None:
+        self.scheduler, self.knobs = scheduler, knobs
+        self.bookies: dict[BookieId, SimBookie] = {}
+        self.connections: dict[tuple[str, BookieId], Connection] = {}
+        self._streams = 0
+
+    def new_stream(self) -> int:
+        self._streams += 1
+        return self._streams
+
+    # --- sessions ---
+
+    def attach(
+        self,
+        client: str,
+        bookie_id: BookieId,
+        session: int,
+        ledger_id: LedgerId,
+        key: bytes,
+        mode: AttachMode,
+        index: int,
+        feed: Feed,
+    ) -> None:
+        connection = self._connection(client, bookie_id)
+        if connection is None:
+            self.scheduler.add(
+                f"{client} hears",
+                f"{client} cannot reach {bookie_id}",
+                feed,
+                SessionBroken(index, session, "unreachable"),
+                mean_ms=self.knobs.latency_ms,
+                fifo=True,
+            )
+            return
+        connection.sessions[session] = (index, feed)
+        connection.bookie.modes[session] = mode
+        connection.tell(
+            ev.SessionAttached(connection.stream, session, ledger_id, key, mode),
+            f"attach {session} {mode.name.lower()}",
+        )
+
+    def send(self, client: str, bookie_id: BookieId, session: int, frame: Any, label: str) -> None:
+        connection = self.connections.get((client, bookie_id))
+        if connection is not None and session in connection.sessions:
+            event = ev.FramesArrived(connection.stream, memoryview(bytes(frame)))
+            connection.tell(event, f"frame {session} {label}")
+
+    def detach(self, client: str, bookie_id: BookieId, session: int) -> None:
+        connection = self.connections.get((client, bookie_id))
+        if connection is not None and connection.sessions.pop(session, None):
+            connection.tell(ev.SessionsDetached(connection.stream, [session]), f"detach {session}")
+
+    def _connection(self, client: str, bookie_id: BookieId) -> Connection | None:
+        found = self.connections.get((client, bookie_id))
+        if found is not None:
+            return found
+        bookie = self.bookies[bookie_id]
+        if not bookie.alive:
+            return None
+        stream = self.new_stream()
+        connection = self.connections[client, bookie_id] = Connection(self, client, bookie, stream)
+        bookie.routes[stream] = connection
+        return connection
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.pop((connection.client, connection.bookie.name), None)
+
+    def cut(self, connection: Connection, why: str) -> None:
+        connection.cut(why)
+
+    def cut_all(self, bookie_id: BookieId, why: str) -> None:
+        for connection in [c for (_, b), c in self.connections.items() if b == bookie_id]:
+            connection.cut(why)
+
+    def leave(self, client: str) -> None:
+        """A client's process died: nobody hears its connections any more."""
+        for connection in [c for (name, _), c in self.connections.items() if name == client]:
+            connection.sessions.clear()
+            connection.cut("the client died")
+
+    # --- requests ---
+
+    def request(
+        self,
+        client: str,
+        bookie_id: BookieId,
+        make: Callable[[ev.RequestId], ev.Event],
+        label: str,
+        *,
+        answer: Feed,
+        fail: Feed,
+        deadline_ms: float,
+    ) -> Request:
+        """Send a request; exactly one of ``answer`` (its last) and ``fail`` ends it, unless it is cancelled."""
+        scheduler, knobs = self.scheduler, self.knobs
+        request = Request(self, client, self.bookies[bookie_id], answer, fail)
+        request.deadline = scheduler.at(
+            deadline_ms, f"{client} clock", f"{client} deadline of {label} at {bookie_id}", self._overdue, request
+        )
+        lane = f"{client}?{bookie_id}"
+        draw = scheduler.random.random()
+        copies = 0 if draw < knobs.request_lost else 2 if draw > 1 - knobs.request_doubled else 1
+        for _ in range(copies):
+            late = scheduler.random.random() < knobs.straggler
+            mean = knobs.straggler_ms if late else knobs.latency_ms
+            scheduler.add(lane, f"{lane} {label}", request.arrive, make, mean_ms=mean)
+        return request
+
+    def _overdue(self, request: Request) -> None:
+        request.failed("deadline")
+
+    # --- lies on the way ---
+
+    def corrupt(self, effect: Any) -> Any:
+        """Now and then an answer arrives with a flipped bit, as a hostile or sick peer would send it (RULES P5)."""
+        random = self.scheduler.random
+        if not self.knobs.hostile or random.random() >= self.knobs.hostile:
+            return effect
+        self.scheduler.reached("an answer with a flipped bit")
+        if isinstance(effect, ev.SendPart):
+            whole = bytearray(b"".join(effect.frames))
+            _flip(whole, random.randrange(len(whole) * 8))
+            return ev.SendPart(effect.request, [bytes(whole)])
+        if isinstance(effect, ev.SendLac):
+            said = effect.evidence
+            fields = [name for name in ("lac_body", "last_entry_frame", "lac_frame") if len(getattr(said, name))]
+            if fields:
+                name = random.choice(fields)
+                data = bytearray(getattr(said, name))
+                _flip(data, random.randrange(len(data) * 8))
+                return replace(effect, evidence=replace(said, **{name: bytes(data)}))
+        return effect
+
+
+def _flip(data: bytearray, bit: int) -> None:
+    data[bit // 8] ^= 1 << bit % 8

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One schedule: a seed and a profile → a world, its work and its faults, a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from bk_core.model import BookieId
+from bookie_server import machine_events as ev
+from tests.sim.bookie import MemoryBackEnd
+from tests.sim.checkers import Violation
+from tests.sim.clients import Host, RecoveryHost, WriterHost
+from tests.sim.knobs import Knobs, swarm, uniform
+from tests.sim.world import World
+
+ENGINES = ("uniform", "swarm", "pct")
+CHAOS_MS = 400.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one schedule came to. ``violation`` is None when every invariant held."""
+
+    seed: int
+    engine: str
+    profile: str
+    digest: int
+    steps: int
+    virtual_ms: float
+    acks: int
+    violation: str | None = None
+    trace: list[str] = field(default_factory=list)
+    sometimes: dict[str, int] = field(default_factory=dict)
+
+
+BackEndOf = Callable[[BookieId, World], Any]
+
+
+def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None = None) -> World:
+    """The world of a seed, with its work and faults planned."""
+    random = Random(f"{seed}:{engine}:{profile}:knobs")
+    knobs = uniform(random) if engine == "uniform" else swarm(random)
+    change_points = random.randint(1, 5) if engine == "pct" else 0
+    world = World(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
+    Plan(world).lay()
+    return world
+
+
+def run_schedule(seed: int, engine: str, profile: str = "protocol", back_end: BackEndOf | None = None) -> Outcome:
+    """Run one schedule to its end. Deterministic: the same arguments give the same digest."""
+    world = build(seed, engine, profile, back_end)
+    violation = None
+    try:
+        world.run(CHAOS_MS)
+        world.heal()
+        world.settle()
+    except Violation as error:
+        violation = str(error)
+    except AssertionError as error:
+        violation = f"assertion: {error}"
+    except Exception as error:
+        violation = f"exception: {error!r}"
+    scheduler = world.scheduler
+    return Outcome(
+        seed,
+        engine,
+        profile,
+        scheduler.digest,
+        scheduler.steps,
+        scheduler.now,
+        world.checker.acks,
+        violation,
+        list(scheduler.trace) if violation else [],
+        scheduler.sometimes,
+    )
+
+
+class Plan:
+    """Lays the work and the disturbances of a run out in virtual time."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.knobs, self.random = world, world.knobs, world.faults
+        self.scheduler = world.scheduler
+
+    def lay(self) -> None:
+        knobs = self.knobs
+        writer = self.world.writer("w")
+        self._work(writer)
+        for number in range(knobs.tails):
+            self._at(self._moment() / 4, f"tail t{number} begins", self.world.tail, writer.ledger_id, f"t{number}")
+        if self.random.random() < knobs.early_recovery:
+            self._at(self._moment(), "somebody recovers", self._recover, writer, "r1")
+            if self.random.random() < knobs.second_recoverer:
+                self._at(self._moment(), "another recovers", self._recover, writer, "r2")
+        if self.random.random() < knobs.deletes:
+            self._at(self._moment(), "the ledger is deleted", self.world.store.delete, writer.ledger_id)
+        for count, disturb in (
+            (knobs.cuts, self._cut),
+            (knobs.partitions, self._partition),
+            (knobs.crashes, self._crash),
+            (knobs.pauses, self._pause),
+            (knobs.store_away, self._store_away),
+            (knobs.wipes, self._wipe),
+            (knobs.no_space, self._fill),
+            (knobs.flipped_bits, self._flip),
+            (knobs.read_only, self._read_only),
+        ):
+            for _ in range(count):
+                self._at(self._moment(), disturb.__name__, disturb)
+        if knobs.dead_at_the_end:
+            self._at(CHAOS_MS - 1, "some die for good", self._bury)
+
+    def _moment(self) -> float:
+        """When something happens: early more often than late."""
+        return min(self.random.expovariate(1 / 40.0), CHAOS_MS - 2)
+
+    def _at(self, delay_ms: float, label: str, call: Callable[..., Any], *args: Any) -> None:
+        self.scheduler.at(delay_ms, "plan", label, call, *args)
+
+    # --- work ---
+
+    def _work(self, writer: WriterHost) -> None:
+        knobs, at = self.knobs, 0.0
+        for _ in range(knobs.batches):
+            at += self.random.expovariate(1.0) * knobs.think_ms if knobs.think_ms else 0.0
+            self._at(at, "append", writer.append, self.random.randint(1, knobs.entries_max))
+        if self.random.random() < knobs.writer_dies:
+            self._at(self.random.uniform(0, at + 60), "the writer dies", self._die, writer)
+        elif self.random.random() < 0.6:
+            self._at(at + self.random.expovariate(1 / 20.0), "close", writer.close)
+
+    def _die(self, host: Host) -> None:
+        host.die()
+        self.world.network.leave(host.name)
+
+    def _recover(self, writer: WriterHost, name: str) -> None:
+        recoverer = self.world.recover(writer.ledger_id, name, tries=self.random.randint(1, 3))
+        others = [h for h in self.world.hosts if isinstance(h, RecoveryHost) and h is not recoverer and not h.over]
+        if others:
+            self.scheduler.reached("two recoverers at once")
+        if self.random.random() < 0.25:
+            self._at(self.random.expovariate(1 / 10.0), f"{name} dies", self._die, recoverer)
+
+    # --- disturbances ---
+
+    def _some_bookie(self) -> BookieId:
+        """Mostly one of the last ensemble, and one with something not durable if there is one."""
+        bookies = self.world.bookies
+        busy = [name for name, bookie in bookies.items() if bookie.alive and bookie._group]
+        if busy and self.random.random() < 0.5:
+            return self.random.choice(busy)
+        record = next((t.record for t in self.world.checker.ledgers.values() if t.record), None)
+        if record is not None and self.random.random() < 0.7:
+            return self.random.choice(record.value.last_fragment.ensemble)
+        return self.random.choice(tuple(bookies))
+
+    def _some_host(self) -> Host | None:
+        alive = [host for host in self.world.hosts if not host.dead]
+        return self.random.choice(alive) if alive else None
+
+    def _crash(self) -> None:
+        name = self._some_bookie()
+        self.world.crash(name)
+        self._at(self.random.expovariate(1 / 60.0), f"{name} comes back", self.world.restart, name)
+
+    def _cut(self) -> None:
+        connections = list(self.world.network.connections.values())
+        if connections:
+            connection = self.random.choice(connections)
+            self.scheduler.note(f"{connection.up} is cut")
+            connection.cut("cut")
+
+    def _partition(self) -> None:
+        host, name = self._some_host(), self._some_bookie()
+        if host is None:
+            return
+        there, back = self.world.links(host.name, name)
+        lanes = self.random.choice((there, back, there + back))
+        self.scheduler.note(f"partition of {lanes}")
+        self.world.hold(*lanes)
+        if self.random.random() < 0.5:
+            for lane in lanes:
+                self.scheduler.drop_held(lane) if "?" in lane else None
+        self._at(self.random.expovariate(1 / 80.0), "a partition ends", self.world.release, *lanes)
+
+    def _pause(self) -> None:
+        host = self._some_host()
+        if host is not None and host.paused is None:
+            self.scheduler.note(f"{host.name} is paused")
+            host.pause()
+            self._at(self.random.expovariate(1 / 100.0), f"{host.name} goes on", self._resume, host)
+
+    def _resume(self, host: Host) -> None:
+        if host.paused is not None:
+            host.resume()
+
+    def _store_away(self) -> None:
+        host = self._some_host()
+        if host is not None:
+            self.world.store.away(host.name, True)
+            self._at(
+                self.random.expovariate(1 / 60.0), f"{host.name} has the store again", self.world.store.away, host.name, False
+            )
+
+    def _wipe(self) -> None:
+        name = self._some_bookie()
+        self.world.wipe(name)
+        self._at(self.random.expovariate(1 / 60.0), f"{name} comes back empty", self.world.restart, name)
+
+    def _fill(self) -> None:
+        back_end = self.world.bookies[self._some_bookie()].back_end
+        if isinstance(back_end, MemoryBackEnd):
+            back_end.full = True
+            self._at(self.random.expovariate(1 / 40.0), "space again", setattr, back_end, "full", False)
+
+    def _flip(self) -> None:
+        self.world.flip_bit(self._some_bookie())
+
+    def _read_only(self) -> None:
+        name = self._some_bookie()
+        bookie = self.world.bookies[name]
+        bookie.feed(ev.ReadOnlyChanged(True))
+        self.world.store.registered.pop(name, None)
+        self._at(self.random.expovariate(1 / 40.0), f"{name} is writable again", self._writable, name)
+
+    def _writable(self, name: BookieId) -> None:
+        bookie = self.world.bookies[name]
+        bookie.feed(ev.ReadOnlyChanged(False))
+        if bookie.alive:
+            self.world.store.registered[name] = None
+
+    def _bury(self) -> None:
+        """Qa − 1 bookies stay dead in the liveness phase, where as many spares stand in for them."""
+        knobs = self.knobs
+        for name in self.random.sample(tuple(self.world.bookies), min(knobs.ack_quorum - 1, knobs.spares)):
+            if self.world.may_cripple(name):
+                self.scheduler.reached("a bookie dead for good")
+                self.world.crash(name)
+                self.world.bookies[name].dead_for_good = True

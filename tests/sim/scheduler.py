@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One clock and one heap: everything that happens in a simulated world is an item popped from here.
+
+The three random engines differ only in how long an item takes. *uniform* and *swarm* draw exponential delays; *pct*
+gives every lane (a direction of a link, a disk, a client's way to the store) a latency class of its own, orders of
+magnitude apart, and redraws one at a few change points: priorities, in the sense of probabilistic concurrency testing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+TRACE_LINES = 60
+
+CLASSES_MS = (0.02, 0.3, 4.0, 60.0, 900.0)
+"""Latency classes of *pct*."""
+
+
+class Item:
+    """Something that will happen, unless it is cancelled."""
+
+    __slots__ = ("args", "call", "label", "lane", "live", "seq", "time")
+
+    def __init__(
+        self, time: float, seq: int, lane: str, label: str, call: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
+        self.time, self.seq, self.lane, self.label, self.call, self.args = time, seq, lane, label, call, args
+        self.live = True
+
+    def __lt__(self, other: Item) -> bool:
+        return (self.time, self.seq) < (other.time, other.seq)
+
+    def cancel(self) -> None:
+        self.live = False
+
+
+class Scheduler:
+    """``now`` is in milliseconds. ``trace`` keeps the last lines, ``digest`` hashes all of them."""
+
+    def __init__(self, random: Random, *, change_points: int = 0, horizon_steps: int = 300) -> None:
+        self.random = random
+        self.now = 0.0
+        self.steps = 0
+        self.digest = 0
+        self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self.sometimes: dict[str, int] = {}
+        self._heap: list[Item] = []
+        self._seq = 0
+        self._last: dict[str, float] = {}  # time of the last item of a FIFO lane
+        self._held: dict[str, list[Item]] = {}
+        self._is_pct = change_points > 0
+        self._classes: dict[str, float] = {}
+        self._changes = {random.randrange(horizon_steps) for _ in range(change_points)}
+
+    # --- putting in ---
+
+    def add(
+        self,
+        lane: str,
+        label: str,
+        call: Callable[..., None],
+        *args: Any,
+        mean_ms: float,
+        fifo: bool = False,
+        not_before: float = 0.0,
+    ) -> Item:
+        """Have ``call(*args)`` happen after a random delay; ``fifo`` lanes keep their order."""
+        if self._is_pct:
+            mean_ms *= self._class_of(lane)
+        time = max(self.now + self.random.expovariate(1.0) * mean_ms, not_before)
+        if fifo:
+            time = max(time, self._last.get(lane, 0.0))
+            self._last[lane] = time
+        return self._push(time, lane, label, call, args)
+
+    def at(self, delay_ms: float, lane: str, label: str, call: Callable[..., None], *args: Any) -> Item:
+        """Have it happen after exactly this delay: timers."""
+        return self._push(self.now + delay_ms, lane, label, call, args)
+
+    def _push(self, time: float, lane: str, label: str, call: Callable[..., None], args: tuple[Any, ...]) -> Item:
+        self._seq += 1
+        item = Item(time, self._seq, lane, label, call, args)
+        if lane in self._held:
+            self._held[lane].append(item)
+        else:
+            heapq.heappush(self._heap, item)
+        return item
+
+    def _class_of(self, lane: str) -> float:
+        found = self._classes.get(lane)
+        if found is None:
+            found = self._classes[lane] = self.random.choice(CLASSES_MS)
+        return found
+
+    # --- holding lanes back, for scripts and partitions ---
+
+    def hold(self, lane: str) -> None:
+        """Nothing of this lane happens until it is released; what is already on its way waits too."""
+        if lane in self._held:
+            return
+        waiting = sorted(item for item in self._heap if item.lane == lane)
+        if waiting:
+            self._heap = [item for item in self._heap if item.lane != lane]
+            heapq.heapify(self._heap)
+        self._held[lane] = waiting
+
+    def release(self, lane: str) -> None:
+        """Let a held lane go on, in its order."""
+        for item in self._held.pop(lane, ()):
+            item.time = max(item.time, self.now)
+            heapq.heappush(self._heap, item)
+
+    def drop_held(self, lane: str) -> None:
+        """What waits on a held lane is lost; the lane stays held."""
+        for item in self._held.get(lane, ()):
+            item.live = False
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    # --- taking out ---
+
+    def step(self) -> bool:
+        """Let the next item happen; False if there is none."""
+        heap = self._heap
+        while heap:
+            item = heapq.heappop(heap)
+            if not item.live:
+                continue
+            if item.time > self.now:
+                self.now = item.time
+            self.steps += 1
+            if self.steps in self._changes and self._classes:
+                self._classes[self.random.choice(tuple(self._classes))] = self.random.choice(CLASSES_MS)
+            self.note(item.label)
+            item.live = False
+            item.call(*item.args)
+            return True
+        return False
+
+    def next_time(self) -> float | None:
+        """When the next item is due."""
+        while self._heap and not self._heap[0].live:
+            heapq.heappop(self._heap)
+        return self._heap[0].time if self._heap else None
+
+    def calm(self) -> None:
+        """No latency classes any more, and what is still far away arrives soon, in its order. Clocks go on as set."""
+        self._is_pct = False
+        self._last.clear()
+        late = sorted(item for item in self._heap if item.time > self.now and not item.lane.endswith("clock"))
+        for rank, item in enumerate(late):
+            item.time = min(item.time, self.now + 5 + rank * 0.01)
+        heapq.heapify(self._heap)
+
+    # --- telling ---
+
+    def note(self, line: str) -> None:
+        """A line of the trace."""
+        self.digest = zlib.crc32(line.encode(), self.digest)
+        self.trace.append(f"{self.now:10.2f}  {line}")
+
+    def reached(self, what: str) -> None:
+        """A rare state was reached: counted, so that a set of runs can prove that it reaches it."""
+        self.sometimes[what] = self.sometimes.get(what, 0) + 1

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata store of a simulated world: the production store over its tree in memory, reached over a bad line.
+
+A call takes time to arrive and its answer takes time to return; between the two it is carried out, all at once. It may
+find the store away (not applied), lose its answer (applied or not), or read an older record than the newest, though
+never an older one than this client has seen, as a follower of ZooKeeper may answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bk_core.errors import (
+    BookKeeperError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    Outcome,
+)
+from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
+from bk_core.protocol.events import (
+    BookiesRead,
+    MetadataCallFailed,
+    MetadataConflicted,
+    MetadataRead,
+    MetadataWritten,
+)
+from tests.sim.knobs import Knobs
+from tests.sim.scheduler import Scheduler
+
+Feed = Callable[[Any], None]
+Record = Versioned[LedgerMetadata]
+
+
+class SimStore:
+    """The one store of a world; clients reach it by name. ``on_write`` hears every record that was written."""
+
+    def __init__(self, scheduler: Scheduler, knobs: Knobs) -> None:
+        self.scheduler, self.knobs = scheduler, knobs
+        self.cluster = MemoryCluster(clock_ms=lambda: int(scheduler.now))
+        self.store = MemoryStore(self.cluster)
+        self.store.initialize_cluster()
+        self.registered: dict[BookieId, None] = {}  # writable ones, in a fixed order
+        self.underreplicated: list[tuple[LedgerId, tuple[BookieId, ...]]] = []
+        self.on_write: Callable[[LedgerId, Record | None, str], None] = lambda *_: None
+        self._history: dict[LedgerId, list[Record]] = {}
+        self._seen: dict[tuple[str, LedgerId], int] = {}
+        self._away: set[str] = set()
+        self._watches: dict[LedgerId, list[tuple[str, Callable[[Record | None], None]]]] = {}
+        self.lose_next: dict[str, list[bool]] = {}  # scripts: client → whether the write is applied
+
+    # --- at once, for the world ---
+
+    def create(self, metadata: LedgerMetadata, by: str) -> tuple[LedgerId, Record]:
+        ledger_id, record = self.store.create_ledger(metadata)
+        self._history[ledger_id] = [record]
+        self.on_write(ledger_id, record, by)
+        self._seen[by, ledger_id] = record.version
+        return ledger_id, record
+
+    def newest(self, ledger_id: LedgerId) -> Record | None:
+        """The record as it stands; None if it was deleted."""
+        history = self._history[ledger_id]
+        return history[-1] if history else None
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        if self._history[ledger_id]:
+            self.store.delete_ledger(ledger_id)
+            self._history[ledger_id] = []
+            self.on_write(ledger_id, None, "operator")
+            self._tell(ledger_id, None)
+
+    def away(self, client: str, is_away: bool) -> None:
+        """A client cannot reach the store, or can again."""
+        (self._away.add if is_away else self._away.discard)(client)
+
+    # --- calls ---
+
+    def write(self, client: str, ledger_id: LedgerId, metadata: LedgerMetadata, version: int, feed: Feed) -> None:
+        label = f"{client} writes {metadata.state.name} over version {version}"
+        self._call(client, label, lambda: self._write(client, ledger_id, metadata, version), feed)
+
+    def read(self, client: str, ledger_id: LedgerId, feed: Feed) -> None:
+        self._call(client, f"{client} reads the record", lambda: self._read(client, ledger_id), feed)
+
+    def read_bookies(self, client: str, feed: Feed) -> None:
+        self._call(client, f"{client} reads bookies", lambda: BookiesRead(tuple(self.registered)), feed)
+
+    def mark(self, client: str, ledger_id: LedgerId, bookies: tuple[BookieId, ...]) -> None:
+        self.scheduler.reached("missing copies were marked")
+        self.underreplicated.append((ledger_id, bookies))
+
+    def watch(self, client: str, ledger_id: LedgerId, call: Callable[[Record | None], None]) -> None:
+        self._watches.setdefault(ledger_id, []).append((client, call))
+
+    def _call(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
+        self.scheduler.add(
+            f"{client}>store", label, self._arrived, client, label, do, feed, mean_ms=self.knobs.store_ms, fifo=True
+        )
+
+    def _arrived(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
+        if client in self._away:
+            event: Any = MetadataCallFailed(
+                MetadataUnavailableError("the store is away", value=client, outcome=Outcome.NOT_APPLIED)
+            )
+        else:
+            event = do()
+        self.scheduler.add(
+            f"store>{client}",
+            f"{label}: {type(event).__name__}",
+            feed,
+            event,
+            mean_ms=self.knobs.store_ms,
+            fifo=True,
+        )
+
+    def _write(self, client: str, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Any:
+        loss = self._loss(client)
+        if loss is not None:
+            self.store.tree.lose_next_answer(applied=loss)
+            self.scheduler.reached("a store answer was lost")
+            if metadata.is_closed and loss:
+                self.scheduler.reached("the close was applied, its answer lost")
+        try:
+            record = self.store.write_ledger(ledger_id, metadata, version)
+        except MetadataConflictError:
+            self.scheduler.reached("a compare-and-set conflicted")
+            return MetadataConflicted()
+        except BookKeeperError as error:
+            self._sync(ledger_id, client)
+            return MetadataCallFailed(error)
+        finally:
+            self.store.tree._losses.clear()  # a write that was refused has nothing to lose
+        self._sync(ledger_id, client)
+        self._seen[client, ledger_id] = record.version
+        return MetadataWritten(record)
+
+    def _loss(self, client: str) -> bool | None:
+        scripted = self.lose_next.get(client)
+        if scripted:
+            return scripted.pop(0)
+        random = self.scheduler.random
+        return random.random() < 0.5 if random.random() < self.knobs.store_answer_lost else None
+
+    def _sync(self, ledger_id: LedgerId, by: str) -> None:
+        """Take note of what stands in the store now."""
+        history = self._history[ledger_id]
+        if not history:
+            return
+        found = self.store.read_ledger(ledger_id)
+        if found.version != history[-1].version:
+            history.append(found)
+            self.on_write(ledger_id, found, by)
+            self._tell(ledger_id, found)
+
+    def _read(self, client: str, ledger_id: LedgerId) -> Any:
+        try:
+            self.store.read_ledger(ledger_id)
+        except BookKeeperError as error:
+            return MetadataCallFailed(error)
+        history = self._history[ledger_id]
+        record = history[-1]
+        if self.scheduler.random.random() < self.knobs.store_stale_read and len(history) > 1:
+            seen = self._seen.get((client, ledger_id), -1)
+            record = self.scheduler.random.choice([r for r in history if r.version >= seen])
+            if record is not history[-1]:
+                self.scheduler.reached("a stale record was read")
+        self._seen[client, ledger_id] = max(record.version, self._seen.get((client, ledger_id), -1))
+        return MetadataRead(record)
+
+    def _tell(self, ledger_id: LedgerId, record: Record | None) -> None:
+        for client, call in self._watches.get(ledger_id, ()):
+            self.scheduler.add(
+                f"store>{client} watch",
+                f"{client}'s watch fires",
+                call,
+                record,
+                mean_ms=self.knobs.store_ms,
+                fifo=True,
+            )

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One simulated world: bookies, a store, clients, and a run of two phases.
+
+*Chaos*: writers, tails and recoverers at work while things go wrong. *Peace*: everything is healed but for what is dead
+for good; then recovery has to close every ledger, every entry has to be readable, and nothing may have been lost
+(liveness). Everything random comes from the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from bk_core.errors import BookKeeperError
+from bk_core.model import BookieId, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
+from bk_core.placement import choose_ensemble
+from bookie_server import machine_events as ev
+from tests.sim.bookie import MemoryBackEnd, SimBookie
+from tests.sim.checkers import Checker, Violation, is_expected_end
+from tests.sim.clients import PASSWORD, Host, ReadHost, RecoveryHost, TailHost, WriterHost
+from tests.sim.knobs import Knobs
+from tests.sim.network import SimNetwork
+from tests.sim.scheduler import Scheduler
+from tests.sim.store import SimStore
+
+STEPS_MAX = 60_000
+"""More than any honest run needs: who gets here does not end."""
+
+PEACE_MS = 120_000.0
+"""Within this virtual time after the faults stop everything must be recovered and read."""
+
+
+class World:
+    """Made of a seed and knobs. Scripts act through ``writer``, ``recover``, ``tail``, ``hold`` and ``run``."""
+
+    def __init__(
+        self,
+        seed: int | str,
+        knobs: Knobs,
+        *,
+        change_points: int = 0,
+        back_end: Callable[[BookieId, World], Any] | None = None,
+    ) -> None:
+        self.random = Random(f"{seed}:work")
+        self.knobs = knobs
+        self.scheduler = Scheduler(Random(f"{seed}:world"), change_points=change_points)
+        self.faults = Random(f"{seed}:faults")
+        self.checker = Checker(self.scheduler)
+        self.network = SimNetwork(self.scheduler, knobs)
+        self.store = SimStore(self.scheduler, knobs)
+        self.store.on_write = self.checker.on_write
+        self.digest_type = self.random.choice((DigestType.CRC32C, DigestType.CRC32C, DigestType.MAC, DigestType.CRC32))
+        self.hosts: list[Host] = []
+        self.crippled: dict[BookieId, None] = {}  # lost or damaged something, or are dead for good: at most Qa − 1
+        self._clients = 0
+        self._made = back_end or (lambda name, world: MemoryBackEnd())
+        for number in range(knobs.ensemble_size + knobs.spares):
+            self._add_bookie(f"b{number + 1}")
+
+    def _add_bookie(self, name: BookieId) -> None:
+        self.network.bookies[name] = SimBookie(
+            name, self._made(name, self), self.scheduler, self.knobs, self.checker
+        )
+        self.store.registered[name] = None
+
+    @property
+    def bookies(self) -> dict[BookieId, SimBookie]:
+        return self.network.bookies
+
+    def session_numbers(self) -> Callable[[], int]:
+        """Numbers that no other client uses, so that a session tells whose it is."""
+        self._clients += 1
+        numbers: Iterator[int] = iter(range((self._clients << 16) + 1, (self._clients + 1) << 16))
+        return numbers.__next__
+
+    # --- who takes part ---
+
+    def new_ledger(self, by: str, ensemble: tuple[BookieId, ...] | None = None) -> tuple[LedgerId, Any]:
+        knobs = self.knobs
+        chosen = ensemble or choose_ensemble(tuple(self.store.registered), knobs.ensemble_size, self.random)
+        metadata = LedgerMetadata(
+            ensemble_size=knobs.ensemble_size,
+            write_quorum_size=knobs.write_quorum,
+            ack_quorum_size=knobs.ack_quorum,
+            digest_type=self.digest_type,
+            password=PASSWORD,
+            state=LedgerState.OPEN,
+            fragments=(Fragment(0, chosen),),
+        )
+        if knobs.ensemble_size > knobs.write_quorum:
+            self.scheduler.reached("E > WQ")
+        return self.store.create(metadata, by)
+
+    def writer(self, name: str = "w", ensemble: tuple[BookieId, ...] | None = None, **options: Any) -> WriterHost:
+        ledger_id, record = self.new_ledger(name, ensemble)
+        host = WriterHost(self, name, ledger_id, record, **options)
+        self.hosts.append(host)
+        return host
+
+    def recover(self, ledger_id: LedgerId, name: str = "r", **options: Any) -> RecoveryHost:
+        host = RecoveryHost(self, name, ledger_id, **options)
+        self.hosts.append(host)
+        return host
+
+    def tail(self, ledger_id: LedgerId, name: str = "t") -> TailHost | None:
+        record = self.store.newest(ledger_id)
+        if record is None:
+            return None
+        host = TailHost(self, name, ledger_id, record)
+        self.hosts.append(host)
+        return host
+
+    # --- what may be done to them ---
+
+    def crash(self, name: BookieId) -> None:
+        self.scheduler.note(f"{name} crashes")
+        self.bookies[name].kill()
+        self.store.registered.pop(name, None)
+
+    def restart(self, name: BookieId) -> None:
+        bookie = self.bookies[name]
+        if not bookie.alive and not bookie.dead_for_good:
+            self.scheduler.note(f"{name} restarts")
+            bookie.restart()
+        if bookie.alive:
+            self.store.registered[name] = None
+
+    def may_cripple(self, name: BookieId) -> bool:
+        """The fault atlas: what Qa − 1 bookies lose, the protocol has to survive; more it has not."""
+        if name not in self.crippled and len(self.crippled) >= self.knobs.ack_quorum - 1:
+            return False
+        self.crippled[name] = None
+        return True
+
+    def wipe(self, name: BookieId) -> None:
+        """The bookie comes back with an empty disk, under the same id: fenced and in limbo (RULES S8)."""
+        bookie = self.bookies[name]
+        if not isinstance(bookie.back_end, MemoryBackEnd) or not self.may_cripple(name):
+            return
+        self.crash(name)
+        self.scheduler.reached("wiped bookie")
+        named = [i for i, t in self.checker.ledgers.items() if t.record and self._names(t.record.value, name)]
+        bookie.back_end.wipe(named)
+        self.checker.wiped(name)
+
+    def _names(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
+        return any(bookie in fragment.ensemble for fragment in metadata.fragments)
+
+    def flip_bit(self, name: BookieId) -> None:
+        bookie = self.bookies[name]
+        if not isinstance(bookie.back_end, MemoryBackEnd) or not self.may_cripple(name):
+            return
+        hit = bookie.back_end.flip_bit(self.faults)
+        if hit is not None:
+            ledger_id, frame = hit
+            ids = range(frame.extent.first, frame.extent.last + 1)
+            self.scheduler.note(f"{name}'s copy of {ids.start}..{ids.stop - 1} is damaged")
+            self.scheduler.reached("a copy was damaged at rest")
+            self.checker.damaged(name, ledger_id, [i for i in ids if frame.ids is None or i in frame.ids])
+
+    def hold(self, *lanes: str) -> None:
+        for lane in lanes:
+            self.scheduler.hold(lane)
+
+    def release(self, *lanes: str) -> None:
+        for lane in lanes or self.scheduler.held:
+            self.scheduler.release(lane)
+
+    def links(self, client: str, bookie: BookieId) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Lanes from a client to a bookie, and back."""
+        return (f"{client}>{bookie}", f"{client}?{bookie}"), (f"{bookie}>{client}", f"{bookie}?{client}")
+
+    # --- running ---
+
+    def run(self, until_ms: float | None = None) -> None:
+        """Let things happen until nothing is left, or until this virtual time."""
+        scheduler = self.scheduler
+        while True:
+            if scheduler.steps > STEPS_MAX:
+                raise Violation("liveness", f"no end after {STEPS_MAX} steps")
+            if until_ms is not None:
+                due = scheduler.next_time()
+                if due is None or due > until_ms:
+                    scheduler.now = max(scheduler.now, until_ms)
+                    return
+            if not scheduler.step():
+                return
+
+    def run_for(self, ms: float) -> None:
+        self.run(self.scheduler.now + ms)
+
+    # --- peace ---
+
+    def heal(self) -> None:
+        """Everything works again, but for what is dead for good."""
+        self.scheduler.note("--- peace ---")
+        self.release()
+        for name, bookie in self.bookies.items():
+            if isinstance(bookie.back_end, MemoryBackEnd):
+                bookie.back_end.full = False
+            self.restart(name)
+            bookie.feed(ev.ReadOnlyChanged(False))
+        for host in self.hosts:
+            self.store.away(host.name, False)
+            if host.paused is not None:
+                host.resume()
+        calm = replace(
+            self.knobs,
+            request_lost=0,
+            answer_lost=0,
+            straggler=0,
+            store_answer_lost=0,
+            store_stale_read=0,
+            hostile=0,
+            latency_ms=min(self.knobs.latency_ms, 1.0),
+            sync_ms=min(self.knobs.sync_ms, 1.0),
+            store_ms=min(self.knobs.store_ms, 1.0),
+        )
+        self.knobs = self.network.knobs = self.store.knobs = calm
+        for bookie in self.bookies.values():
+            bookie.knobs = calm
+        self.scheduler.calm()
+
+    def settle(self) -> None:
+        """Liveness: every ledger is recovered and closed, and every entry of it is read, within PEACE_MS."""
+        deadline = self.scheduler.now + PEACE_MS
+        while any(isinstance(host, WriterHost) and host.busy for host in self.hosts) and self.scheduler.now < deadline:
+            self.run_for(100)
+        for ledger_id in sorted(self.checker.ledgers):
+            self._settle_ledger(ledger_id, deadline)
+        for host in self.hosts:
+            if isinstance(host, TailHost) and not host.dead and not host.over:
+                self._check_tail(host, deadline)
+
+    def _settle_ledger(self, ledger_id: LedgerId, deadline: float) -> None:
+        truth = self.checker.truth(ledger_id)
+        if truth.deleted:
+            return
+        last = RecoveryHost(self, f"last{ledger_id}", ledger_id, tries=20)
+        self.hosts.append(last)
+        while last.finished is None and (last.error is None or last.tries > 0):
+            if self.scheduler.now > deadline or not self.scheduler.step():
+                break
+        if last.finished is None:
+            raise Violation("liveness", f"ledger {ledger_id} could not be recovered: {last.error!r}")
+        ends: list[BookKeeperError | None] = []
+        value = last.finished.value
+        reader = ReadHost(self, f"reader{ledger_id}", ledger_id, value, 0, value.last_entry_id, ends.append)
+        self.hosts.append(reader)
+        while not ends and self.scheduler.now < deadline and self.scheduler.step():
+            pass
+        if not ends:
+            raise Violation("liveness", f"ledger {ledger_id} could not be read to its end")
+        if ends[0] is not None and not is_expected_end(truth, ends[0]):
+            raise Violation("I2", f"ledger {ledger_id} cannot be read: {ends[0]!r}")
+        self.checker.check_copies(ledger_id)
+
+    def _check_tail(self, tail: TailHost, deadline: float) -> None:
+        truth = self.checker.truth(tail.ledger_id)
+        end = -1 if truth.closed_at is None or truth.deleted else truth.closed_at
+        while tail.next <= end and not tail.over and self.scheduler.now < deadline and self.scheduler.step():
+            pass
+        if tail.next <= end and not tail.over:
+            raise Violation("liveness", f"{tail.name} stopped at entry {tail.next} of {end + 1}")
