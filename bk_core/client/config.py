@@ -27,6 +27,7 @@ class ClientConfig:
     close_linger_ms: float = 2_000
     read_timeout_ms: float = 10_000
     read_bytes_max: int = 8 << 20
+    speculative_read_ms: float = 2_000  # a bookie that is silent for so long is not waited for alone
     lac_timeout_ms: float = 5_000
     lac_stall_ms: float = 2_000
     watch_timeout_ms: float = 10_000

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
-from bk_core.client.ranges import read_range
+from bk_core.client.ranges import SlowBookies, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.errors import EntryUnreadableError
+from bk_core.errors import EntryUnreadableError, NoSuchEntryError
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
 
 Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]]
@@ -38,6 +38,7 @@ class DetachedReader:
         from bk_core.transport.grpc import GrpcTransport
 
         self._config, self._refresh = config or ClientConfig(), refresh
+        self._slow = SlowBookies()
         self._guard = ForkGuard()
         self._transport = GrpcTransport(instance_id=instance_id)
         self._transport.update_bookies(list(infos.values()))
@@ -56,7 +57,7 @@ class DetachedReader:
             async for batch in self._range(ledger_id, metadata, first, last, prefer):
                 yield batch
                 position = batch.last_entry_id + 1
-        except EntryUnreadableError:
+        except (EntryUnreadableError, NoSuchEntryError):  # who gave a copy up may deny it
             if self._refresh is None:
                 raise
         else:
@@ -70,7 +71,9 @@ class DetachedReader:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, prefer: int
     ) -> AsyncIterator[EntryBatch]:
         digester = Digester(metadata.digest_type or DigestType.CRC32, metadata.password or b"", ledger_id)
-        return read_range(self._transport, metadata, digester, first, last, config=self._config, prefer=prefer)
+        return read_range(
+            self._transport, metadata, digester, first, last, config=self._config, prefer=prefer, slow=self._slow
+        )
 
     async def close(self) -> None:
         await self._transport.close()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
 
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.errors import BookKeeperError
-from bk_core.model import EntryId, LedgerId, LedgerMetadata
+from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.protocol.events import (
     CancelRead,
     DeliverBatch,
@@ -83,9 +84,20 @@ async def read_range(
     *,
     config: ClientConfig,
     prefer: int = 0,
+    slow: SlowBookies | None = None,
 ) -> AsyncIterator[EntryBatch]:
-    """Entries first to last, in order, each once, verified. Raises NoSuchEntryError or EntryUnreadableError."""
-    read = RangeRead(metadata, digester, first, last, bytes_max=config.read_bytes_max, prefer=prefer)
+    """Entries first to last, in order, each once, verified; bookies that were ``slow`` lately are asked last. Raises
+    NoSuchEntryError or EntryUnreadableError."""
+    read = RangeRead(
+        metadata,
+        digester,
+        first,
+        last,
+        bytes_max=config.read_bytes_max,
+        prefer=prefer,
+        speculative_ms=config.speculative_read_ms,
+        avoid=slow.now() if slow is not None else (),
+    )
     requests = _Requests(transport, digester.ledger_id, config.read_timeout_ms / 1000)
     try:
         effects = read.start()
@@ -101,7 +113,25 @@ async def read_range(
                     requests.carry_out(effect)
             effects = read.step(await requests.next_event())
     finally:
+        if slow is not None:
+            slow.note(read.suspects, config.quarantine_ms / 1000)
         requests.stop()
+
+
+class SlowBookies:
+    """Bookies that failed a read of this client, or were late, and until when they are asked last."""
+
+    def __init__(self) -> None:
+        self._until: dict[BookieId, float] = {}
+
+    def now(self) -> tuple[BookieId, ...]:
+        """Those whose time is not over."""
+        now = time.monotonic()
+        self._until = {bookie: until for bookie, until in self._until.items() if until > now}
+        return tuple(self._until)
+
+    def note(self, bookies: Iterable[BookieId], quarantine_s: float) -> None:
+        self._until.update(dict.fromkeys(bookies, time.monotonic() + quarantine_s))
 
 
 class _Requests:
@@ -109,24 +139,42 @@ class _Requests:
 
     def __init__(self, transport: Transport, ledger_id: LedgerId, deadline_s: float) -> None:
         self._transport, self._ledger_id, self._deadline_s = transport, ledger_id, deadline_s
-        self._events: asyncio.Queue[ReadEvent] = asyncio.Queue(PARTS_QUEUED_MAX)
+        self._events: asyncio.Queue[ReadEvent | asyncio.Task[None]] = asyncio.Queue(PARTS_QUEUED_MAX)
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
 
     def carry_out(self, effect: SendRead | CancelRead | SetTimer) -> None:
         if isinstance(effect, SendRead):
             self._tasks[effect.request] = asyncio.create_task(self._ask(effect))
         elif isinstance(effect, SetTimer):
+            self._cancel(effect.name)
             self._tasks[effect.name] = asyncio.create_task(self._later(effect))
         else:
-            task = self._tasks.pop(effect.request, None)
-            if task is not None:
-                task.cancel()
+            self._cancel(effect.request)
+
+    def _cancel(self, name: int | str) -> None:
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
 
     async def next_event(self) -> ReadEvent:
-        event = await self._events.get()
-        if isinstance(event, (ReadAnswered, ReadFailed)):
-            self._tasks.pop(event.request, None)
-        return event
+        while True:
+            event = await self._events.get()
+            if isinstance(event, asyncio.Task):
+                fired = self._timer_of(event)
+                if fired is not None:
+                    return fired
+                continue
+            if isinstance(event, (ReadAnswered, ReadFailed)):
+                self._tasks.pop(event.request, None)
+            return event
+
+    def _timer_of(self, task: asyncio.Task[None]) -> TimerFired | None:
+        """None if it was set anew while it stood in the queue, behind a consumer that took its time."""
+        for name, running in self._tasks.items():
+            if running is task and isinstance(name, str):
+                del self._tasks[name]
+                return TimerFired(name)
+        return None
 
     async def _ask(self, effect: SendRead) -> None:
         events = answer_events(self._transport, self._ledger_id, effect, fence_key=None, deadline_s=self._deadline_s)
@@ -139,7 +187,9 @@ class _Requests:
 
     async def _later(self, effect: SetTimer) -> None:
         await asyncio.sleep(effect.delay_ms / 1000)
-        await self._events.put(TimerFired(effect.name))
+        task = asyncio.current_task()
+        assert task is not None
+        await self._events.put(task)
 
     def stop(self) -> None:
         for task in self._tasks.values():

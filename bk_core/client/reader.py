@@ -10,7 +10,7 @@ from types import TracebackType
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import LacFollower
-from bk_core.client.ranges import read_range
+from bk_core.client.ranges import SlowBookies, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.errors import EntryUnreadableError, InvalidArgumentError, NoSuchEntryError
@@ -39,6 +39,7 @@ class LedgerReader:
         self._refresh = refresh  # tells the transport the bookies' addresses as they are now
         self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer
         self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
+        self._slow = SlowBookies()
         self._guard = ForkGuard()
 
     @property
@@ -91,7 +92,14 @@ class LedgerReader:
 
     def _range(self, first: EntryId, last: EntryId) -> AsyncIterator[EntryBatch]:
         return read_range(
-            self._transport, self.metadata, self._digester, first, last, config=self._config, prefer=self._prefer
+            self._transport,
+            self.metadata,
+            self._digester,
+            first,
+            last,
+            config=self._config,
+            prefer=self._prefer,
+            slow=self._slow,
         )
 
     async def tail(self, from_entry: EntryId = 0) -> AsyncIterator[EntryBatch]:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import decode_frame, split_frames
+from bk_core.entries.frame import FrameKind, decode_frame, split_frames
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId
-from bk_core.protocol.events import IdRange, ReadAnswered
+from bk_core.protocol.events import CancelRead, IdRange, ReadAnswered
 
 
 def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
@@ -29,9 +29,10 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
     """
     batches = []
     for header, frame in split_frames(frames):
-        if header.ledger_id != digester.ledger_id:
+        if header.ledger_id != digester.ledger_id or header.kind != FrameKind.ENTRIES:
             raise IntegrityError(
-                "a bookie answered with another ledger", value=f"ledger {header.ledger_id} for {digester.ledger_id}"
+                "a bookie answered with something else",
+                value=f"ledger {header.ledger_id}, kind {header.kind}, instead of entries of {digester.ledger_id}",
             )
         batches.append(decode_frame(frame, digester=digester, verify_digests=always or header.tag == 0))
     return batches
@@ -39,21 +40,29 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
 
 @dataclass(slots=True)
 class Answer:
-    """What one bookie said so far about the window."""
+    """What one bookie said so far about ids first to last of the window. ``heard``: something came since it was last
+    looked at; ``late``: it was silent for so long that others were asked too."""
 
     index: int
     first: EntryId
+    last: EntryId
     through: EntryId | None = None  # None: not finished
     absent: tuple[IdRange, ...] = ()
     unknown: tuple[IdRange, ...] = ()
     problem: str = ""
+    failed: bool = False
+    heard: bool = False
+    late: bool = False
+    size: int = 0
 
     @property
     def finished(self) -> bool:
         return self.through is not None
 
     def denies(self, entry_id: EntryId) -> bool:
-        return self.answers(entry_id) and any(r.first <= entry_id <= r.last for r in self.absent)
+        """Whether it said ABSENT, and did not say UNKNOWN too."""
+        absent, unknown = (any(r.first <= entry_id <= r.last for r in said) for said in (self.absent, self.unknown))
+        return self.answers(entry_id) and absent and not unknown
 
     def answers(self, entry_id: EntryId) -> bool:
         return self.through is not None and self.first <= entry_id <= self.through
@@ -77,8 +86,21 @@ class Window:
         self.cursor = self.first
         self._found = np.zeros(self.last - self.first + 1, dtype=np.bool_)
 
-    def asked(self, request: int, index: int, first: EntryId) -> None:
-        self.answers[request] = Answer(index, first)
+    def asked(self, request: int, index: int, first: EntryId, last: EntryId | None = None) -> None:
+        self.answers[request] = Answer(index, first, self.last if last is None else last)
+
+    def verified(self, request: int, frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
+        """A piece of an answer, verified. Raises IntegrityError, for an id that was not asked for too."""
+        answer = self.answers[request]
+        answer.heard, answer.late, answer.size = True, False, answer.size + len(frames)
+        batches = verified_batches(frames, digester, always=always)
+        for batch in batches:
+            if batch.first_entry_id < answer.first or batch.last_entry_id > answer.last:
+                raise IntegrityError(
+                    "a bookie answered with entries that were not asked for",
+                    value=f"{batch.first_entry_id} to {batch.last_entry_id} instead of {answer.first} to {answer.last}",
+                )
+        return batches
 
     def add(self, batch: EntryBatch) -> None:
         """Keep the entries of a verified batch that lie in the window and are not taken yet."""
@@ -93,14 +115,27 @@ class Window:
 
     def finish(self, event: ReadAnswered) -> None:
         answer = self.answers[event.request]
-        answer.through = min(event.answered_through, self.last)
+        if event.answered_through > answer.last:
+            return self.fail(event.request, f"answered through {event.answered_through}, not {answer.last}")
+        answer.through = event.answered_through
         answer.absent, answer.unknown, answer.problem = event.absent, event.unknown, event.detail
 
     def fail(self, request: int, problem: str) -> None:
         """The bookie gave no (further) answer: everything from here on is UNKNOWN by it."""
         answer = self.answers[request]
         answer.through = self.last
-        answer.unknown, answer.problem = (IdRange(answer.first, self.last),), problem
+        answer.unknown, answer.problem, answer.failed = (IdRange(answer.first, self.last),), problem, True
+
+    def pending(self) -> list[tuple[int, Answer]]:
+        """Requests that have not ended."""
+        return [(request, answer) for request, answer in self.answers.items() if not answer.finished]
+
+    def cancel_pending(self, but: int = 0) -> list[CancelRead]:
+        """Forget requests that have not ended."""
+        cancelled = [request for request, _ in self.pending() if request != but]
+        for request in cancelled:
+            del self.answers[request]
+        return [CancelRead(request) for request in cancelled]
 
     @property
     def all_finished(self) -> bool:

@@ -8,34 +8,26 @@ The range is known to exist: it ends at the LAC, or at the last entry of a close
 write set denies is lost data and an error, never skipped; one that nobody denies but nobody gives is unreadable now.
 
 A window of ids is asked of the fewest bookies that hold all of it: one where E = Qw, every Qw-th index where entries
-are striped. What is missing after that is asked of the other replicas, one at a time.
+are striped, others in the next window. What is missing after that is asked of the other replicas, one at a time. Who
+is silent for ``speculative_ms`` is late: others are asked too, and the first good answer wins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeAlias, assert_never
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.errors import BookKeeperError, EntryUnreadableError, IntegrityError, NoSuchEntryError
-from bk_core.model import DigestType, EntryId, LedgerMetadata
-from bk_core.protocol.answers import Window, verified_batches
-from bk_core.protocol.events import (
-    CancelRead,
-    DeliverBatch,
-    Fail,
-    FinishRead,
-    FramesRead,
-    ReadAnswered,
-    ReadFailed,
-    SendRead,
-    SetTimer,
-    TimerFired,
-)
+from bk_core.model import BookieId, DigestType, EntryId, LedgerMetadata
+from bk_core.protocol import events as ev
+from bk_core.protocol.answers import Window
+from bk_core.wire.lane import FRAME_BYTES_MAX
 
-ReadEvent: TypeAlias = FramesRead | ReadAnswered | ReadFailed | TimerFired
-ReadEffect: TypeAlias = SendRead | CancelRead | DeliverBatch | FinishRead | Fail | SetTimer
+ReadEvent: TypeAlias = ev.FramesRead | ev.ReadAnswered | ev.ReadFailed | ev.TimerFired
+ReadEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.DeliverBatch | ev.FinishRead | ev.Fail | ev.SetTimer
 
 WINDOW_IDS = 1 << 18
 PASSES = 3
@@ -44,7 +36,7 @@ PASSES = 3
 
 class RangeRead:
     """Entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring, so that readers spread over the
-    bookies."""
+    bookies; those in ``avoid`` are asked last. ``suspects`` are the bookies that failed or were late."""
 
     def __init__(
         self,
@@ -56,42 +48,51 @@ class RangeRead:
         bytes_max: int,
         prefer: int = 0,
         retry_delay_ms: float = 100,
+        speculative_ms: float = 2_000,
+        avoid: Collection[BookieId] = (),
     ) -> None:
         assert 0 <= first <= last + 1, (first, last)
         self.metadata, self.digester, self.last = metadata, digester, last
-        self.bytes_max, self.prefer, self.retry_delay_ms = bytes_max, prefer, retry_delay_ms
+        self.bytes_max, self.prefer = bytes_max, prefer
+        self.retry_delay_ms, self.speculative_ms = retry_delay_ms, speculative_ms
         self.next = first  # next id to deliver
         self.done = False
+        self.suspects: dict[BookieId, None] = {}  # in the order of their failures
+        self._avoid = dict.fromkeys(avoid)  # and those that failed in this pass
         self._always = digester.digest_type is DigestType.MAC
+        self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
         self._request = 0
         self._said: dict[int, str] = {}  # index → what it said of `next`: "" ABSENT, else why UNKNOWN
         self._passes = 0
         self._fragment = -1
-        self._bad: set[int] = set()  # indices that failed in this fragment; only asked, never iterated
 
     def start(self) -> list[ReadEffect]:
         return self._open_window()
 
     def step(self, event: ReadEvent) -> list[ReadEffect]:
         """What to do about ``event``; nothing once done. Answers to requests of earlier windows are ignored."""
-        if self.done:
-            return []
-        if isinstance(event, TimerFired):
-            return self._open_window()
         window = self._window
-        if window is None or event.request not in window.answers or window.answers[event.request].finished:
+        if self.done or window is None:
+            return []
+        if isinstance(event, ev.TimerFired):
+            if event.name == "late":
+                return self._look_for_late(window)
+            return [] if window.pending() else self._open_window()
+        answer = window.answers.get(event.request)
+        if answer is None or answer.finished:
             return []
         match event:
-            case FramesRead():
+            case ev.FramesRead():
                 return self._frames(window, event)
-            case ReadAnswered():
+            case ev.ReadAnswered():
                 window.finish(event)
-            case ReadFailed(request, message):
+            case ev.ReadFailed(request, message):
                 window.fail(request, message)
-                self._bad.add(window.answers[request].index)
             case _:
                 assert_never(event)
+        if answer.failed:
+            self._suspect(answer.index)
         return self._settle(window)
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -99,55 +100,81 @@ class RangeRead:
     def _open_window(self) -> list[ReadEffect]:
         if self.next > self.last:
             self.done = True
-            return [FinishRead()]
-        replicas = self._replicas(self.next)
-        untried = [index for index in replicas if index not in self._said]
-        if not untried:
-            return self._exhausted()
+            return [ev.FinishRead()]
         window = self._new_window()
-        cover = self._cover() if all(index in self._bad for index in self._said) else []
-        if any(index in untried for index in cover):  # else it would ask the same bookies about `next` for ever
-            return [self._ask(window, index, window.last) for index in cover]
-        gap_end = min(window.last, window.next_found_after(self.next) - 1)
-        return [self._ask(window, untried[0], gap_end)]
+        return self._ask_more(window) or self._exhausted()
 
     def _new_window(self) -> Window:
         fragments, at = self.metadata.fragments, self.metadata.fragment_index_of(self.next)
         end = fragments[at + 1].first_entry_id - 1 if at + 1 < len(fragments) else self.last
         held = self._window.held if self._window is not None else []
-        if at != self._fragment:
-            self._fragment = at
-            self._bad.clear()  # other bookies stand at these indices
+        self._fragment = at
         self._window = Window(self.next, min(self.last, end, self.next + WINDOW_IDS - 1))
         for batch in held:
             self._window.add(batch)
         return self._window
 
+    def _ask_more(self, window: Window) -> list[ReadEffect]:
+        """Ask bookies that were not asked in this window: for all of it if who was asked had failed, else one for the
+        gap. Nothing if nobody is left who may have the first that is missing."""
+        wanted = window.run_end()
+        asked = {answer.index for answer in window.answers.values()}
+        fresh = [index for index in self._replicas(wanted) if index not in self._said and index not in asked]
+        if not fresh or wanted > window.last:
+            return []
+        failed = all(map(self._is_avoided, self._said))
+        cover = [index for index in self._cover() if index not in asked] if failed else []
+        if any(index in fresh for index in cover):  # else it would ask the same bookies about `wanted` for ever
+            asks = [self._ask(window, index, wanted, window.last) for index in cover]
+        else:
+            fresh.sort(key=self._is_avoided)
+            asks = [self._ask(window, fresh[0], wanted, min(window.last, window.next_found_after(wanted) - 1))]
+        return [*asks, ev.SetTimer("late", self.speculative_ms)]
+
     def _cover(self) -> list[int]:
-        """The fewest indices that together hold every id, without the bad ones where there is a choice."""
+        """The fewest indices that together hold every id, without those to avoid where there is a choice."""
         size, write_quorum = self.metadata.ensemble_size, self.metadata.write_quorum_size
         chosen: list[int] = []
         residue, covered = self.prefer, 0
         while covered < size:
-            steps = [s for s in range(write_quorum, 0, -1) if (residue + s - 1) % size not in self._bad]
+            steps = [s for s in range(write_quorum, 0, -1) if not self._is_avoided((residue + s - 1) % size)]
             step = steps[0] if steps else write_quorum
             chosen.append((residue + step - 1) % size)
-            residue, covered = residue + step, covered + step
-        return chosen
+            residue, covered = residue + step, covered + (step if self._striped else size)
+        return list(dict.fromkeys(chosen))
 
-    def _ask(self, window: Window, index: int, last: EntryId) -> SendRead:
+    def _ask(self, window: Window, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
         self._request += 1
-        window.asked(self._request, index, window.cursor)
-        bookie = self.metadata.fragment_of(window.cursor).ensemble[index]
-        return SendRead(self._request, bookie, window.cursor, last, self.bytes_max)
+        window.asked(self._request, index, first, last)
+        return ev.SendRead(self._request, self._bookie(index), first, last, self.bytes_max)
+
+    def _bookie(self, index: int) -> BookieId:
+        return self.metadata.fragments[self._fragment].ensemble[index]
+
+    def _is_avoided(self, index: int) -> bool:
+        return self._bookie(index) in self._avoid
+
+    def _suspect(self, index: int) -> None:
+        self._avoid[self._bookie(index)] = self.suspects[self._bookie(index)] = None
 
     def _replicas(self, entry_id: EntryId) -> tuple[int, ...]:
         return quorum.write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
 
+    def _look_for_late(self, window: Window) -> list[ReadEffect]:
+        """Once in ``speculative_ms``: ask others for what those who were silent all the time do not give."""
+        silent = [answer for _, answer in window.pending() if not answer.heard]
+        for _, answer in window.pending():
+            answer.heard = False
+        for answer in silent:
+            answer.late = True
+            self._suspect(answer.index)
+        if silent and (effects := self._ask_more(window) or self._settle(window)):
+            return effects
+        return [ev.SetTimer("late", self.speculative_ms)] if window.pending() else []
+
     def _exhausted(self) -> list[ReadEffect]:
         """Every replica of the next entry was asked and none gave it."""
-        ensemble = self.metadata.fragment_of(self.next).ensemble
-        said = [(ensemble[index], self._said[index]) for index in self._replicas(self.next)]
+        said = [(self._bookie(index), self._said[index]) for index in self._replicas(self.next)]
         if all(what == "" for _, what in said):
             return self._fail(
                 NoSuchEntryError(
@@ -159,8 +186,7 @@ class RangeRead:
         self._passes += 1
         if self._passes < PASSES:
             self._said = {index: what for index, what in self._said.items() if what == ""}
-            self._bad.clear()
-            return [SetTimer("again", self.retry_delay_ms * self._passes)]
+            return [ev.SetTimer("again", self.retry_delay_ms * self._passes)]
         return self._fail(
             EntryUnreadableError(
                 f"entry {self.next} of ledger {self.digester.ledger_id} cannot be read now",
@@ -171,22 +197,25 @@ class RangeRead:
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
-    def _frames(self, window: Window, event: FramesRead) -> list[ReadEffect]:
+    def _frames(self, window: Window, event: ev.FramesRead) -> list[ReadEffect]:
+        answer = window.answers[event.request]
         try:
-            batches = verified_batches(event.frames, self.digester, always=self._always)
+            batches = window.verified(event.request, event.frames, self.digester, always=self._always)
+            if answer.size > self.bytes_max + FRAME_BYTES_MAX:
+                raise IntegrityError("a bookie answered with more than was asked for", value=f"{answer.size} bytes")
         except IntegrityError as error:
-            index = window.answers[event.request].index
             window.fail(event.request, str(error))
-            self._bad.add(index)
-            return [CancelRead(event.request), *self._settle(window)]
+            self._suspect(answer.index)
+            return [ev.CancelRead(event.request), *self._settle(window)]
         effects: list[ReadEffect] = []
-        striped = self.metadata.ensemble_size > self.metadata.write_quorum_size
         for batch in batches:
-            part = None if striped else self._in_order(window, batch)
+            part = None if self._striped else self._in_order(window, batch)
             if part is None:
                 window.add(batch)
             elif len(part):
                 effects.append(self._deliver(window, part))
+        if effects:  # the first good answer wins
+            effects += window.cancel_pending(but=event.request)
         return effects
 
     def _in_order(self, window: Window, batch: EntryBatch) -> EntryBatch | None:
@@ -195,27 +224,32 @@ class RangeRead:
             return None
         return batch.slice(window.cursor - batch.first_entry_id, window.last + 1 - batch.first_entry_id)
 
-    def _deliver(self, window: Window, batch: EntryBatch) -> DeliverBatch:
+    def _deliver(self, window: Window, batch: EntryBatch) -> ev.DeliverBatch:
         window.cursor = self.next = batch.last_entry_id + 1
         self._said.clear()
         self._passes = 0
-        return DeliverBatch(batch)
+        return ev.DeliverBatch(batch)
 
     def _settle(self, window: Window) -> list[ReadEffect]:
-        """All answers of the window are in: deliver the run they make, and ask for what is missing."""
-        if not window.all_finished:
+        """An answer ended. Once all is here, or nobody is left to wait for but those who are late: deliver the run that
+        the answers make, and ask for what is missing."""
+        waiting = any(not answer.late for _, answer in window.pending())
+        if waiting and window.run_end() <= window.last:
             return []
         effects: list[ReadEffect] = []
         batch = window.take()
         if batch is not None:
             effects.append(self._deliver(window, batch))
+            self.prefer += self._striped  # so that the windows use all bookies
         if window.cursor <= window.last:
             self._note_what_was_said(window)
-        return effects + self._open_window()
+        if window.pending() and window.cursor == window.first:
+            return self._ask_more(window)  # or the late ones are all that is left
+        return [*effects, *window.cancel_pending(), *self._open_window()]
 
     def _note_what_was_said(self, window: Window) -> None:
         for answer in window.answers.values():
-            if answer.index not in self._replicas(self.next):
+            if answer.index not in self._replicas(self.next) or not answer.finished:
                 continue
             if answer.answers(self.next):
                 self._said[answer.index] = "" if answer.denies(self.next) else answer.problem or "cannot say"
@@ -224,4 +258,4 @@ class RangeRead:
 
     def _fail(self, error: BookKeeperError) -> list[ReadEffect]:
         self.done = True
-        return [Fail(error)]
+        return [ev.Fail(error)]
