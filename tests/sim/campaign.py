@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many schedules: worker processes take chunks of seeds, results add up, a file remembers how far it got."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tests.sim.schedule import ENGINES, Outcome, run_schedule
+
+CHUNK = 200
+
+
+@dataclass
+class Totals:
+    """What a campaign came to. ``steps`` counts the states visited, ``digests`` different histories of a chunk."""
+
+    profile: str
+    next_seed: int = 0
+    schedules: int = 0
+    steps: int = 0
+    histories: int = 0
+    acks: int = 0
+    virtual_hours: float = 0.0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    sometimes: Counter[str] = field(default_factory=Counter)
+    violations: list[list[object]] = field(default_factory=list)  # engine, seed, what
+
+    def add(self, other: Totals) -> None:
+        for name in ("schedules", "steps", "histories", "acks", "virtual_hours", "cpu_s"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.sometimes.update(other.sometimes)
+        self.violations += other.violations
+
+    @property
+    def per_second(self) -> float:
+        """Schedules a second and core."""
+        return self.schedules / self.cpu_s if self.cpu_s else 0.0
+
+
+def runner_of(profile: str) -> Callable[[int], Outcome]:
+    """What runs one seed of a profile; the engine follows from the seed."""
+    if profile == "logs":
+        from tests.sim.logs import run_log_schedule
+
+        return run_log_schedule  # type: ignore[return-value]
+    if profile == "storage":
+        from tests.sim.storage import storage_back_end
+
+        return lambda seed: run_schedule(seed, engine_of(seed), profile, storage_back_end)
+    return lambda seed: run_schedule(seed, engine_of(seed), profile)
+
+
+def engine_of(seed: int) -> str:
+    """Seeds take turns at the engines."""
+    return ENGINES[seed % len(ENGINES)]
+
+
+def run_chunk(profile: str, first: int, count: int) -> Totals:
+    """Seeds ``first`` to ``first + count − 1``, in this process."""
+    run, totals, seen = runner_of(profile), Totals(profile), set[int]()
+    began = time.process_time()
+    for seed in range(first, first + count):
+        outcome = run(seed)
+        totals.schedules += 1
+        totals.steps += outcome.steps
+        totals.acks += outcome.acks
+        totals.virtual_hours += outcome.virtual_ms / 3_600_000
+        totals.sometimes.update(outcome.sometimes)
+        seen.add(outcome.digest)
+        if outcome.violation:
+            totals.violations.append([outcome.engine, seed, outcome.violation])
+    totals.histories = len(seen)
+    totals.cpu_s = time.process_time() - began
+    return totals
+
+
+def campaign(
+    profile: str,
+    *,
+    jobs: int,
+    schedules: int | None = None,
+    seconds: float | None = None,
+    first_seed: int = 0,
+    state: Path | None = None,
+    tell: Callable[[Totals], None] = lambda _: None,
+) -> Totals:
+    """Run until ``schedules`` are done in all, or ``seconds`` have passed in this call. ``state``: go on from there."""
+    totals = load(state, profile) or Totals(profile, next_seed=first_seed)
+    began, before = time.monotonic(), totals.wall_s
+    told = began
+    with ProcessPoolExecutor(jobs) as pool:
+        running: dict[Future[Totals], int] = {}
+        ended: dict[int, Totals] = {}  # by first seed; added in order, so that a seed counts once whatever is killed
+        chunks = _chunks(totals, schedules, began, seconds)
+        while True:
+            while len(running) < jobs + 1 and (chunk := next(chunks, None)) is not None:
+                running[pool.submit(run_chunk, profile, *chunk)] = chunk[0]
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                ended[running.pop(future)] = future.result()
+            while totals.next_seed in ended:
+                part = ended.pop(totals.next_seed)
+                totals.add(part)
+                totals.next_seed += part.schedules
+            totals.wall_s = before + time.monotonic() - began
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                save(state, totals)
+                tell(totals)
+    save(state, totals)
+    return totals
+
+
+def _chunks(
+    totals: Totals, schedules: int | None, began: float, seconds: float | None
+) -> Iterator[tuple[int, int]]:
+    given, first = totals.schedules, totals.next_seed
+    while schedules is None or given < schedules:
+        if seconds is not None and time.monotonic() - began >= seconds:
+            return
+        count = CHUNK if schedules is None else min(CHUNK, schedules - given)
+        yield first, count
+        first, given = first + count, given + count
+
+
+def load(state: Path | None, profile: str) -> Totals | None:
+    if state is None or not state.exists():
+        return None
+    found = json.loads(state.read_text()).get(profile)
+    if found is None:
+        return None
+    found["sometimes"] = Counter(found["sometimes"])
+    return Totals(**found)
+
+
+def save(state: Path | None, totals: Totals) -> None:
+    """Remember how far it got."""
+    if state is None:
+        return
+    everything = json.loads(state.read_text()) if state.exists() else {}
+    everything[totals.profile] = asdict(totals)
+    temporary = state.with_suffix(".tmp")
+    temporary.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n")
+    os.replace(temporary, state)
