@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many actors over one named log, at the grain of one request: the production machines of bk_core.logs.machines, a
+metadata store of a few lines, and every fault that a compare-and-set can have.
+
+The oracle is ``LogWorld.history``: the value at each offset that was ever sealed. Every head that is written is
+flattened and compared with it, so nothing is lost, moved, doubled or brought back without being noticed at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, PublishConflictError
+from bk_core.logs import commit, paging
+from bk_core.logs.codec import encode_head
+from bk_core.logs.commit import LedgerEnd
+from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, NewExtent
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines import upkeep
+from bk_core.logs.paging import NewPage, ledgers_listed, page_names, sealed_extents
+from bk_core.model import LedgerId, Versioned
+
+UUID = "12345678-9abc-def0-1234-56789abcdef0"
+STEPS = 160
+SETTLE_STEPS = 4000
+SMALL = {
+    (paging, "TAIL_EXTENTS_MAX"): 3,
+    (paging, "TAIL_EXTENTS_KEPT"): 1,
+    (paging, "MERGE_PARTS_MAX"): 2,
+    (paging, "PAGE_PARTS_MAX"): 3,
+    (paging, "REFS_MAX"): 2,
+    (upkeep, "CONDEMNED_MAX"): 2,
+}
+"""Limits so small that pages, their pages, and rounds of condemning come up all the time."""
+
+
+class LogViolation(AssertionError):
+    """The log broke one of its rules."""
+
+
+@dataclass
+class LogOutcome:
+    """What a schedule did. ``reached`` counts what should happen sometimes."""
+
+    seed: int
+    steps: int
+    reached: Counter[str]
+    fingerprint: int
+
+
+@dataclass
+class SimLedger:
+    """A ledger as a log sees it: entries, and whether it is closed."""
+
+    values: list[str]
+    made: int
+    is_closed: bool = True
+    is_ours: bool = True  # carries the keys of RULES N6
+
+
+class Actor(Protocol):
+    """Whoever wants something of the log. ``act`` carries one request out; ``is_done``: nothing is left to do."""
+
+    is_done: bool
+
+    def act(self) -> None: ...
+
+
+@dataclass
+class LogWorld:
+    """One log's records and ledgers, and the faults of reaching them."""
+
+    random: Random
+    is_faulty: bool = True
+    head: Versioned[LogHead] = field(
+        default_factory=lambda: Versioned(commit.create(uuid=UUID, created_ms=1, ledger_key=b""), 0)
+    )
+    older: list[Versioned[LogHead]] = field(default_factory=list)
+    pages: dict[str, LogPage] = field(default_factory=dict)
+    page_made: dict[str, int] = field(default_factory=dict)
+    transactions: dict[str, Versioned[LogTransactions]] = field(default_factory=dict)
+    ledgers: dict[LedgerId, SimLedger] = field(default_factory=dict)
+    history: list[str] = field(default_factory=list)
+    late: list[Callable[[], object]] = field(default_factory=list)
+    reached: Counter[str] = field(default_factory=Counter)
+    time: int = 0
+    next_ledger: LedgerId = 0
+
+    def chance(self, probability: float) -> bool:
+        """Whether a fault happens now."""
+        return self.is_faulty and self.random.random() < probability
+
+    def nonce(self) -> int:
+        """A name for a page."""
+        return self.random.getrandbits(64)
+
+    # --- ledgers ---
+
+    def make_ledger(self, values: list[str], *, is_closed: bool = True, is_ours: bool = True) -> LedgerId:
+        """A new ledger; ids are never used again."""
+        self.next_ledger += 1
+        self.ledgers[self.next_ledger] = SimLedger(values, self.time, is_closed, is_ours)
+        return self.next_ledger
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete one, which the log must not list."""
+        if ledger_id in self.ledgers:
+            require(ledger_id not in ledgers_listed(self.head.value, self.pages), f"listed ledger {ledger_id} deleted")
+            require(self.ledgers[ledger_id].is_ours, f"ledger {ledger_id} of somebody else deleted")
+            del self.ledgers[ledger_id]
+
+    def delete_page(self, name: str) -> None:
+        """Delete a page, which the head must not reach."""
+        require(name not in page_names(self.head.value, self.pages), f"page {name} deleted, which the head reaches")
+        self.pages.pop(name, None)
+
+    def recover(self, ledger_id: LedgerId) -> LedgerEnd:
+        """Fence and close."""
+        ledger = self.ledgers[ledger_id]
+        ledger.is_closed = True
+        return LedgerEnd(entry_count=len(ledger.values), size_bytes=len(ledger.values))
+
+    # --- the head ---
+
+    def read(self, *, sync: bool) -> Versioned[LogHead]:
+        """The head; without ``sync`` sometimes an older one, as a follower that lags behind has it."""
+        if not sync and self.older and self.chance(0.15):
+            self.reached["stale read"] += 1
+            return self.random.choice(self.older[-3:])
+        return self.head
+
+    def write(
+        self, head: LogHead, version: int, txn: LogTransactions | None = None, txn_version: int | None = None
+    ) -> bool:
+        """Compare and set; False: another version."""
+        if version != self.head.version:
+            return False
+        if txn is not None:
+            found = self.transactions.get(txn.app_id)
+            if (None if found is None else found.version) != txn_version:
+                return False
+        encode_head(head)  # ≤ 8 KiB, at most two open extents, contiguous
+        self._check(self.head.value, head)
+        if txn is not None:
+            self.transactions[txn.app_id] = Versioned(txn, 0 if txn_version is None else txn_version + 1)
+        self.older.append(self.head)
+        self.head = Versioned(head, version + 1)
+        return True
+
+    def compare_and_set(self, write: Callable[[], bool]) -> str:
+        """``write`` with everything that can happen to it: written, conflict, unknown, refused."""
+        if not self.chance(0.25):
+            return "written" if write() else "conflict"
+        kind = self.random.choice(("applied", "late", "never", "refused"))
+        self.reached[f"answer lost, {kind}"] += 1
+        if kind == "applied":
+            write()
+        elif kind == "late":
+            self.late.append(write)
+        return "refused" if kind == "refused" else "unknown"
+
+    def _check(self, before: LogHead, head: LogHead) -> None:
+        require(
+            head.next_offset >= before.next_offset, f"offsets go back from {before.next_offset} to {head.next_offset}"
+        )
+        require(head.start_offset >= before.start_offset, "what was trimmed comes back")
+        require(head.epoch >= before.epoch, "the epoch goes back")
+        missing = _reached(head, self.pages) - self.pages.keys()
+        require(not missing, f"the head reaches pages that do not exist: {sorted(missing)}")
+        listed = ledgers_listed(head, self.pages)
+        require(listed <= self.ledgers.keys(), f"listed, but deleted: {sorted(listed - self.ledgers.keys())}")
+        require(not listed.intersection(head.condemned), f"listed, but condemned: {head.condemned}")
+        if head.epoch > before.epoch:
+            self.reached["overwritten"] += 1
+        if head.start_offset > len(self.history):  # sealed and unlinked in one step: overwritten with takeover
+            self.history += [value for e in before.open_extents for value in self.ledgers[e.ledger_id].values]
+            require(len(self.history) == head.start_offset, f"offset {len(self.history)} has no entry")
+        extents = sealed_extents(head, self.pages, head.start_offset, head.next_offset)
+        require(not head.next_offset > head.start_offset or bool(extents), "offsets without extents")
+        for extent in extents:
+            self._check_extent(extent)
+        require(len(self.history) >= head.next_offset, f"offset {len(self.history)} has no entry")
+        self.reached["pages of pages"] += any(ref.level for ref in head.pages)
+
+    def _check_extent(self, extent: Extent) -> None:
+        ledger = self.ledgers[extent.ledger_id]
+        require(ledger.is_closed, f"ledger {extent.ledger_id} is sealed and still written")
+        values = ledger.values[extent.first_entry_id : extent.end_entry_id]
+        require(len(values) == extent.entry_count == len(ledger.values), f"{extent} has entries {ledger.values}")
+        for offset, value in enumerate(values, extent.base_offset):
+            if offset == len(self.history):
+                self.history.append(value)
+            found = self.history[offset] if offset < len(self.history) else None
+            require(found == value, f"offset {offset} was {found}, now {value}")
+
+    # --- what the machines ask for ---
+
+    def answer(self, effect: ev.Effect) -> ev.Event:
+        """Carry a request out, or not."""
+        if not isinstance(effect, ev.WriteHead | ev.Wait) and self.chance(0.04):
+            if isinstance(effect, ev.CreatePages):
+                self._create(effect.pages[: len(effect.pages) // 2])
+            return ev.RequestFailed(MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED))
+        match effect:
+            case ev.ReadHead(sync, app_id):
+                found = self.transactions.get(app_id) if app_id else None
+                return ev.HeadRead(self.read(sync=sync), found)
+            case ev.ReadPages(names):
+                if missing := [name for name in names if name not in self.pages]:
+                    return ev.RequestFailed(PublishConflictError(f"pages {missing} are gone: the head was an old one"))
+                return ev.PagesRead({name: self.pages[name] for name in names})
+            case ev.CheckLedgers(_, extents):
+                return self._check_ledgers(extents)
+            case ev.RecoverLedgers(ledgers):
+                self.reached["takeover by a publish"] += 1
+                there = {each for each in ledgers if each in self.ledgers}
+                ends = {each: self.recover(each) for each in ledgers if each in there}
+                return ev.LedgersRecovered(ends, frozenset(ledgers) - there)
+            case ev.CreatePages(pages):
+                self._create(pages)
+                return ev.PagesCreated()
+            case ev.WriteHead(head, version, txn, txn_version):
+                return self._write_head(lambda: self.write(head, version, txn, txn_version))
+        return self._answer_vacuum(effect)
+
+    def _answer_vacuum(self, effect: ev.Effect) -> ev.Event:
+        match effect:
+            case ev.ListOrphans(_, before_ms):
+                ours = [each for each, ledger in self.ledgers.items() if ledger.is_ours and ledger.made < before_ms]
+                return ev.OrphansListed(tuple(ours))
+            case ev.DeleteLedgers(ledgers):
+                gone = [each for each in ledgers if not self.chance(0.1)]
+                for each in gone:
+                    self.delete_ledger(each)
+                self.reached["vacuumed"] += len(gone)
+                return ev.LedgersDeleted(tuple(gone))
+            case ev.ListPages(before_ms):
+                return ev.PagesListed(tuple(name for name in self.pages if self.page_made[name] < before_ms))
+            case ev.DeletePages(names):
+                for name in names:
+                    self.delete_page(name)
+                self.reached["pages vacuumed"] += len(names)
+                return ev.PagesDeleted()
+        return ev.WaitEnded()
+
+    def _check_ledgers(self, extents: tuple[NewExtent, ...]) -> ev.Event:
+        for extent in extents:
+            ledger = self.ledgers.get(extent.ledger_id)
+            if ledger is None or not ledger.is_closed or len(ledger.values) != extent.end_entry_id:
+                self.reached["ledger gone before its publish"] += 1
+                return ev.RequestFailed(PublishConflictError(f"ledger {extent.ledger_id} is not as reported"))
+        return ev.LedgersChecked()
+
+    def _create(self, pages: tuple[NewPage, ...]) -> None:
+        for new in pages:
+            self.pages[new.name], self.page_made[new.name] = new.page, self.time
+
+    def _write_head(self, write: Callable[[], bool]) -> ev.Event:
+        match self.compare_and_set(write):
+            case "written":
+                return ev.HeadWritten()
+            case "conflict":
+                self.reached["conflict"] += 1
+                return ev.HeadConflicted()
+            case "unknown":
+                return ev.HeadWriteUnknown(MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN))
+        return ev.RequestFailed(MetadataUnavailableError("refused", outcome=Outcome.NOT_APPLIED))
+
+
+def require(condition: bool, why: str) -> None:
+    """Raises LogViolation unless ``condition`` holds."""
+    if not condition:
+        raise LogViolation(why)
+
+
+def _reached(head: LogHead, pages: dict[str, LogPage]) -> set[str]:
+    try:
+        return page_names(head, pages)
+    except paging.PagesNeeded as needed:
+        return set(needed.names)
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """The product's limits, cut so that a few ledgers reach them."""
+    with ExitStack() as restore:
+        for (module, name), value in SMALL.items():
+            restore.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, value)
+        yield
+
+
+def run_log_schedule(seed: int, *, steps: int = STEPS) -> LogOutcome:
+    """One schedule: ``steps`` requests of many actors under faults, then everybody settles, one leader takes over and
+    gives up, one vacuum runs, and the books are compared. Raises LogViolation."""
+    from tests.sim.log_actors import Stage
+
+    world = LogWorld(Random(seed))
+    with small_limits():
+        stage = Stage(world)
+        try:
+            for _ in range(steps):
+                stage.step()
+            stage.settle(SETTLE_STEPS)
+            stage.check()
+        except (BookKeeperError, AssertionError, KeyError) as error:
+            raise LogViolation(f"seed {seed}, step {world.time}: {type(error).__name__}: {error}") from error
+    return LogOutcome(seed, world.time, world.reached, _digest(world))
+
+
+def _digest(world: LogWorld) -> int:
+    from zlib import crc32
+
+    return crc32(repr((world.time, world.head, sorted(world.ledgers), world.history)).encode())
