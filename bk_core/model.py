@@ -18,6 +18,7 @@ EntryId: TypeAlias = int
 BookieId: TypeAlias = str
 
 NO_ENTRY: EntryId = -1  # the LAC and last entry of an empty ledger
+ENTRY_ID_MAX: EntryId = 2**63 - 2  # the id after it still fits a signed 64-bit number
 LEDGER_KEY_BYTES = 20
 
 T = TypeVar("T")

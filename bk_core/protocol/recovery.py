@@ -29,7 +29,7 @@ from bk_core.errors import (
     RecoveryInconclusiveError,
     WrongPasswordError,
 )
-from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerMetadata, LedgerState, Versioned
+from bk_core.model import ENTRY_ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
 from bk_core.protocol.answers import Window, verified_batches
 from bk_core.protocol.config import RecoveryConfig
@@ -249,7 +249,9 @@ class LedgerRecovery:
 
     def _open_window(self, first: EntryId) -> list[RecoveryEffect]:
         assert self.frozen is not None
-        self._window = Window(first, first + self.config.read_window_entries - 1)
+        if first > ENTRY_ID_MAX:
+            return self._end_found()  # no id is left that could have been acknowledged
+        self._window = Window(first, min(first + self.config.read_window_entries - 1, ENTRY_ID_MAX))
         return [self._ask(index, first, self._window.last) for index in range(self.frozen.ensemble_size)]
 
     def _ask(self, index: int, first: EntryId, last: EntryId) -> SendRead:
@@ -294,7 +296,7 @@ class LedgerRecovery:
         replicas = quorum.write_set(entry, size, write_quorum)
         needed = quorum.negatives_needed(write_quorum, self.frozen.ack_quorum_size)
         if len(window.deniers(entry, replicas)) >= needed:
-            return effects + self._end_found(window)
+            return effects + self._end_found()
         if window.waiting(entry, replicas):
             return effects
         if window.unanswered(entry, replicas) and entry > window.first:
@@ -311,7 +313,7 @@ class LedgerRecovery:
         self.recovered += len(batch)
         return [*self._write_back.push(batch)]
 
-    def _end_found(self, window: Window) -> list[RecoveryEffect]:
+    def _end_found(self) -> list[RecoveryEffect]:
         effects = self._drop_window()
         if self._length is not None:
             self.phase = Phase.DRAIN
@@ -327,7 +329,7 @@ class LedgerRecovery:
         batch = window.take()
         if batch is not None:
             self._length = int(batch.cumulative_lengths()[-1])
-            return self._end_found(window)
+            return self._end_found()
         if window.all_finished:
             return self._abort(
                 f"entry {self._end}, which was confirmed, cannot be read ({window.problems()})",

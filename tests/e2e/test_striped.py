@@ -16,7 +16,7 @@ from bk_cli.cluster import LocalCluster
 from bk_core import blocking, client
 from tests.kit.striped import QUICK, ROWS, SHAPES, Strikes, check_changes, payloads, rows_of, until, write_with_changes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
 every_shape = pytest.mark.parametrize("shape", SHAPES)
