@@ -23,9 +23,15 @@ class RandomSource(Protocol):
 
 
 def choose_ensemble(
-    writable: Collection[BookieId], size: int, random: RandomSource, *, exclude: Collection[BookieId] = ()
+    writable: Collection[BookieId],
+    size: int,
+    random: RandomSource,
+    *,
+    exclude: Collection[BookieId] = (),
+    avoid: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
-    """``size`` distinct writable bookies outside ``exclude``, in random order.
+    """``size`` distinct writable bookies outside ``exclude``, in random order; of ``avoid`` only as many as are needed
+    (quarantine: facts, client.md §3.5).
 
     Raises NotEnoughBookiesError saying how many are needed, how many are alive, and what to do.
     """
@@ -37,4 +43,8 @@ def choose_ensemble(
             + (f"; not usable: {', '.join(sorted(exclude))}" if exclude else ""),
             remedy="start more bookies (bk bookie run) or ask for a smaller ensemble size",
         )
-    return tuple(random.sample(usable, size))
+    better = [bookie for bookie in usable if bookie not in avoid]
+    if len(better) >= size:
+        return tuple(random.sample(better, size))
+    rest = [bookie for bookie in usable if bookie in avoid]
+    return tuple(random.sample([*better, *random.sample(rest, size - len(better))], size))

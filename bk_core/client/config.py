@@ -16,12 +16,22 @@ class ClientConfig:
 
     ``window_bytes_max`` bounds what one writer holds unconfirmed; ``slow_bookie_bytes_max`` what it keeps for its
     slowest bookie before it waits (RULES P3). ``frame_bytes`` is the size that coalescing aims at.
+
+    ``add_timeout_ms`` bounds the wait for one bookie, ``add_quorum_timeout_ms`` that of an entry for its ack quorum,
+    whatever is in its way: then the writer ends with QuorumTimeoutError. ``delay_ensemble_change`` replaces a failed
+    bookie only once an ack quorum needs it; ``allow_degraded_writes`` goes on without spare bookies while there is an
+    ack quorum of every write set, instead of ending with NotEnoughBookiesError. Both leave entries with fewer copies,
+    which are marked under-replicated at the close. A bookie that failed is not chosen for ``quarantine_ms`` unless
+    nothing else is left.
     """
 
     window_bytes_max: int = 16 << 20
     slow_bookie_bytes_max: int = 64 << 20
     frame_bytes: int = 1 << 20
     add_timeout_ms: float = 10_000
+    add_quorum_timeout_ms: float = 60_000
+    delay_ensemble_change: bool = False
+    allow_degraded_writes: bool = False
     reconnect_budget_ms: float = 2_000
     explicit_lac_delay_ms: float = 5
     close_linger_ms: float = 2_000
@@ -38,7 +48,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0:
+            if getattr(self, field.name) <= 0 and field.type != "bool":
                 raise InvalidArgumentError(
                     f"{field.name} must be positive", value=f"{field.name}={getattr(self, field.name)}"
                 )
@@ -46,6 +56,7 @@ class ClientConfig:
             ("frame_bytes", "window_bytes_max"),
             ("window_bytes_max", "slow_bookie_bytes_max"),
             ("reconnect_budget_ms", "add_timeout_ms"),
+            ("add_timeout_ms", "add_quorum_timeout_ms"),
             ("explicit_lac_delay_ms", "lac_stall_ms"),
         ):
             if getattr(self, small) > getattr(self, large):
@@ -66,6 +77,9 @@ class ClientConfig:
         return WriterConfig(
             reconnect_budget_ms=self.reconnect_budget_ms,
             add_timeout_ms=self.add_timeout_ms,
+            add_quorum_timeout_ms=self.add_quorum_timeout_ms,
+            delay_ensemble_change=bool(self.delay_ensemble_change),
+            allow_degraded_writes=bool(self.allow_degraded_writes),
             slow_bookie_bytes_max=self.slow_bookie_bytes_max,
             explicit_lac_delay_ms=self.explicit_lac_delay_ms,
             close_linger_ms=self.close_linger_ms,

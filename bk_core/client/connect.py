@@ -22,7 +22,6 @@ from bk_core.entries.digest import Digester
 from bk_core.errors import (
     InvalidArgumentError,
     NoSuchLedgerError,
-    NotEnoughBookiesError,
     WrongDigestTypeError,
     WrongPasswordError,
 )
@@ -31,6 +30,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, Versioned
 from bk_core.placement import choose_ensemble
 from bk_core.protocol import writer as machine
+from bk_core.protocol.events import BookiesRead
 from bk_core.transport.port import Transport
 
 NEAREST_LEDGERS = 3
@@ -101,7 +101,7 @@ class BookKeeper:
             random=self._random,
         )
         writer = LedgerWriter(
-            protocol, store=self.store, transport=self.transport, config=self.config, writable=self._writable_without
+            protocol, store=self.store, transport=self.transport, config=self.config, bookies=self._bookies_without
         )
         self._writers.add(writer)
         return writer
@@ -147,7 +147,7 @@ class BookKeeper:
             store=self.store,
             transport=self.transport,
             config=self.config,
-            writable=self._writable_without,
+            bookies=self._bookies_without,
         )
         return await driver.run()
 
@@ -181,24 +181,20 @@ class BookKeeper:
     def _read_bookies(self) -> tuple[Mapping[BookieId, BookieServiceInfo], Mapping[BookieId, BookieServiceInfo]]:
         return self.store.writable_bookies(), self.store.read_only_bookies()
 
-    async def _writable_without(self, failed: tuple[BookieId, ...]) -> tuple[BookieId, ...]:
-        """Writable bookies, those that failed lately only if too few are left to choose from."""
+    async def _bookies_without(self, failed: tuple[BookieId, ...]) -> BookiesRead:
+        """Writable bookies; ``failed`` and those that failed lately are to be taken last."""
         until = self._loop.time() + self.config.quarantine_ms / 1000
-        for bookie in failed:
-            self._quarantine[bookie] = until
+        self._quarantine.update(dict.fromkeys(failed, until))
         writable = await self.refresh_bookies()
-        healthy = tuple(bookie for bookie in writable if not self._is_quarantined(bookie))
-        return healthy or writable
+        return BookiesRead(writable, self._quarantined())
 
-    def _is_quarantined(self, bookie: BookieId) -> bool:
-        return self._quarantine.get(bookie, 0.0) > self._loop.time()
+    def _quarantined(self) -> tuple[BookieId, ...]:
+        now = self._loop.time()
+        self._quarantine = {bookie: until for bookie, until in self._quarantine.items() if until > now}
+        return tuple(self._quarantine)
 
     def _choose(self, writable: tuple[BookieId, ...], size: int) -> tuple[BookieId, ...]:
-        quarantined = [bookie for bookie in writable if self._is_quarantined(bookie)]
-        try:
-            return choose_ensemble(writable, size, self._random, exclude=quarantined)
-        except NotEnoughBookiesError:
-            return choose_ensemble(writable, size, self._random)
+        return choose_ensemble(writable, size, self._random, avoid=self._quarantined())
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

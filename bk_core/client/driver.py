@@ -62,6 +62,7 @@ class Driver:
         self._running = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._last_acts: list[Callable[[], None]] = []
         self.stopped = False
 
     def begin(self, effects: Iterable[Any]) -> None:
@@ -139,9 +140,15 @@ class Driver:
         self._timers.pop(name, None)
         self.feed(TimerFired(name))
 
+    def at_stop(self, act: Callable[[], None]) -> None:
+        """What to do when the driver stops, whatever stopped it."""
+        self._last_acts.append(act)
+
     def stop(self) -> None:
-        """No more events; timers and tasks end."""
+        """No more events; timers, tasks and what was told to :meth:`at_stop` end."""
         self.stopped = True
+        while self._last_acts:
+            self._last_acts.pop()()
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
@@ -165,13 +172,24 @@ class SessionAdapter:
         self.handlers: dict[type, Callable[[Any], None]] = {
             SendFrame: self._send,
             AttachSession: self._attach,
-            DetachSession: lambda effect: transport.detach(effect.bookie, effect.session),
+            DetachSession: self._detach,
         }
+        self._open: dict[int, DetachSession] = {}  # by ensemble index: what would end it
 
     def _send(self, effect: SendFrame) -> None:
         self._transport.send(effect.bookie, effect.session, effect.frame)
 
+    def _detach(self, effect: DetachSession) -> None:
+        self._open.pop(effect.index, None)
+        self._transport.detach(effect.bookie, effect.session)
+
+    def detach_all(self) -> None:
+        """A machine that crashed or was abandoned cannot say goodbye itself; its frames must not be sent again."""
+        for effect in tuple(self._open.values()):
+            self._detach(effect)
+
     def _attach(self, effect: AttachSession) -> None:
+        self._open[effect.index] = DetachSession(effect.index, effect.bookie, effect.session)
         listener = _Listener(effect.index, self._feed)
         self._transport.attach(effect.bookie, self._ledger_id, self._ledger_key, effect.mode, effect.session, listener)
 
@@ -202,9 +220,9 @@ class MetadataAdapter:
         store: MetadataStore,
         ledger_id: LedgerId,
         driver: Driver,
-        writable: Callable[[], Awaitable[tuple[BookieId, ...]]],
+        bookies: Callable[[], Awaitable[BookiesRead]],
     ) -> None:
-        self._store, self._ledger_id, self._driver, self._writable = store, ledger_id, driver, writable
+        self._store, self._ledger_id, self._driver, self._bookies = store, ledger_id, driver, bookies
         self._marks: list[asyncio.Task[None]] = []
         self.handlers: dict[type, Callable[[Any], None]] = {
             WriteMetadata: lambda effect: self._spawn(self._write(effect.metadata, effect.version)),
@@ -241,11 +259,11 @@ class MetadataAdapter:
 
     async def _read_bookies(self) -> None:
         try:
-            writable = await self._writable()
+            found = await self._bookies()
         except BookKeeperError as error:
             self._driver.feed(MetadataCallFailed(error))
         else:
-            self._driver.feed(BookiesRead(writable))
+            self._driver.feed(found)
 
     async def _mark(self, bookies: tuple[BookieId, ...]) -> None:
         """Best effort: a mark that cannot be written is logged, the entries are on their ack quorum."""

@@ -252,5 +252,5 @@ class LacFollower:
         self._driver.loop.call_soon_threadsafe(self._driver.feed, ev.MetadataChanged(found))
 
 
-async def _no_bookies() -> tuple[BookieId, ...]:
-    return ()
+async def _no_bookies() -> ev.BookiesRead:
+    return ev.BookiesRead(())

@@ -17,6 +17,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerMetadata, Versioned
 from bk_core.protocol.events import (
     BackOff,
+    BookiesRead,
     CancelRead,
     Fail,
     FinishRecovery,
@@ -42,15 +43,16 @@ class RecoveryDriver:
         store: MetadataStore,
         transport: Transport,
         config: ClientConfig,
-        writable: Callable[[tuple[BookieId, ...]], Awaitable[tuple[BookieId, ...]]],
+        bookies: Callable[[tuple[BookieId, ...]], Awaitable[BookiesRead]],
     ) -> None:
         self._machine, self._transport, self._config = machine, transport, config
         self._ledger_id, self._key = machine.digester.ledger_id, ledger_key(password)
         self._driver = Driver(f"recovery of ledger {self._ledger_id}", machine.step, self._end)
         self._sessions = SessionAdapter(transport, self._ledger_id, self._key, self._driver.feed)
-        self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: writable(machine.failed_bookies))
+        self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: bookies(machine.failed_bookies))
         self._driver.handle(self._sessions.handlers)
         self._driver.handle(self._metadata.handlers)
+        self._driver.at_stop(self._sessions.detach_all)
         self._driver.handle(
             {
                 SendFence: self._send_fence,

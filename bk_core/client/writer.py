@@ -37,6 +37,7 @@ from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import (
     Append,
+    BookiesRead,
     Close,
     Confirm,
     Fail,
@@ -61,7 +62,7 @@ class LedgerWriter:
         store: MetadataStore,
         transport: Transport,
         config: ClientConfig,
-        writable: Callable[[tuple[BookieId, ...]], Awaitable[tuple[BookieId, ...]]],
+        bookies: Callable[[tuple[BookieId, ...]], Awaitable[BookiesRead]],
     ) -> None:
         self._machine, self._transport, self._config = protocol, transport, config
         password = protocol.metadata.value.password or b""
@@ -70,10 +71,11 @@ class LedgerWriter:
         self._loop, self._thread = self._driver.loop, threading.get_ident()
         self._sessions = SessionAdapter(transport, protocol.ledger_id, self._key, self._driver.feed)
         self._metadata = MetadataAdapter(
-            store, protocol.ledger_id, self._driver, lambda: writable(self._failed_bookies())
+            store, protocol.ledger_id, self._driver, lambda: bookies(self._failed_bookies())
         )
         self._driver.handle(self._sessions.handlers)
         self._driver.handle(self._metadata.handlers)
+        self._driver.at_stop(self._sessions.detach_all)
         self._driver.handle(
             {
                 Confirm: lambda effect: self._confirm(effect.lac),
@@ -93,7 +95,7 @@ class LedgerWriter:
         self._futures: deque[tuple[EntryId, concurrent.futures.Future[EntryId]]] = deque()  # threads that wait
         self._room: deque[asyncio.Future[None]] = deque()
         self._error: BookKeeperError | None = None
-        self._closing = False
+        self._closing = self._abandoned = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._driver.begin(protocol.start())
 
@@ -261,8 +263,7 @@ class LedgerWriter:
         """Stop without closing the ledger: it stays OPEN for somebody to recover. What is in flight is unknown."""
         if self._driver.stopped:
             return
-        self._closing = True
-        self._driver.begin(self._machine.delivery.detach_all())
+        self._closing = self._abandoned = True
         self._end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
         self._driver.stop()
 
@@ -275,7 +276,7 @@ class LedgerWriter:
         try:
             await self.close()
         except BookKeeperError:
-            if error is None:
+            if error is None and not self._abandoned:
                 raise
 
     # --- between the application and the machine ---------------------------------------------------------------------

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterConfig:
-    """Times and bounds of one writer; the names are those of the client's configuration."""
+    """Times and bounds of one writer.
+
+    ``delay_ensemble_change``: a failed bookie is replaced only once an ack quorum of some write set needs it.
+    ``allow_degraded_writes``: without spares go on while there is an ack quorum of every write set, and look for spares
+    again every ``spare_retry_ms``. Both leave entries with fewer than Qw copies, which are marked at the close.
+    ``ensemble_changes_max``: in a row, without an entry confirmed in between.
+    """
 
     reconnect_budget_ms: float = 2_000
     retry_delay_ms: float = 50
@@ -16,6 +22,11 @@ class WriterConfig:
     slow_bookie_bytes_max: int = 64 << 20
     explicit_lac_delay_ms: float = 5
     close_linger_ms: float = 2_000
+    add_quorum_timeout_ms: float = 60_000
+    delay_ensemble_change: bool = False
+    allow_degraded_writes: bool = False
+    spare_retry_ms: float = 5_000
+    ensemble_changes_max: int = 20
     metadata_retry_ms: float = 250
     metadata_retries_max: int = 20
 
@@ -33,5 +44,6 @@ class RecoveryConfig:
     slow_bookie_bytes_max: int = 64 << 20
     reconnect_budget_ms: float = 2_000
     close_linger_ms: float = 2_000
+    ensemble_changes_max: int = 20
     metadata_retry_ms: float = 250
     metadata_retries_max: int = 20

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from bk_core import quorum
 from bk_core.entries.frame import with_session
 from bk_core.model import BookieId, EntryId
-from bk_core.protocol.events import AttachSession, Buffer, DetachSession, FramesAcked, SendFrame, SessionEffect
+from bk_core.protocol import events as ev
 from bk_core.wire.lane import AttachMode
 
 
@@ -32,9 +32,9 @@ class Packet:
     last: EntryId
     size: int  # bytes kept in memory until every lane has it
     session: int  # the number inside the frames
-    frames: tuple[Buffer | None, ...]
+    frames: tuple[ev.Buffer | None, ...]
 
-    def frame_for(self, index: int) -> Buffer | None:
+    def frame_for(self, index: int) -> ev.Buffer | None:
         return self.frames[0] if len(self.frames) == 1 else self.frames[index]
 
 
@@ -80,6 +80,7 @@ class Delivery:
         self.packets: deque[Packet] = deque()
         self.base = 0  # number of packets[0]
         self.last_sent = confirmed
+        self._missed: dict[BookieId, None] = {}  # replaced bookies that lack entries of before
         self.retained_bytes = 0
         self._new_session = new_session
         self.common_session = new_session()  # shared by all lanes at first, so that one buffer serves all of them
@@ -99,8 +100,26 @@ class Delivery:
         )
 
     def behind(self) -> tuple[BookieId, ...]:
-        """Bookies that still miss something."""
-        return tuple(lane.bookie for lane in self.lanes if lane.watermark < self.last_sent)
+        """Bookies that still miss something, replaced ones too (RULES P8)."""
+        now = {lane.bookie: None for lane in self.lanes if lane.watermark < self.last_sent}
+        return tuple({**self._missed, **now})
+
+    @property
+    def quorums_left(self) -> bool:
+        """Whether every write set has an ack quorum of lanes that have not failed."""
+        dead = [index for index, lane in enumerate(self.lanes) if lane.state is LaneState.FAILED]
+        spared = self.write_quorum - self.ack_quorum
+        return all(
+            sum((index - first) % len(self.lanes) < self.write_quorum for index in dead) <= spared
+            for first in range(len(self.lanes))
+        )
+
+    def is_impossible(self, event: ev.FramesAcked) -> bool:
+        """Whether it acks what was never sent in its session, or less than before: no honest bookie says that."""
+        if not self.is_current(event.index, event.session):
+            return False
+        lane = self.lanes[event.index]
+        return not 0 <= event.frames - lane.acked <= len(lane.outstanding)
 
     def unacked_bytes(self, index: int) -> int:
         """Bytes kept for this lane."""
@@ -110,20 +129,20 @@ class Delivery:
             return self.retained_bytes
         return sum(self.packets[n - self.base].size for n in range(first, self.end))
 
-    def attach_all(self) -> list[SessionEffect]:
+    def attach_all(self) -> list[ev.SessionEffect]:
         """Open sessions before the first packet, so that it finds the connections made."""
-        effects: list[SessionEffect] = []
+        effects: list[ev.SessionEffect] = []
         for index in range(len(self.lanes)):
             effects += self.attach(index)
         return effects
 
-    def push(self, packet: Packet) -> list[SessionEffect]:
+    def push(self, packet: Packet) -> list[ev.SessionEffect]:
         """Take the next packet and send it to every lane that can send."""
         assert packet.first == self.last_sent + 1, (packet.first, self.last_sent)
         self.packets.append(packet)
         self.retained_bytes += packet.size
         self.last_sent = packet.last
-        effects: list[SessionEffect] = []
+        effects: list[ev.SessionEffect] = []
         for index, lane in enumerate(self.lanes):
             if lane.state is LaneState.IDLE:
                 effects += self.attach(index)
@@ -131,7 +150,7 @@ class Delivery:
                 effects += self._send_rest(index)
         return effects
 
-    def attach(self, index: int) -> list[SessionEffect]:
+    def attach(self, index: int) -> list[ev.SessionEffect]:
         """(Re-)attach a lane under a session number it never had, and re-send what its watermark does not cover."""
         lane = self.lanes[index]
         fresh = lane.session == 0
@@ -139,15 +158,13 @@ class Delivery:
         lane.state, lane.acked = LaneState.ATTACHED, 0
         lane.outstanding.clear()
         lane.next_number = self._first_above(lane.watermark)
-        return [AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
+        return [ev.AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
 
-    def acked(self, event: FramesAcked) -> bool:
+    def acked(self, event: ev.FramesAcked) -> bool:
         """Take an ack; False if it is of an earlier session or says nothing new."""
         lane = self.lanes[event.index]
         if lane.session != event.session or lane.state is not LaneState.ATTACHED or event.frames <= lane.acked:
             return False
-        if event.frames - lane.acked > len(lane.outstanding):
-            return False  # acks frames that were never sent: not to be believed, the add deadline ends it
         for _ in range(event.frames - lane.acked):
             lane.outstanding.popleft()
         lane.acked = event.frames
@@ -169,37 +186,41 @@ class Delivery:
         lane.next_number = self._first_above(lane.watermark)
         return owed
 
-    def fail(self, index: int) -> list[SessionEffect]:
+    def fail(self, index: int) -> list[ev.SessionEffect]:
         """Give the lane up until it is replaced."""
         lane = self.lanes[index]
         was = lane.state
         lane.state = LaneState.FAILED
         lane.outstanding.clear()
         lane.next_number = self._first_above(lane.watermark)
-        return [DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
+        return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
-    def abandon(self, index: int) -> None:
-        """A failed lane gets no replacement: nothing is kept for it any more."""
-        self.lanes[index].abandoned = True
+    def abandon(self, indices: Iterable[int], *, abandoned: bool = True) -> None:
+        """Failed lanes get no replacement for now: nothing is kept for them. Or (False) they get one after all, while
+        everything above the confirmed id is still here: the lanes that are left hold an ack quorum of what went."""
+        for index in indices:
+            self.lanes[index].abandoned = abandoned
         self._release()
 
     def replace(self, index: int, bookie: BookieId, confirmed: EntryId) -> None:
         """Another bookie takes the index from ``confirmed`` + 1 on; acks of the old one are void (RULES P2)."""
-        session = self.lanes[index].session
-        self.lanes[index] = Lane(bookie, confirmed, session=session)
+        old = self.lanes[index]
+        if old.watermark < confirmed:
+            self._missed[old.bookie] = None
+        self.lanes[index] = Lane(bookie, confirmed, session=old.session)
         # keep the old number: attach() then draws a new one, which no stale callback can carry
         self.lanes[index].next_number = self._first_above(confirmed)
         self._release()
 
-    def detach_all(self) -> list[SessionEffect]:
-        effects: list[SessionEffect] = []
+    def detach_all(self) -> list[ev.SessionEffect]:
+        effects: list[ev.SessionEffect] = []
         for index in range(len(self.lanes)):
             effects += self.fail(index)
         return effects
 
-    def _send_rest(self, index: int) -> list[SessionEffect]:
+    def _send_rest(self, index: int) -> list[ev.SessionEffect]:
         lane = self.lanes[index]
-        effects: list[SessionEffect] = []
+        effects: list[ev.SessionEffect] = []
         while lane.next_number < self.end:
             packet = self.packets[lane.next_number - self.base]
             frame = packet.frame_for(index)
@@ -207,7 +228,7 @@ class Delivery:
                 if packet.session != lane.session:
                     frame = with_session(frame, lane.session)
                 lane.outstanding.append(lane.next_number)
-                effects.append(SendFrame(index, lane.bookie, lane.session, frame))
+                effects.append(ev.SendFrame(index, lane.bookie, lane.session, frame))
             lane.next_number += 1
         self._raise_watermark(lane)
         return effects

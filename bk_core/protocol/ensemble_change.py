@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from bk_core.errors import NotEnoughBookiesError, Outcome
 from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.placement import RandomSource, choose_ensemble
+from bk_core.protocol.events import BookiesRead
 
 
 @dataclass(slots=True)
@@ -25,12 +26,20 @@ class EnsembleChange:
 
 
 def replacement(
-    metadata: LedgerMetadata, indices: tuple[int, ...], writable: tuple[BookieId, ...], random: RandomSource
+    metadata: LedgerMetadata,
+    indices: tuple[int, ...],
+    bookies: BookiesRead,
+    random: RandomSource,
+    *,
+    partly: bool = False,
 ) -> tuple[BookieId, ...] | NotEnoughBookiesError:
-    """The last ensemble with other bookies at ``indices``; good bookies keep their place."""
+    """The last ensemble with other bookies at ``indices``; good bookies keep their place. With too few spares an error,
+    unless (``partly``) there is one at least: then the first of ``indices`` get one."""
     ensemble = list(metadata.last_fragment.ensemble)
+    spares = set(bookies.writable).difference(ensemble)
+    wanted = min(len(indices), len(spares)) if partly else len(indices)
     try:
-        spare = choose_ensemble(writable, len(indices), random, exclude=ensemble)
+        spare = choose_ensemble(spares, max(wanted, 1), random, avoid=bookies.quarantined)
     except NotEnoughBookiesError as error:
         failed = ", ".join(ensemble[index] for index in indices)
         return NotEnoughBookiesError(
@@ -40,6 +49,6 @@ def replacement(
             "then open the ledger with recover=True",
             outcome=Outcome.UNKNOWN,
         )
-    for index, bookie in zip(indices, spare, strict=True):
+    for index, bookie in zip(indices, spare, strict=False):
         ensemble[index] = bookie
     return tuple(ensemble)

@@ -113,9 +113,10 @@ class MetadataCallFailed:
 
 @dataclass(frozen=True, slots=True)
 class BookiesRead:
-    """The bookies registered as writable now."""
+    """The bookies registered as writable now; those that failed lately (``quarantined``) are taken last."""
 
     writable: tuple[BookieId, ...]
+    quarantined: tuple[BookieId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

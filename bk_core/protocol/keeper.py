@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
+from bk_core.protocol import events as ev
 from bk_core.protocol.delivery import Delivery, LaneState
-from bk_core.protocol.events import CancelTimer, FramesAcked, SessionBroken, SessionEffect, SessionEnded, SetTimer
 from bk_core.wire.lane import Reason
 
-KeeperEffect: TypeAlias = SessionEffect | SetTimer | CancelTimer
+KeeperEffect: TypeAlias = ev.SessionEffect | ev.SetTimer | ev.CancelTimer
 
 RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED})
 """Refusals that say nothing against the bookie: re-attach, within the budget of a broken session."""
@@ -56,27 +56,27 @@ class SessionKeeper:
         self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
         return [self._next_tick()]
 
-    def acked(self, event: FramesAcked) -> list[KeeperEffect] | None:
+    def acked(self, event: ev.FramesAcked) -> list[KeeperEffect] | None:
         """Take an ack; None if it says nothing new."""
         if not self.delivery.acked(event):
             return None
         return self._stop_budget(event.index)
 
-    def session_over(self, event: SessionEnded | SessionBroken) -> tuple[list[KeeperEffect], bool]:
+    def session_over(self, event: ev.SessionEnded | ev.SessionBroken) -> tuple[list[KeeperEffect], bool]:
         """A current session is over: re-attach later if something is owed, or (True) the bookie has failed."""
-        if isinstance(event, SessionEnded) and event.reason not in RETRIED:
+        if isinstance(event, ev.SessionEnded) and event.reason not in RETRIED:
             return [], True
         effects: list[KeeperEffect] = []
         if self.delivery.broken(event.index):
-            effects.append(SetTimer(f"retry:{event.index}", self.config.retry_delay_ms))
+            effects.append(ev.SetTimer(f"retry:{event.index}", self.config.retry_delay_ms))
             if not self._budgets[event.index]:
                 self._budgets[event.index] = True
-                effects.append(SetTimer(f"budget:{event.index}", self.config.reconnect_budget_ms))
+                effects.append(ev.SetTimer(f"budget:{event.index}", self.config.reconnect_budget_ms))
         return effects, False
 
     def give_up(self, index: int) -> list[KeeperEffect]:
         """No more sending to a failed bookie."""
-        return [*self.delivery.fail(index), CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
+        return [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
 
     def replaced(self, index: int) -> list[KeeperEffect]:
         """Another bookie stands at ``index`` now: attach it and send what it has to hold."""
@@ -115,16 +115,16 @@ class SessionKeeper:
 
     def stop(self) -> list[KeeperEffect]:
         """End all sessions and timers."""
-        effects: list[KeeperEffect] = [*self.delivery.detach_all(), CancelTimer("adds")]
+        effects: list[KeeperEffect] = [*self.delivery.detach_all(), ev.CancelTimer("adds")]
         for index in range(len(self.delivery.lanes)):
-            effects += [CancelTimer(f"retry:{index}"), CancelTimer(f"budget:{index}")]
+            effects += [ev.CancelTimer(f"retry:{index}"), ev.CancelTimer(f"budget:{index}")]
         return effects
 
-    def _next_tick(self) -> SetTimer:
-        return SetTimer("adds", self.config.add_timeout_ms / STALL_TICKS)
+    def _next_tick(self) -> ev.SetTimer:
+        return ev.SetTimer("adds", self.config.add_timeout_ms / STALL_TICKS)
 
     def _stop_budget(self, index: int) -> list[KeeperEffect]:
         if not self._budgets[index]:
             return []
         self._budgets[index] = False
-        return [CancelTimer(f"budget:{index}")]
+        return [ev.CancelTimer(f"budget:{index}")]

@@ -13,8 +13,8 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame, encode_striped
 from bk_core.model import EntryId
+from bk_core.protocol import events as ev
 from bk_core.protocol.delivery import Packet
-from bk_core.protocol.events import Buffer
 
 
 def encode_packet(
@@ -42,7 +42,7 @@ def encode_packet(
         )
         return Packet(first, last, len(frame), session, (frame,))
     digests = digester.compute_run(first, lac, length_before, batch.lengths, batch.payload)
-    frames: tuple[Buffer | None, ...] = tuple(
+    frames: tuple[ev.Buffer | None, ...] = tuple(
         encode_striped(
             batch,
             ledger_id=ledger_id,
@@ -68,12 +68,12 @@ def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int,
         frame = encode_frame(batch, digester=None, session=session)
         return Packet(first, last, len(frame), session, (frame,))
     ids = batch.entry_ids()
-    frames: list[Buffer | None] = []
+    frames: list[ev.Buffer | None] = []
     for index in range(ensemble_size):
         part = batch.select(np.flatnonzero((index - ids) % ensemble_size < write_quorum))
         frames.append(encode_frame(part, digester=None, session=session) if len(part) else None)
     return Packet(first, last, _size(tuple(frames)), session, tuple(frames))
 
 
-def _size(frames: tuple[Buffer | None, ...]) -> int:
+def _size(frames: tuple[ev.Buffer | None, ...]) -> int:
     return sum(len(frame) for frame in frames if frame is not None)

@@ -31,35 +31,9 @@ from bk_core.errors import (
 )
 from bk_core.model import ENTRY_ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
+from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window, verified_batches
 from bk_core.protocol.config import RecoveryConfig
-from bk_core.protocol.events import (
-    BackOff,
-    BookiesRead,
-    CancelRead,
-    Fail,
-    FinishRecovery,
-    FramesAcked,
-    FramesRead,
-    LacAnswered,
-    LacFailed,
-    MarkUnderreplicated,
-    MetadataCallFailed,
-    MetadataConflicted,
-    MetadataEvent,
-    MetadataRead,
-    MetadataWritten,
-    ReadAnswered,
-    ReadFailed,
-    ReadMetadata,
-    SendFence,
-    SendRead,
-    SessionBroken,
-    SessionEnded,
-    SetTimer,
-    TimerFired,
-    WriteMetadata,
-)
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.snapshot import copied, fingerprint_of
@@ -109,15 +83,15 @@ class LedgerRecovery:
         """What to do about ``event``; nothing once DONE."""
         if self.phase is Phase.DONE:
             return []
-        if isinstance(event, (MetadataWritten, MetadataConflicted, MetadataRead, MetadataCallFailed)):
+        if isinstance(event, (ev.MetadataWritten, ev.MetadataConflicted, ev.MetadataRead, ev.MetadataCallFailed)):
             return self._metadata_event(event)
-        if isinstance(event, (LacAnswered, LacFailed)):
+        if isinstance(event, (ev.LacAnswered, ev.LacFailed)):
             return self._fence_event(event)
-        if isinstance(event, (FramesRead, ReadAnswered, ReadFailed)):
+        if isinstance(event, (ev.FramesRead, ev.ReadAnswered, ev.ReadFailed)):
             return self._read_event(event)
-        if isinstance(event, TimerFired) and event.name in ("again", "metadata"):
+        if isinstance(event, ev.TimerFired) and event.name in ("again", "metadata"):
             return self._timer(event.name)
-        assert isinstance(event, (FramesAcked, SessionEnded, SessionBroken, BookiesRead, TimerFired))
+        assert isinstance(event, (ev.FramesAcked, ev.SessionEnded, ev.SessionBroken, ev.BookiesRead, ev.TimerFired))
         if self._write_back is None:
             return []
         return self._after_write_back(self._write_back.step(event))
@@ -140,18 +114,18 @@ class LedgerRecovery:
             )
         effects = self._drop_work()
         self.phase, self._intent, self._metadata_retries = Phase.CLAIM, None, 0
-        return [*effects, ReadMetadata()]
+        return [*effects, ev.ReadMetadata()]
 
-    def _metadata_event(self, event: MetadataEvent) -> list[RecoveryEffect]:
+    def _metadata_event(self, event: ev.MetadataEvent) -> list[RecoveryEffect]:
         match event:
-            case MetadataRead(metadata):
+            case ev.MetadataRead(metadata):
                 return self._metadata_read(metadata)
-            case MetadataWritten(metadata):
+            case ev.MetadataWritten(metadata):
                 self.metadata = metadata
                 return self._begin_fencing() if self.phase is Phase.CLAIM else self._finish(metadata)
-            case MetadataConflicted():
-                return [ReadMetadata()]
-            case MetadataCallFailed(error):
+            case ev.MetadataConflicted():
+                return [ev.ReadMetadata()]
+            case ev.MetadataCallFailed(error):
                 return self._metadata_failed(error)
         return []
 
@@ -167,7 +141,7 @@ class LedgerRecovery:
                 return self._wait()  # somebody claimed it between our read and our write
             self._intent = value.in_recovery()
             self._claimed_from = metadata.version
-            return [WriteMetadata(self._intent, metadata.version)]
+            return [ev.WriteMetadata(self._intent, metadata.version)]
         if self.phase is Phase.CLOSE and metadata.version == self._epoch:
             return self._write_close()  # the close was lost before it was applied
         return self._wait()
@@ -176,20 +150,20 @@ class LedgerRecovery:
         """Another recoverer holds a newer epoch: give it time to finish (RULES P7)."""
         effects = self._drop_work()
         self.phase = Phase.WAIT
-        return [*effects, BackOff(2.0 + 2.0 * self.random.random())]
+        return [*effects, ev.BackOff(2.0 + 2.0 * self.random.random())]
 
     def _metadata_failed(self, error: BookKeeperError) -> list[RecoveryEffect]:
         self._metadata_retries += 1
         if not isinstance(error, MetadataUnavailableError) or self._metadata_retries > self.config.metadata_retries_max:
             return self._fail(error)
         self._answer_lost = True
-        return [SetTimer("metadata", self.config.metadata_retry_ms)]
+        return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
 
     def _timer(self, name: str) -> list[RecoveryEffect]:
         if name == "again":
             return self._begin_attempt() if self.phase is Phase.WAIT else []
         if self.phase in (Phase.CLAIM, Phase.CLOSE):
-            return [ReadMetadata()]
+            return [ev.ReadMetadata()]
         return [*self._write_back.look_again()] if self._write_back is not None else []
 
     # --- fence -------------------------------------------------------------------------------------------------------
@@ -206,12 +180,12 @@ class LedgerRecovery:
             value.ack_quorum_size,
             floor=value.last_fragment.first_entry_id - 1,
         )
-        return [SendFence(index, bookie) for index, bookie in enumerate(value.last_fragment.ensemble)]
+        return [ev.SendFence(index, bookie) for index, bookie in enumerate(value.last_fragment.ensemble)]
 
-    def _fence_event(self, event: LacAnswered | LacFailed) -> list[RecoveryEffect]:
+    def _fence_event(self, event: ev.LacAnswered | ev.LacFailed) -> list[RecoveryEffect]:
         if self.phase is not Phase.FENCE or self._query is None:
             return []
-        if isinstance(event, LacAnswered):
+        if isinstance(event, ev.LacAnswered):
             self._query.answered(event)
         elif event.reason is Reason.UNAUTHORIZED:
             return self._fail(
@@ -254,27 +228,27 @@ class LedgerRecovery:
         self._window = Window(first, min(first + self.config.read_window_entries - 1, ENTRY_ID_MAX))
         return [self._ask(index, first, self._window.last) for index in range(self.frozen.ensemble_size)]
 
-    def _ask(self, index: int, first: EntryId, last: EntryId) -> SendRead:
+    def _ask(self, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
         assert self.frozen is not None
         assert self._window is not None
         self._request += 1
         self._window.asked(self._request, index, first)
         bookie = self.frozen.fragment_of(first).ensemble[index]
-        return SendRead(self._request, bookie, first, last, self.config.read_bytes_max, fence=True)
+        return ev.SendRead(self._request, bookie, first, last, self.config.read_bytes_max, fence=True)
 
-    def _read_event(self, event: FramesRead | ReadAnswered | ReadFailed) -> list[RecoveryEffect]:
+    def _read_event(self, event: ev.FramesRead | ev.ReadAnswered | ev.ReadFailed) -> list[RecoveryEffect]:
         window = self._window
         if window is None or event.request not in window.answers or window.answers[event.request].finished:
             return []
         effects: list[RecoveryEffect] = []
-        if isinstance(event, FramesRead):
+        if isinstance(event, ev.FramesRead):
             try:
                 for batch in verified_batches(event.frames, self.digester, always=True):
                     window.add(batch)
             except IntegrityError as error:
                 window.fail(event.request, str(error))
-                effects.append(CancelRead(event.request))
-        elif isinstance(event, ReadAnswered):
+                effects.append(ev.CancelRead(event.request))
+        elif isinstance(event, ev.ReadAnswered):
             window.finish(event)
         else:
             window.fail(event.request, event.message)
@@ -341,7 +315,7 @@ class LedgerRecovery:
         window, self._window = self._window, None
         if window is None:
             return []
-        return [CancelRead(request) for request, answer in window.answers.items() if not answer.finished]
+        return [ev.CancelRead(request) for request, answer in window.answers.items() if not answer.finished]
 
     # --- write back and close ----------------------------------------------------------------------------------------
 
@@ -356,7 +330,7 @@ class LedgerRecovery:
         if self.phase is Phase.DRAIN and write_back.finished:
             missing = write_back.delivery.behind()
             if missing:
-                done.append(MarkUnderreplicated(missing))
+                done.append(ev.MarkUnderreplicated(missing))
             self._metadata_retries = 0
             return done + self._write_close()
         return done
@@ -366,7 +340,7 @@ class LedgerRecovery:
         assert self._length is not None
         self.phase = Phase.CLOSE
         self._intent = self._with_changes().closed_at(self._end, self._length)
-        return [WriteMetadata(self._intent, self._epoch)]
+        return [ev.WriteMetadata(self._intent, self._epoch)]
 
     def _with_changes(self) -> LedgerMetadata:
         """The frozen metadata with this recovery's ensemble changes, without fragments that got no entry."""
@@ -379,7 +353,7 @@ class LedgerRecovery:
     def _finish(self, metadata: Versioned[LedgerMetadata]) -> list[RecoveryEffect]:
         effects = self._drop_work()
         self.phase = Phase.DONE
-        return [*effects, FinishRecovery(metadata, self.recovered)]
+        return [*effects, ev.FinishRecovery(metadata, self.recovered)]
 
     def _drop_work(self) -> list[RecoveryEffect]:
         effects = self._drop_window()
@@ -399,4 +373,4 @@ class LedgerRecovery:
     def _fail(self, error: BookKeeperError) -> list[RecoveryEffect]:
         effects = self._drop_work()
         self.phase = Phase.DONE
-        return [*effects, Fail(error)]
+        return [*effects, ev.Fail(error)]

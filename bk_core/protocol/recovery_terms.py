@@ -6,43 +6,32 @@ from __future__ import annotations
 import enum
 from typing import TypeAlias
 
-from bk_core.protocol.events import (
-    BackOff,
-    CancelRead,
-    Fail,
-    FinishRecovery,
-    FramesRead,
-    LacAnswered,
-    LacFailed,
-    MetadataEffect,
-    MetadataEvent,
-    ReadAnswered,
-    ReadFailed,
-    SendFence,
-    SendRead,
-    SessionEffect,
-    SessionEvent,
-    SetTimer,
-    TimerFired,
-)
+from bk_core.protocol import events as ev
 from bk_core.protocol.write_back import WriteBackEffect
 
 RecoveryEvent: TypeAlias = (
-    SessionEvent | MetadataEvent | TimerFired | LacAnswered | LacFailed | FramesRead | ReadAnswered | ReadFailed
+    ev.SessionEvent
+    | ev.MetadataEvent
+    | ev.TimerFired
+    | ev.LacAnswered
+    | ev.LacFailed
+    | ev.FramesRead
+    | ev.ReadAnswered
+    | ev.ReadFailed
 )
 
 
 RecoveryEffect: TypeAlias = (
-    SessionEffect
-    | MetadataEffect
+    ev.SessionEffect
+    | ev.MetadataEffect
     | WriteBackEffect
-    | SetTimer
-    | SendFence
-    | SendRead
-    | CancelRead
-    | BackOff
-    | Fail
-    | FinishRecovery
+    | ev.SetTimer
+    | ev.SendFence
+    | ev.SendRead
+    | ev.CancelRead
+    | ev.BackOff
+    | ev.Fail
+    | ev.FinishRecovery
 )
 
 

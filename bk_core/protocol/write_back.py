@@ -11,30 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.placement import RandomSource
+from bk_core.protocol import events as ev
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import replacement
-from bk_core.protocol.events import (
-    BookiesRead,
-    CancelTimer,
-    FramesAcked,
-    ReadBookies,
-    SessionBroken,
-    SessionEffect,
-    SessionEnded,
-    SetTimer,
-    TimerFired,
-)
 from bk_core.protocol.keeper import KeeperConfig, SessionKeeper
 from bk_core.protocol.packets import verbatim_packet
 from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode
 
-WriteBackEvent: TypeAlias = FramesAcked | SessionEnded | SessionBroken | BookiesRead | TimerFired
-WriteBackEffect: TypeAlias = SessionEffect | ReadBookies | SetTimer | CancelTimer
+WriteBackEvent: TypeAlias = ev.FramesAcked | ev.SessionEnded | ev.SessionBroken | ev.BookiesRead | ev.TimerFired
+WriteBackEffect: TypeAlias = ev.SessionEffect | ev.ReadBookies | ev.SetTimer | ev.CancelTimer
 
 SLICE_BYTES = FRAME_BYTES_MAX // 4
 
@@ -44,6 +33,8 @@ class WriteBackConfig(KeeperConfig, Protocol):
 
     @property
     def close_linger_ms(self) -> float: ...
+    @property
+    def ensemble_changes_max(self) -> int: ...
 
 
 class WriteBack:
@@ -73,6 +64,7 @@ class WriteBack:
         self._lingered = False
         self._replacing: tuple[int, ...] = ()
         self._failed: list[int] = []
+        self._changes = 0
 
     @property
     def retained_bytes(self) -> int:
@@ -114,85 +106,84 @@ class WriteBack:
     def finish(self) -> list[WriteBackEffect]:
         """No more entries follow."""
         self._complete = True
-        return [] if self.finished else [SetTimer("linger", self.config.close_linger_ms)]
+        return [] if self.finished else [ev.SetTimer("linger", self.config.close_linger_ms)]
 
     def stop(self) -> list[WriteBackEffect]:
-        return [*self._keeper.stop(), CancelTimer("linger")]
+        return [*self._keeper.stop(), ev.CancelTimer("linger")]
 
     def step(self, event: WriteBackEvent) -> list[WriteBackEffect]:
         match event:
-            case FramesAcked():
-                return [*(self._keeper.acked(event) or [])]
-            case SessionEnded() | SessionBroken():
+            case ev.FramesAcked():
+                return self._acked(event)
+            case ev.SessionEnded() | ev.SessionBroken():
                 return self._session_over(event)
-            case BookiesRead(writable):
-                return self._bookies_read(writable)
-            case TimerFired(name):
+            case ev.BookiesRead():
+                return self._bookies_read(event)
+            case ev.TimerFired(name):
                 return self._timer(name)
+        raise AssertionError(f"write-back {event}")
 
-    def _session_over(self, event: SessionEnded | SessionBroken) -> list[WriteBackEffect]:
+    def _acked(self, event: ev.FramesAcked) -> list[WriteBackEffect]:
+        if self.delivery.is_impossible(event):
+            return self._bookies_failed(event.index)
+        return [*(self._keeper.acked(event) or [])]
+
+    def _session_over(self, event: ev.SessionEnded | ev.SessionBroken) -> list[WriteBackEffect]:
         if not self.delivery.is_current(event.index, event.session):
             return []
         effects: list[WriteBackEffect] = []
-        if isinstance(event, SessionEnded):
-            effects += self.step(FramesAcked(event.index, event.session, event.frames))
+        if isinstance(event, ev.SessionEnded):
+            effects += self._acked(ev.FramesAcked(event.index, event.session, event.frames))
+            if not self.delivery.is_current(event.index, event.session):
+                return effects
         kept, failed = self._keeper.session_over(event)
         effects += kept
-        return effects + self._bookie_failed(event.index) if failed else effects
+        return effects + self._bookies_failed(event.index) if failed else effects
 
     def _timer(self, name: str) -> list[WriteBackEffect]:
         if name == "linger":
             self._lingered = True
             return []
         kept, failed = self._keeper.timer(name)
-        effects: list[WriteBackEffect] = [*kept]
-        for index in failed:
-            effects += self._bookie_failed(index)
-        return effects
+        return [*kept, *(self._bookies_failed(*failed) if failed else ())]
 
-    def _bookie_failed(self, index: int) -> list[WriteBackEffect]:
-        effects: list[WriteBackEffect] = [*self._keeper.give_up(index)]
-        self._failed.append(index)
-        if self._replacing:
-            return effects
-        self._replacing = tuple(self._failed)
-        return [*effects, ReadBookies()]
-
-    def _bookies_read(self, writable: tuple[str, ...]) -> list[WriteBackEffect]:
-        indices, self._replacing = self._replacing, ()
-        if not indices:
-            return []
-        self._failed = [index for index in self._failed if index not in indices]
-        chosen = replacement(self.metadata, indices, writable, self.random)
+    def _bookies_failed(self, *indices: int) -> list[WriteBackEffect]:
         effects: list[WriteBackEffect] = []
+        for index in indices:
+            effects += self._keeper.give_up(index)
+        self._failed += indices
+        return effects + self._look_for_spares()
+
+    def _look_for_spares(self) -> list[WriteBackEffect]:
+        """One change at a time."""
+        if self._replacing or not self._failed:
+            return []
+        self._replacing, self._failed, self._changes = tuple(self._failed), [], self._changes + 1
+        if self._changes > self.config.ensemble_changes_max:
+            self.problem = f"after {self._changes - 1} ensemble changes another bookie failed"
+        return [ev.ReadBookies()]
+
+    def _bookies_read(self, event: ev.BookiesRead) -> list[WriteBackEffect]:
+        indices, self._replacing = self._replacing, ()
+        old, first = self.metadata.last_fragment.ensemble, self.delivery.confirmed() + 1
+        chosen = replacement(self.metadata, indices, event, self.random, partly=True)
         if isinstance(chosen, NotEnoughBookiesError):
-            for index in indices:
-                self.delivery.abandon(index)
-            self._check_quorums(chosen)
-        else:
-            first = self.delivery.confirmed() + 1
-            self.metadata = self.metadata.with_ensemble(first, chosen)
-            for index in indices:
+            self.delivery.abandon(indices)
+            self.problem = self.problem if self.delivery.quorums_left else chosen.what
+            return self._look_for_spares()
+        self.metadata = self.metadata.with_ensemble(first, chosen)
+        effects: list[WriteBackEffect] = []
+        for index in indices:
+            if chosen[index] != old[index]:
                 self.delivery.replace(index, chosen[index], first - 1)
-            for index in indices:
                 effects += self._keeper.replaced(index)
-        if self._failed:
-            self._replacing = tuple(self._failed)
-            effects.append(ReadBookies())
-        return effects
+            else:
+                self._failed.append(index)  # for which there was no spare: the next look gives it up
+        return effects + self._look_for_spares()
 
     def look_again(self) -> list[WriteBackEffect]:
         """The last look at the bookies failed: repeat it."""
-        return [ReadBookies()] if self._replacing else []
-
-    def _check_quorums(self, error: NotEnoughBookiesError) -> None:
-        """Going on without a replacement needs an ack quorum in every write set."""
-        alive = [lane.state is not LaneState.FAILED for lane in self.delivery.lanes]
-        for residue in range(len(alive)):
-            members = quorum.write_set(residue, len(alive), self.delivery.write_quorum)
-            if sum(alive[index] for index in members) < self.delivery.ack_quorum:
-                self.problem = error.what
-                return
+        return [ev.ReadBookies()] if self._replacing else []
 
 
 def _pieces(batch: EntryBatch) -> list[EntryBatch]:

@@ -14,8 +14,9 @@ whoever waits learns that the outcome is unknown.
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from bk_core.entries.apache import lac_body
 from bk_core.entries.digest import Digester
@@ -24,50 +25,23 @@ from bk_core.errors import (
     MetadataConflictError,
     MetadataUnavailableError,
     Outcome,
+    QuorumTimeoutError,
 )
 from bk_core.model import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
+from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import EnsembleChange, replacement
-from bk_core.protocol.events import (
-    Append,
-    BookiesRead,
-    CancelTimer,
-    Close,
-    Confirm,
-    Fail,
-    FailClose,
-    FinishClose,
-    FramesAcked,
-    MarkUnderreplicated,
-    MetadataCallFailed,
-    MetadataConflicted,
-    MetadataEffect,
-    MetadataEvent,
-    MetadataRead,
-    MetadataWritten,
-    ReadBookies,
-    ReadMetadata,
-    SendLac,
-    SessionBroken,
-    SessionEffect,
-    SessionEnded,
-    SessionEvent,
-    SetTimer,
-    TimerFired,
-    WriteMetadata,
-)
-from bk_core.protocol.keeper import SessionKeeper
+from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
 from bk_core.protocol.packets import encode_packet
 from bk_core.protocol.refusals import fenced_error, refusal_error
 from bk_core.protocol.snapshot import copied, fingerprint_of
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane import AttachMode, Reason
 
-WriterEvent: TypeAlias = Append | Close | SessionEvent | MetadataEvent | TimerFired
-WriterEffect: TypeAlias = (
-    SessionEffect | MetadataEffect | SetTimer | CancelTimer | Confirm | Fail | SendLac | FinishClose | FailClose
-)
+WriterEvent: TypeAlias = ev.Append | ev.Close | ev.SessionEvent | ev.MetadataEvent | ev.TimerFired
+_Told: TypeAlias = ev.Confirm | ev.Fail | ev.SendLac | ev.FinishClose | ev.FailClose
+WriterEffect: TypeAlias = ev.SessionEffect | ev.MetadataEffect | ev.SetTimer | ev.CancelTimer | _Told
 
 
 class WriterState(enum.Enum):
@@ -112,7 +86,12 @@ class LedgerWriter:
         self._injected = (new_session, random)
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
-        self.failed: list[int] = []  # indices that wait for the next ensemble change
+        self.failed: list[int] = []  # indices without a bookie that takes frames
+        self._urgent = False  # a bookie that became read-only is replaced without delay (client.md §3.4)
+        self._resting = False  # no spare was found: the next look waits for the timer "spares"
+        self._changes = 0  # since an entry was confirmed (MUST 12)
+        ticks = round(config.add_quorum_timeout_ms * STALL_TICKS / config.add_timeout_ms)
+        self._pushed_by: deque[EntryId] = deque([NO_ENTRY], maxlen=max(1, ticks))  # last ids pushed, a tick apart
         self.error: BookKeeperError | None = None
         self._close_intent: LedgerMetadata | None = None
         self._lingering = False
@@ -144,20 +123,21 @@ class LedgerWriter:
         if self.state in (WriterState.CLOSED, WriterState.FAILED):
             return []
         match event:
-            case Append():
+            case ev.Append():
                 return self._append(event)
-            case Close():
+            case ev.Close():
                 return self._close()
-            case FramesAcked():
+            case ev.FramesAcked():
                 return self._acked(event)
-            case SessionEnded() | SessionBroken():
+            case ev.SessionEnded() | ev.SessionBroken():
                 return self._session_over(event)
-            case TimerFired(name):
+            case ev.TimerFired(name):
                 return self._timer(name)
-            case BookiesRead() | MetadataWritten() | MetadataConflicted() | MetadataRead() | MetadataCallFailed():
+            case ev.BookiesRead():
+                return self._bookies_read(event)
+            case ev.MetadataWritten() | ev.MetadataConflicted() | ev.MetadataRead() | ev.MetadataCallFailed():
                 return self._metadata_event(event)
-            case _:
-                assert_never(event)
+        raise AssertionError(f"{self.state} {event}")
 
     def copy(self) -> LedgerWriter:
         """An independent twin (RULES P11); what was injected is shared."""
@@ -169,8 +149,8 @@ class LedgerWriter:
 
     # --- adding ------------------------------------------------------------------------------------------------------
 
-    def _append(self, event: Append) -> list[WriterEffect]:
-        assert self.state is WriterState.OPEN, "append after close"
+    def _append(self, event: ev.Append) -> list[WriterEffect]:
+        assert self.state is WriterState.OPEN, f"{self.state} {event}"
         value = self.metadata.value
         packet = encode_packet(
             event.batch,
@@ -183,9 +163,11 @@ class LedgerWriter:
             session=self.delivery.common_session,
         )
         self.length += event.batch.payload_bytes
-        return [*self.delivery.push(packet), *self._keeper.pushed()]
+        return [*self.delivery.push(packet), *self._keeper.pushed(), *(self._start_change() if self.failed else ())]
 
-    def _acked(self, event: FramesAcked) -> list[WriterEffect]:
+    def _acked(self, event: ev.FramesAcked) -> list[WriterEffect]:
+        if self.delivery.is_impossible(event):
+            return self._bookies_failed(event.index)  # it acks what it was never sent: nothing of it is believed
         effects = self._keeper.acked(event)
         return [] if effects is None else [*effects, *self._evaluate()]
 
@@ -196,63 +178,88 @@ class LedgerWriter:
         effects: list[WriterEffect] = []
         confirmed = self.delivery.confirmed()
         if confirmed > self.lac:
-            self.lac = confirmed
-            effects.append(Confirm(confirmed))
+            self.lac, self._changes = confirmed, 0
+            effects.append(ev.Confirm(confirmed))
             if self.idle:
-                effects.append(SetTimer("lac", self.config.explicit_lac_delay_ms))
+                effects.append(ev.SetTimer("lac", self.config.explicit_lac_delay_ms))
         return effects + self._continue_close()
 
     # --- sessions (RULES P1, P3) -------------------------------------------------------------------------------------
 
-    def _session_over(self, event: SessionEnded | SessionBroken) -> list[WriterEffect]:
+    def _session_over(self, event: ev.SessionEnded | ev.SessionBroken) -> list[WriterEffect]:
         if not self.delivery.is_current(event.index, event.session):
             return []
         effects: list[WriterEffect] = []
-        if isinstance(event, SessionEnded):
-            effects += self._acked(FramesAcked(event.index, event.session, event.frames))
-            if self.state in (WriterState.CLOSED, WriterState.FAILED):
+        if isinstance(event, ev.SessionEnded):
+            effects += self._acked(ev.FramesAcked(event.index, event.session, event.frames))
+            if self.state is WriterState.FAILED or not self.delivery.is_current(event.index, event.session):
                 return effects
             bookie = self.delivery.lanes[event.index].bookie
             refusal = refusal_error(event.reason, bookie, self.ledger_id, self.lac, self.lap)
             if refusal is not None:
                 return effects + self._fail(refusal)
+            self._urgent = self._urgent or event.reason is Reason.READ_ONLY
         self._hinted = NO_ENTRY
         kept, failed = self._keeper.session_over(event)
         effects += kept
-        return effects + self._bookie_failed(event.index) if failed else effects
+        return effects + self._bookies_failed(event.index) if failed else effects
 
-    def _bookie_failed(self, index: int) -> list[WriterEffect]:
-        effects: list[WriterEffect] = [*self._keeper.give_up(index)]
-        if index not in self.failed:
-            self.failed.append(index)
+    def _bookies_failed(self, *indices: int) -> list[WriterEffect]:
+        self.failed += indices
+        effects: list[WriterEffect] = []
+        for index in indices:
+            effects += self._keeper.give_up(index)
         return effects + self._start_change()
 
     # --- ensemble change ---------------------------------------------------------------------------------------------
 
     def _start_change(self) -> list[WriterEffect]:
-        """One change at a time; what fails meanwhile waits for the next one."""
+        """One change at a time; what fails meanwhile waits for the next one. While an ack quorum of every write set is
+        left a change may wait, if delayed or for want of spares; then nothing is kept for the failed bookies."""
         if self.change is not None or not self.failed or self._close_intent is not None:
             return []
         if self.state is WriterState.CLOSING and self.idle:
             return self._continue_close()  # nothing left to replicate anew: the missing copies are marked
-        self.change = EnsembleChange(first_entry_id=self.lac + 1, indices=tuple(self.failed))
-        self._metadata_retries = 0
-        return [ReadBookies()]
-
-    def _bookies_read(self, event: BookiesRead) -> list[WriterEffect]:
-        change = self.change
-        if change is None or change.intent is not None:
+        may_wait = self._resting or (self.config.delay_ensemble_change and not self._urgent)
+        if may_wait and self.delivery.quorums_left:
+            self.delivery.abandon(self.failed)
             return []
-        chosen = replacement(self.metadata.value, change.indices, event.writable, self.random)
+        self._changes, self._metadata_retries = self._changes + 1, 0
+        if self._changes > self.config.ensemble_changes_max:
+            return self._give_up(f"after {self._changes - 1} ensemble changes in a row", "ensemble_changes_max")
+        self.delivery.abandon(self.failed, abandoned=False)
+        self.change = EnsembleChange(first_entry_id=self.lac + 1, indices=tuple(self.failed))
+        return [ev.ReadBookies()]
+
+    def _bookies_read(self, event: ev.BookiesRead) -> list[WriterEffect]:
+        change = self.change
+        assert change is not None, f"{self.state} {event}"
+        assert change.intent is None, f"{self.state} {event}"
+        partly = self.config.allow_degraded_writes
+        chosen = replacement(self.metadata.value, change.indices, event, self.random, partly=partly)
         if isinstance(chosen, BookKeeperError):
-            return self._fail(chosen)
-        change.ensemble = chosen
-        return self._write_change(change)
+            return self._no_spare(chosen)
+        old = self.metadata.value.last_fragment.ensemble
+        replaced = tuple(index for index in change.indices if chosen[index] != old[index])
+        effects = self._rest() if len(replaced) < len(change.indices) else []
+        change.indices, change.ensemble = replaced, chosen
+        return effects + self._write_change(change)
+
+    def _no_spare(self, error: BookKeeperError) -> list[WriterEffect]:
+        """End, or go on with the bookies that are left and look again later (``allow_degraded_writes``)."""
+        if not self.config.allow_degraded_writes or not self.delivery.quorums_left:
+            return self._fail(error)
+        self.change = None
+        return [*self._rest(), *self._start_change(), *self._evaluate()]
+
+    def _rest(self) -> list[WriterEffect]:
+        self._resting, self._changes = True, 0
+        return [ev.SetTimer("spares", self.config.spare_retry_ms)]
 
     def _write_change(self, change: EnsembleChange) -> list[WriterEffect]:
         assert change.ensemble is not None
         change.intent = self.metadata.value.with_ensemble(change.first_entry_id, change.ensemble)
-        return [WriteMetadata(change.intent, self.metadata.version)]
+        return [ev.WriteMetadata(change.intent, self.metadata.version)]
 
     def _change_written(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
         """Un-ack, re-send, re-evaluate, in this order (MUST 6, D13, D14)."""
@@ -263,7 +270,7 @@ class LedgerWriter:
         for index in change.indices:
             self.delivery.replace(index, change.ensemble[index], change.first_entry_id - 1)
         self.failed = [index for index in self.failed if index not in change.indices]
-        self._hinted = NO_ENTRY
+        self._hinted, self._urgent = NO_ENTRY, False
         effects: list[WriterEffect] = []
         for index in change.indices:
             effects += self._keeper.replaced(index)
@@ -271,22 +278,18 @@ class LedgerWriter:
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
-    def _metadata_event(self, event: MetadataEvent) -> list[WriterEffect]:
-        if isinstance(event, BookiesRead):
-            return self._bookies_read(event)
-        if self._close_intent is None and self.change is None:
-            return []
+    def _metadata_event(self, event: ev.MetadataEvent) -> list[WriterEffect]:
+        assert self._close_intent is not None or self.change is not None, f"{self.state} {event}"
         match event:
-            case MetadataWritten(metadata):
+            case ev.MetadataWritten(metadata):
                 return self._written(metadata)
-            case MetadataConflicted():
-                return [ReadMetadata()]
-            case MetadataRead(metadata):
+            case ev.MetadataConflicted():
+                return self._metadata_retry(None)
+            case ev.MetadataRead(metadata):
                 return self._reread(metadata)
-            case MetadataCallFailed(error):
-                return self._metadata_failed(error)
-            case _:
-                assert_never(event)
+            case ev.MetadataCallFailed(error):
+                return self._metadata_retry(error)
+        raise AssertionError(f"{self.state} {event}")
 
     def _written(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
         if self._close_intent is not None:
@@ -303,19 +306,23 @@ class LedgerWriter:
             if self._close_intent is not None:
                 return self._write_close()
             assert self.change is not None
-            return [ReadBookies()] if self.change.ensemble is None else self._write_change(self.change)
+            return [ev.ReadBookies()] if self.change.ensemble is None else self._write_change(self.change)
         if self._close_intent is not None and value.is_closed:
             return self._closed_elsewhere(metadata)
         why = f"its metadata says {value.state.name}"
         return self._fail(fenced_error(self.ledger_id, why, self.lac, self.lap))
 
-    def _metadata_failed(self, error: BookKeeperError) -> list[WriterEffect]:
+    def _metadata_retry(self, error: BookKeeperError | None) -> list[WriterEffect]:
+        """A call failed, or met another version (None): look at the record, at once where that is likely to help."""
         self._metadata_retries += 1
-        retriable = isinstance(error, MetadataUnavailableError)
-        if not retriable or self._metadata_retries > self.config.metadata_retries_max:
-            error.outcome = Outcome.UNKNOWN
+        if error is not None and not isinstance(error, MetadataUnavailableError):
+            error.outcome = Outcome.UNKNOWN  # deleted meanwhile, or a record that cannot be read
             return self._fail(error)
-        return [SetTimer("metadata", self.config.metadata_retry_ms)]
+        if self._metadata_retries > self.config.metadata_retries_max:
+            return self._fail(error or _conflict(self.ledger_id, "changes again and again", self.lac))
+        if error is None and self._metadata_retries == 1:
+            return [ev.ReadMetadata()]
+        return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
@@ -334,36 +341,32 @@ class LedgerWriter:
             if self._lingering:
                 return []
             self._lingering = True
-            return [SetTimer("linger", self.config.close_linger_ms)]
+            return [ev.SetTimer("linger", self.config.close_linger_ms)]
         return self._begin_close()
 
     def _begin_close(self) -> list[WriterEffect]:
-        effects: list[WriterEffect] = [CancelTimer("linger"), CancelTimer("lac")]
+        effects: list[WriterEffect] = [ev.CancelTimer("linger"), ev.CancelTimer("lac")]
         missing = self.delivery.behind()
         if missing:
-            effects.append(MarkUnderreplicated(missing))
+            effects.append(ev.MarkUnderreplicated(missing))
         self._metadata_retries = 0
         return effects + self._write_close()
 
     def _write_close(self) -> list[WriterEffect]:
         self._close_intent = self.metadata.value.closed_at(self.lac, self.length)
-        return [WriteMetadata(self._close_intent, self.metadata.version)]
+        return [ev.WriteMetadata(self._close_intent, self.metadata.version)]
 
     def _closed(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
         self.metadata, self.state = metadata, WriterState.CLOSED
-        return [*self._stop(), FinishClose(metadata)]
+        return [*self._stop(), ev.FinishClose(metadata)]
 
     def _closed_elsewhere(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
         """CLOSED by a recoverer: success if its end is ours (STYLE §3.7, rule 11)."""
         value = metadata.value
         if value.last_entry_id == self.lac:
             return self._closed(metadata)
-        error = MetadataConflictError(
-            f"ledger {self.ledger_id} was closed by another client at entry {value.last_entry_id}",
-            value=f"this writer's last confirmed entry is {self.lac}",
-            remedy="open it with recover=True to read what it holds",
-        )
-        return self._fail(error)
+        how = f"was closed by another client at entry {value.last_entry_id}"
+        return self._fail(_conflict(self.ledger_id, how, self.lac))
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -374,20 +377,37 @@ class LedgerWriter:
             case "linger":
                 return self._linger_over()
             case "metadata":
-                return [ReadMetadata()] if self._close_intent or self.change else []
+                return [ev.ReadMetadata()] if self._close_intent or self.change else []
+            case "spares":
+                self._resting = False
+                return [] if self.idle else self._start_change()
         kept, failed = self._keeper.timer(name)
         effects: list[WriterEffect] = [*kept]
-        for index in failed:
-            if self.state is not WriterState.FAILED:
-                effects += self._bookie_failed(index)
+        if failed:
+            effects += self._bookies_failed(*failed)
+        if name == "adds" and self.state is not WriterState.FAILED:
+            effects += self._deadline()
         return effects
+
+    def _deadline(self) -> list[WriterEffect]:
+        """What was pushed ``add_quorum_timeout_ms`` ago and is not confirmed ends the writer, whatever it waits for."""
+        full = len(self._pushed_by) == self._pushed_by.maxlen
+        if full and self.lac < self._pushed_by[0]:
+            return self._give_up("in time", "add_quorum_timeout_ms")
+        self._pushed_by.append(self.lap)
+        return []
+
+    def _give_up(self, when: str, option: str) -> list[WriterEffect]:
+        what = f"entries {self.lac + 1} to {self.lap} of ledger {self.ledger_id} reached no ack quorum {when}"
+        value = f"{option}={getattr(self.config, option):g}"
+        return self._fail(QuorumTimeoutError(what, value=value, remedy="open it with recover=True to see its end"))
 
     def _hint_lac(self) -> list[WriterEffect]:
         if not self.idle or self.lac <= self._hinted:
             return []
         self._hinted = self.lac
         body = lac_body(self.lac, self.digester)
-        return [SendLac(lane.bookie, body) for lane in self.delivery.lanes if lane.state is not LaneState.FAILED]
+        return [ev.SendLac(lane.bookie, body) for lane in self.delivery.lanes if lane.state is not LaneState.FAILED]
 
     def _linger_over(self) -> list[WriterEffect]:
         if self.state is not WriterState.CLOSING or self._close_intent or self.change or not self.idle:
@@ -398,12 +418,21 @@ class LedgerWriter:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def _stop(self) -> list[WriterEffect]:
-        return [*self._keeper.stop(), *(CancelTimer(name) for name in ("lac", "linger", "metadata"))]
+        return [*self._keeper.stop(), *(ev.CancelTimer(name) for name in ("lac", "linger", "metadata", "spares"))]
 
     def _fail(self, error: BookKeeperError) -> list[WriterEffect]:
         closing = self.state is WriterState.CLOSING
         self.state, self.error, self.change = WriterState.FAILED, error, None
-        last: list[WriterEffect] = [Fail(error)]
+        last: list[WriterEffect] = [ev.Fail(error)]
         if closing:
-            last.append(FailClose(error))
+            last.append(ev.FailClose(error))
         return [*self._stop(), *last]
+
+
+def _conflict(ledger_id: LedgerId, how: str, lac: EntryId) -> MetadataConflictError:
+    return MetadataConflictError(
+        f"ledger {ledger_id} {how}",
+        value=f"this writer's last confirmed entry is {lac}",
+        remedy="open it with recover=True to read what it holds",
+        outcome=Outcome.UNKNOWN,
+    )

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from bk_core.client import BookKeeper, LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
+    ClientClosedError,
     EntryTooLargeError,
     InvalidArgumentError,
     LedgerClosedError,
@@ -22,7 +24,7 @@ from bk_core.errors import (
 )
 from bk_core.model import DigestType, LedgerState
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from tests.kit.memory_cluster import eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, eventually, memory_cluster
 
 
 def entries(count: int, start: int = 0) -> list[bytes]:
@@ -308,3 +310,45 @@ def test_ten_writers_coalesce_single_appends_and_keep_their_order() -> None:
                 assert await read_all(reader) == entries(500)
 
     run(work())
+
+
+def test_a_writer_abandoned_inside_its_block_leaves_it_quietly_and_its_sessions_end() -> None:
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            async with await cluster.client().create_ledger() as writer:
+                await writer.append(b"0")
+                await writer.abandon()
+            assert writer.is_failed
+            with pytest.raises(ClientClosedError):
+                await writer.append(b"1")
+            bookies = cluster.network.bookies.values()
+            await eventually(lambda: all(not bookie.machine._core.ledgers for bookie in bookies))
+
+    run(scenario())
+
+
+def test_a_failed_bookie_is_avoided_until_nothing_else_is_left() -> None:
+    async def scenario() -> None:
+        async with memory_cluster(5) as cluster:
+            client = cluster.client()
+            failed = ("b0", "b1")
+            assert (await client._bookies_without(failed)).quarantined == failed
+            chosen = [client._choose(await client.refresh_bookies(), 3) for _ in range(5)]
+            assert {frozenset(bookies) for bookies in chosen} == {frozenset(("b2", "b3", "b4"))}
+            four = client._choose(await client.refresh_bookies(), 4)
+            assert {"b2", "b3", "b4"} < set(four)
+
+    run(scenario())
+
+
+def test_a_degraded_writer_goes_on_with_the_bookies_that_are_left_and_marks_the_rest() -> None:
+    async def scenario() -> None:
+        async with memory_cluster(3) as cluster:
+            writer = await cluster.client(replace(FAST, allow_degraded_writes=True)).create_ledger()
+            await writer.append(b"0")
+            cluster.kill("b1")
+            assert [await writer.append(b"x") for _ in range(20)] == list(range(1, 21))
+            await writer.close()
+            assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, ("b1",))]
+
+    run(scenario())

@@ -10,7 +10,7 @@ import pytest
 
 from bk_core import quorum
 from bk_core.entries.frame import decode_frame
-from bk_core.errors import MetadataUnavailableError
+from bk_core.errors import MetadataUnavailableError, NotEnoughBookiesError
 from bk_core.model import LedgerMetadata, Versioned
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.events import (
@@ -44,13 +44,16 @@ SHAPES = [(2, 2, 2), (3, 3, 2), (3, 3, 3), (3, 2, 2), (4, 2, 1), (5, 3, 2), (1, 
 class World:
     """Bookies, store and timers around one writer. A session's frames arrive in order or not at all."""
 
-    def __init__(self, shape: tuple[int, int, int], rng: random.Random) -> None:
+    def __init__(self, shape: tuple[int, int, int], rng: random.Random, **options: bool) -> None:
         self.rng, self.stored = rng, metadata(*shape)
+        self.spares = 40
         self.machine = LedgerWriter(
             LEDGER,
             self.stored,
             digester(),
-            config=WriterConfig(),
+            config=WriterConfig(
+                add_quorum_timeout_ms=1e9, ensemble_changes_max=1000, **options
+            ),  # timers fire at random
             new_session=itertools.count(1).__next__,
             random=rng,
         )
@@ -99,7 +102,9 @@ class World:
         return upto, len(frames)
 
     def bookie_acts(self, healthy: bool) -> None:
-        key = self.rng.choice(list(self.sessions))
+        lanes = enumerate(self.machine.delivery.lanes)
+        current = [key for key in ((index, lane.session) for index, lane in lanes) if key in self.sessions]
+        key = self.rng.choice(current if healthy and current else list(self.sessions))
         count, _ = self.persist(key)
         what = 1.0 if healthy else self.rng.random()
         if what < 0.1:
@@ -123,7 +128,8 @@ class World:
         self.step(MetadataCallFailed(MetadataUnavailableError("lost")) if lost else answer)
 
     def bookies(self) -> BookiesRead:
-        return BookiesRead(tuple(f"b{i}" for i in range(40)))
+        names = [f"b{i}" for i in range(40)]
+        return BookiesRead(tuple(self.rng.sample(names, self.spares)), tuple(names[:5]))
 
     def timer_fires(self) -> None:
         name = self.rng.choice(sorted(self.timers))
@@ -158,3 +164,25 @@ def test_what_is_confirmed_is_on_an_ack_quorum_that_metadata_names_and_the_close
     assert world.machine.state is WriterState.CLOSED, "everybody answers and it does not end"
     assert world.stored.value.last_entry_id == world.machine.lap
     world.check(world.machine.lap)
+
+
+@pytest.mark.rule("MUST1")
+@pytest.mark.parametrize("seed", range(150))
+def test_delayed_and_degraded_writers_confirm_nothing_that_an_ack_quorum_does_not_hold(seed: int) -> None:
+    rng = random.Random(seed)
+    shape = SHAPES[seed % len(SHAPES)]
+    world = World(shape, rng, delay_ensemble_change=seed % 3 > 0, allow_degraded_writes=seed % 3 < 2)
+    for turn in range(200):
+        world.spares = 40 if turn % 50 > 40 else rng.choice((0, 1, 5))
+        if rng.random() < 0.25 and world.machine.state is WriterState.OPEN:
+            world.step(Append(batch(*[b"x" * rng.randint(0, 5)] * rng.randint(1, 6))))
+        world.turn()
+    world.spares = 40
+    world.step(Close())
+    for _ in range(3_000):
+        if world.machine.state in (WriterState.CLOSED, WriterState.FAILED):
+            break
+        world.turn(healthy=True)
+    assert world.machine.state in (WriterState.CLOSED, WriterState.FAILED), "everybody answers and it does not end"
+    assert isinstance(world.error, NotEnoughBookiesError) or world.machine.state is WriterState.CLOSED
+    world.check(world.machine.lac)
