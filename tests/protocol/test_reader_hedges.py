@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Silent bookies, bookies known to be slow, and answers to what was not asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.frame import FrameKind, decode_frame, encode_frame, encode_record
+from bk_core.errors import NoSuchEntryError
+from bk_core.protocol import events as ev
+from bk_core.protocol.reader import RangeRead
+from bk_core.protocol.snapshot import copied, fingerprint_of
+from tests.protocol.kit import LEDGER, digester, metadata
+from tests.protocol.test_reader import VALUES, delivered, plain, reading, striped
+
+LATE = ev.TimerFired("late")
+
+
+def sends(effects: list[object]) -> list[ev.SendRead]:
+    return [effect for effect in effects if isinstance(effect, ev.SendRead)]
+
+
+def cancels(effects: list[object]) -> list[int]:
+    return [effect.request for effect in effects if isinstance(effect, ev.CancelRead)]
+
+
+def started(e: int = 3, qw: int = 3, **options: object) -> tuple[RangeRead, list[object]]:
+    made = RangeRead(metadata(e, qw, 1).value, digester(), 0, 11, bytes_max=1 << 20, **options)  # type: ignore[arg-type]
+    return made, list(made.start())
+
+
+def part_of(read: ev.SendRead, shape: tuple[int, int], count: int) -> memoryview | None:
+    """What the bookie holds of the first ``count`` ids that were asked for."""
+    held = decode_frame(striped(int(read.bookie[1:]), *shape))
+    part = held.select((held.entry_ids() >= read.first) & (held.entry_ids() < read.first + count))
+    return memoryview(bytes(encode_frame(part, digester=None))) if len(part) else None
+
+
+def test_a_silent_bookie_is_not_waited_for_alone_and_the_first_good_answer_wins() -> None:
+    machine, effects = started(speculative_ms=700)
+    (first,) = sends(effects)
+    assert ev.SetTimer("late", 700) in effects
+    (second,) = sends(list(machine.step(LATE)))
+    assert second.bookie != first.bookie
+    assert (second.first, second.last) == (0, 11)
+    effects = list(machine.step(ev.FramesRead(second.request, plain(0, 4))))
+    assert delivered(effects) == VALUES[:5]
+    assert cancels(effects) == [first.request]
+    assert machine.step(ev.FramesRead(first.request, plain(0, 11))) == []
+    assert delivered(machine.step(ev.FramesRead(second.request, plain(5, 11)))) == VALUES[5:]
+    assert machine.step(ev.ReadAnswered(second.request, 11)) == [ev.FinishRead()]
+    assert list(machine.suspects) == [first.bookie]
+
+
+def test_the_silent_bookie_wins_when_it_speaks_first_after_all() -> None:
+    machine, effects = started()
+    (first,) = sends(effects)
+    (second,) = sends(list(machine.step(LATE)))
+    effects = list(machine.step(ev.FramesRead(first.request, plain(0, 11))))
+    assert delivered(effects) == VALUES
+    assert cancels(effects) == [second.request]
+
+
+def test_a_bookie_that_speaks_now_and_then_is_not_late() -> None:
+    machine, _ = started()
+    machine.step(ev.FramesRead(1, plain(0, 4)))
+    assert machine.step(LATE) == [ev.SetTimer("late", 2_000)]
+    (second,) = sends(list(machine.step(LATE)))  # not a word since
+    assert (second.first, second.last) == (5, 11)
+
+
+def test_a_slow_bookie_that_alone_has_the_entry_is_waited_for() -> None:
+    machine, effects = started()
+    (first,) = sends(effects)
+    todo = sends(list(machine.step(LATE)))
+    denied = 0
+    while todo:
+        read = todo.pop()
+        denied += 1
+        todo += sends(list(machine.step(ev.ReadAnswered(read.request, 11, (ev.IdRange(0, 11),)))))
+    assert denied == 2
+    assert not machine.done
+    assert sends(list(machine.step(LATE))) == []
+    effects = list(machine.step(ev.FramesRead(first.request, plain(0, 11))))
+    effects += machine.step(ev.ReadAnswered(first.request, 11))
+    assert delivered(effects) == VALUES
+    assert machine.done
+
+
+def test_a_late_bookie_that_denies_too_makes_the_loss_certain() -> None:
+    machine, effects = started()
+    todo, effects = [*sends(effects), *sends(list(machine.step(LATE)))], []
+    while todo:
+        read = todo.pop()
+        effects = list(machine.step(ev.ReadAnswered(read.request, 11, (ev.IdRange(0, 11),))))
+        todo = [*todo, *sends(effects)]
+    assert isinstance(effects[-1], ev.Fail)
+    assert isinstance(effects[-1].error, NoSuchEntryError)
+
+
+def test_a_striped_range_does_without_its_silent_bookie() -> None:
+    machine, effects = started(4, 2)
+    talks, silent = sends(effects)
+    machine.step(ev.FramesRead(talks.request, striped(int(talks.bookie[1:]), 4, 2)))
+    machine.step(ev.ReadAnswered(talks.request, 11))
+    others = sends(list(machine.step(LATE)))
+    assert {read.bookie for read in others}.isdisjoint({talks.bookie, silent.bookie})
+    effects = []
+    for read in others:
+        effects += machine.step(ev.FramesRead(read.request, part_of(read, (4, 2), 12)))
+        effects += machine.step(ev.ReadAnswered(read.request, 11))
+    assert delivered(effects) == VALUES
+    assert silent.request in cancels(effects)
+    assert effects[-1] == ev.FinishRead()
+
+
+def test_everything_has_come_but_the_end_of_the_answer_does_not() -> None:
+    machine, _ = started()
+    machine.step(ev.FramesRead(1, plain(0, 11)))
+    machine.step(LATE)
+    assert machine.step(LATE) == [ev.CancelRead(1), ev.FinishRead()]
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (5, 3)])
+def test_bookies_known_to_be_slow_are_asked_last(shape: tuple[int, int]) -> None:
+    for slow in range(shape[0]):
+        for prefer in range(shape[0]):
+            _, effects = started(*shape, avoid=[f"b{slow}"], prefer=prefer)
+            asked = [read.bookie for read in sends(effects)]
+            assert f"b{slow}" not in asked
+            assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (5, 3), (5, 2)])
+def test_the_windows_of_a_striped_range_use_all_bookies_alike(shape: tuple[int, int]) -> None:
+    machine, effects = started(*shape)
+    asked: list[str] = []
+    while not machine.done:
+        todo, effects = sends(effects), []
+        for read in todo:
+            asked.append(read.bookie)
+            part = part_of(read, shape, 2)
+            if part is not None:
+                effects += machine.step(ev.FramesRead(read.request, part))
+            effects += machine.step(ev.ReadAnswered(read.request, min(read.first + 1, read.last)))
+    counts = [asked.count(f"b{i}") for i in range(shape[0])]
+    assert max(counts) - min(counts) <= 2, counts
+
+
+@pytest.mark.rule("P4")
+def test_entries_that_were_not_asked_for_are_taken_from_nobody() -> None:
+    machine, reads = reading(3, 6)
+    effects = list(machine.step(ev.FramesRead(1, plain(0, 11))))
+    assert delivered(effects) == []
+    assert cancels(effects) == [1]
+    assert sends(effects)[0].bookie != reads[0].bookie
+
+
+@pytest.mark.rule("P4")
+def test_an_answer_beyond_what_was_asked_says_nothing() -> None:
+    machine, reads = reading(3, 6)
+    said: set[str] = set()
+    for _ in range(3):
+        said.add(reads[0].bookie)
+        effects = list(machine.step(ev.ReadAnswered(reads[0].request, 7, (ev.IdRange(0, 7),))))
+        reads = sends(effects)
+    assert ev.SetTimer("again", 100) in effects  # UNKNOWN three times is not a loss
+    assert len(said) == 3
+
+
+@pytest.mark.rule("MUST4")
+def test_what_is_absent_and_unknown_at_once_is_unknown() -> None:
+    machine, reads = reading(0, 0)
+    for _ in range(3):
+        gap = (ev.IdRange(0, 0),)
+        effects = list(machine.step(ev.ReadAnswered(reads[0].request, 0, gap, gap)))
+        reads = sends(effects)
+    assert ev.SetTimer("again", 100) in effects
+
+
+def test_a_record_in_an_answer_is_a_damaged_answer() -> None:
+    machine, reads = reading(0, 11)
+    record = memoryview(bytes(encode_record(FrameKind.FENCE, LEDGER, b"")))
+    assert sends(list(machine.step(ev.FramesRead(1, record))))[0].bookie != reads[0].bookie
+
+
+def test_a_bookie_that_never_stops_is_stopped() -> None:
+    machine = RangeRead(metadata(3, 2, 1).value, digester(), 0, 11, bytes_max=100)
+    first = sends(list(machine.start()))[0]
+    held = EntryBatch.from_list([bytes(3 << 20)])
+    made = encode_frame(held, digester=digester(), ledger_id=LEDGER, first_entry_id=0, lac=-1, length_before=0)
+    for _ in range(2):
+        assert machine.step(ev.FramesRead(first.request, memoryview(bytes(made)))) == []
+    assert cancels(list(machine.step(ev.FramesRead(first.request, memoryview(bytes(made)))))) == [first.request]
+
+
+@pytest.mark.rule("P11")
+def test_a_copy_of_a_read_goes_its_own_way() -> None:
+    machine, _ = started()
+    machine.step(ev.FramesRead(1, plain(0, 4)))
+    twin = copied(machine)
+    assert fingerprint_of(twin) == fingerprint_of(machine)
+    assert delivered(twin.step(ev.FramesRead(1, plain(5, 11)))) == VALUES[5:]
+    assert fingerprint_of(twin) != fingerprint_of(machine)
+    assert delivered(machine.step(ev.FramesRead(1, plain(5, 11)))) == VALUES[5:]
+    assert fingerprint_of(twin) == fingerprint_of(machine)
