@@ -93,6 +93,30 @@ def test_created_ledger_reads_back_with_version_0(store: MetadataStore) -> None:
     assert store.read_ledger(ledger_id) == created
 
 
+@pytest.mark.parametrize(
+    ("password", "custom"),
+    [
+        (b"", {}),
+        (bytes(range(256)), {"binary": bytes(range(256)), "empty": b"", "": b"no name"}),
+        (
+            b"\xff" * 4096,
+            {"key with = and \n": b"\x00", "\u043a\u043b\u044e\u0447": "\u0434\u0430".encode(), "big": bytes(100_000)},
+        ),
+    ],
+    ids=["none", "every byte", "odd names"],
+)
+def test_passwords_and_custom_metadata_survive_every_step_of_a_ledger(
+    store: MetadataStore, password: bytes, custom: dict[str, bytes]
+) -> None:
+    ledger_id, found = store.create_ledger(a_ledger(password=password, custom_metadata=custom))
+    changed = found.value.with_ensemble(5, ("b4:3181", "b2:3181", "b3:3181"))
+    for step in (changed, changed.in_recovery(), changed.closed_at(9, 90)):
+        found = store.write_ledger(ledger_id, step, found.version)
+        assert store.read_ledger(ledger_id) == found
+        assert found.value == step
+        assert (found.value.password, dict(found.value.custom_metadata)) == (password, custom)
+
+
 def test_ids_are_made_without_repetition_by_several_clients(
     metadata_world: MetadataWorld, store: MetadataStore
 ) -> None:
