@@ -167,6 +167,8 @@ class _Opening:
             self._missing.append(generation)
             return
         handle = self._handles[generation] = self._files.open_read(os.path.join(self._path, name))
+        if loaded is None:
+            self._files.drop_cache(handle)
         size = self._files.size(handle)
         header = self._check_header(name, handle, generation, size, named=loaded is not None)
         if header is not None and header.newest_sealed and not self._is_known(header.newest_sealed):
@@ -188,7 +190,7 @@ class _Opening:
         problem: str | None = None
         header: SegmentHeader | None = None
         try:
-            header = decode_segment_header(self._files.read(handle, SEGMENT_HEADER_BYTES, 0))
+            header = self._read_header(name, handle)
             if header.generation != generation or header.incarnation != self._incarnation:
                 problem = f"{name} is of generation {header.generation} or of another directory"
             elif header.segment_bytes != size:
@@ -200,6 +202,14 @@ class _Opening:
         elif problem is not None:
             self._unnamed_damage(problem)
         return header
+
+    def _read_header(self, name: str, handle: Handle) -> SegmentHeader:
+        """What fails its check is read once more from the disk itself (RULES S5)."""
+        try:
+            return decode_segment_header(self._files.read(handle, SEGMENT_HEADER_BYTES, 0))
+        except (IntegrityError, OSError):
+            path = os.path.join(self._path, name)
+            return decode_segment_header(self._files.read_past_cache(path, SEGMENT_HEADER_BYTES, 0))
 
     def _load_index(self, generation: int) -> tuple[Rows, Rows] | None:
         try:
@@ -222,7 +232,6 @@ class _Opening:
             self._index.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
 
     def _scan(self, generation: int, handle: Handle, size: int) -> None:
-        self._files.drop_cache(handle)
         segment = SegmentScanner(self._files, handle, generation, self._incarnation, size).scan()
         self._scanned.append(segment)
         self._report.segments_scanned += 1

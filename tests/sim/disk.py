@@ -204,6 +204,16 @@ class SimDisk(Files):
         if cached:
             inode.cache[offset] ^= 1 << bit
 
+    def put_at_rest(self, path: str, offset: int, data: bytes) -> None:
+        """Bytes of a file at rest are others now, as after a write of another file that missed its place."""
+        inode = self._durable[path]
+        inode.durable[offset : offset + len(data)] = data
+        inode.cache[offset : offset + len(data)] = data
+
+    def copy_range(self, path: str, source: int, target: int, size: int) -> None:
+        """Part of a file at rest lies over another part."""
+        self.put_at_rest(path, target, bytes(self._durable[path].durable[source : source + size]))
+
     def lose_file(self, path: str) -> None:
         """A file is gone for good."""
         self._durable.pop(path, None)

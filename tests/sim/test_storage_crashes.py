@@ -8,6 +8,7 @@ was never acked), over the production storage on the simulated disk.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
 from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFailedError
 from bk_core.wire.lane import Reason
+from bookie_server.storage.segment import decode_group_header, encode_group_header
 from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
 from tests.sim.disk import KEEPS, SimDisk
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
@@ -48,6 +50,7 @@ WORKLOADS: dict[str, list[Step]] = {
         [entries(4, range(2)), encode_counter_record(FrameKind.LIMBO_SET, 6, 1)],
         STOP,
         [encode_counter_record(FrameKind.LIMBO_CLEARED, 6, 2), entries(6, range(3)), entries(3, range(3))],
+        [lac_record(4, 5)],
     ],
     "killed and started on the page cache": [
         [key_record(1), entries(1, range(5))],
@@ -266,6 +269,53 @@ def test_a_write_that_missed_its_place_is_damage_once_the_position_is_on_record(
     life.crash(random.Random(1))
     life.open()
     life.check(damaged=True, lost=range(9, 12))
+
+
+@pytest.mark.rule("S5")
+def test_a_frame_written_over_another_ledgers_is_damage() -> None:
+    life = Life()
+    life.run([[key_record(1), entries(1, range(5)), entries(2, range(5))], IDLE])
+    (_, one), (_, other) = life.back_end.frames_on_record()
+    assert one.size == other.size
+    life.disk.copy_range(life.back_end.newest_segment(), one.offset, other.offset, one.size)
+    life.check(damaged=True)
+    assert ask(life.back_end, 2, 0, 4).unknown
+    life.crash(random.Random(1))
+    life.open()
+    life.check(damaged=True)
+
+
+@pytest.mark.rule("S3")
+def test_a_flipped_bit_in_the_last_group_of_an_idle_bookie_is_damage() -> None:
+    life = Life()
+    life.run([[key_record(1), entries(1, range(5))], [entries(1, range(5, 9)), fence_record(1)]])
+    end = life.back_end.log.position[1]
+    life.run([IDLE])
+    life.disk.flip_bit(life.back_end.newest_segment(), end - 4096 + 8)
+    life.crash(random.Random(1))
+    life.open()
+    life.check(damaged=True)
+    life.crash(random.Random(1))
+    life.open()
+    life.check(damaged=True)
+
+
+@pytest.mark.rule("S3")
+def test_a_group_that_is_missing_between_whole_ones_is_damage() -> None:
+    """All bytes are good; only the numbers of the groups tell."""
+    life = Life()
+    life.run([[key_record(1), entries(1, range(5))], [entries(1, range(5, 9))], IDLE])
+    path, incarnation = life.back_end.newest_segment(), life.back_end._open.directory.identity.incarnation_bytes
+    data = life.disk.durable_bytes(path)
+    for at in range(8192, len(data), 4096):
+        header = decode_group_header(data[at : at + 64], incarnation)
+        if header is not None:
+            changed = encode_group_header(replace(header, number=header.number + 1), incarnation)
+            life.disk.put_at_rest(path, at, changed)
+    life.crash(random.Random(1))
+    life.open()
+    assert life.back_end.report.limbo
+    life.check(damaged=True)
 
 
 def test_short_reads_are_read_on() -> None:
