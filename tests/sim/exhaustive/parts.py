@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a world: one writer, recoverers, bookies and the metadata record, each a production machine and what its
+driver would keep for it (armed timers, requests under way).
+
+A part is stepped with a tuple of events and says what leaves it as *emissions*, plain tuples that the search carries
+out on the network. What a part did wrong by itself it notes in ``problem``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester, ledger_key
+from bk_core.errors import MetadataUnavailableError
+from bk_core.model import DigestType, Fragment, LedgerMetadata, Versioned
+from bk_core.protocol import events as ev
+from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.protocol.recovery import LedgerRecovery, Phase
+from bk_core.protocol.writer import LedgerWriter, WriterState
+from bookie_server import machine_events as bev
+from tests.sim.exhaustive.scope import Scope
+
+LEDGER = 7
+PASSWORD = b"x"
+KEY = ledger_key(PASSWORD)
+DIGESTER = Digester(DigestType.CRC32C, PASSWORD, LEDGER)
+WRITER = 1  # numbers of clients: the writer, then the recoverers
+SESSIONS_PER_CLIENT = 100
+UNARY = 1000  # stream of a client's requests: this and its number
+FENCES = 1 << 20  # request ids of fences: this, the attempt and the index
+NOBODY = 0  # the client of a request whose asker has given up
+
+Emission = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class Sessions:
+    """Session numbers of one client; they name streams of a bookie, so no two clients share one."""
+
+    def __init__(self, client: int) -> None:
+        self.last = client * SESSIONS_PER_CLIENT
+
+    def __call__(self) -> int:
+        self.last += 1
+        return self.last
+
+
+class FirstChoice:
+    """A source of randomness that always takes what comes first: another choice is another scope."""
+
+    def random(self) -> float:
+        return 0.5
+
+    def sample(self, population: Sequence[T], k: int) -> list[T]:
+        return list(population[:k])
+
+
+def payload(entry_id: int) -> bytes:
+    """What the application gives the writer for this id."""
+    return b"entry %d" % entry_id
+
+
+def bookie_name(slot: int) -> str:
+    return f"b{slot}"
+
+
+def first_metadata(scope: Scope) -> Versioned[LedgerMetadata]:
+    ensemble = tuple(bookie_name(i) for i in range(scope.ensemble))
+    value = LedgerMetadata(
+        ensemble_size=scope.ensemble,
+        write_quorum_size=scope.write_quorum,
+        ack_quorum_size=scope.ack_quorum,
+        fragments=(Fragment(0, ensemble),),
+        password=PASSWORD,
+    )
+    return Versioned(value, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The client's session at ``index`` breaks and its reconnect budget runs out at once."""
+
+    index: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """A client's request to the metadata store."""
+
+    client: int
+    call: ev.WriteMetadata | ev.ReadMetadata | ev.ReadBookies
+
+
+class Client:
+    """A machine of a client. ``timers`` are armed; they may fire at any moment."""
+
+    def __init__(self, number: int, machine: Any) -> None:
+        self.number, self.machine = number, machine
+        self.timers: dict[str, None] = {}
+        self.over = False
+        self.problem: str | None = None
+
+    def start(self) -> list[Emission]:
+        return self._carried(self.machine.start())
+
+    def step(self, events: tuple[Any, ...]) -> list[Emission]:
+        emissions: list[Emission] = []
+        for event in events:
+            if isinstance(event, ev.TimerFired):
+                self.timers.pop(event.name, None)
+            if isinstance(event, Suspect):
+                emissions += self.step((ev.SessionBroken(event.index, event.session, "cut"),))
+                name = f"budget:{event.index}"
+                if name in self.timers:
+                    emissions += self.step((ev.TimerFired(name),))
+                continue
+            emissions += self._carried(self.machine.step(event))
+        return emissions
+
+    def _carried(self, effects: list[Any]) -> list[Emission]:
+        emissions: list[Emission] = []
+        for effect in effects:
+            emissions += self._carry(effect)
+        return emissions
+
+    def _carry(self, effect: Any) -> list[Emission]:
+        match effect:
+            case ev.SetTimer(name):
+                self.timers[name] = None
+            case ev.CancelTimer(name):
+                self.timers.pop(name, None)
+            case ev.BackOff():
+                self.timers["again"] = None
+            case ev.MarkUnderreplicated():
+                pass
+            case ev.WriteMetadata() | ev.ReadMetadata() | ev.ReadBookies():
+                return [("store", self.number, StoreCall(self.number, effect))]
+            case ev.AttachSession(index, bookie, session, mode):
+                event = bev.SessionAttached(session, session, LEDGER, KEY, mode)
+                return [("open", int(bookie[1:]), session, self.number, index), ("up", int(bookie[1:]), session, event)]
+            case ev.SendFrame(_, bookie, session, frame):
+                event = bev.FramesArrived(session, memoryview(bytes(frame)))
+                return [("up", int(bookie[1:]), session, event)]
+            case ev.DetachSession(_, bookie, session):
+                return [("gone", int(bookie[1:]), session)]
+            case _:
+                return self._carry_more(effect)
+        return []
+
+    def _carry_more(self, effect: Any) -> list[Emission]:
+        raise AssertionError(f"nobody carries out {effect!r}")
+
+    def core(self) -> Any:
+        """All that matters once it is over."""
+        return type(self).__name__, getattr(self, "acked", None), getattr(self, "end", None)
+
+    def _end(self) -> list[Emission]:
+        self.over = True
+        self.timers.clear()
+        return [("over", self.number)]
+
+    def _ask(self, bookie: str, event: Any) -> Emission:
+        return "ask", int(bookie[1:]), self.number, event
+
+    def _stream(self) -> int:
+        return UNARY + self.number
+
+
+class WriterPart(Client):
+    """The writer and what its application was told: ids up to ``acked`` are confirmed."""
+
+    def __init__(self, scope: Scope) -> None:
+        config = WriterConfig(metadata_retries_max=scope.lost_answers)
+        machine = LedgerWriter(
+            LEDGER,
+            first_metadata(scope),
+            DIGESTER,
+            config=config,
+            new_session=Sessions(WRITER),
+            random=FirstChoice(),
+        )
+        super().__init__(WRITER, machine)
+        self.acked = -1
+
+    @property
+    def lac(self) -> int:
+        return int(self.machine.lac)
+
+    def append(self, entry_id: int) -> ev.Append:
+        return ev.Append(EntryBatch.from_list([payload(entry_id)]))
+
+    def _carry_more(self, effect: Any) -> list[Emission]:
+        match effect:
+            case ev.Confirm(lac):
+                if self.over or self.machine.state in (WriterState.FAILED,):
+                    self.problem = f"I1: the writer confirms entry {lac} after it was over"
+                if lac <= self.acked:
+                    self.problem = f"I1: the writer confirms entry {lac} after entry {self.acked}"
+                self.acked = max(self.acked, lac)
+                return []
+            case ev.SendLac(bookie, body):
+                event = bev.WriteLacRequested((NOBODY, 1), LEDGER, KEY, body)
+                return [("ask", int(bookie[1:]), NOBODY, event)]
+            case ev.Fail() | ev.FinishClose() | ev.FailClose():
+                return self._end()
+        return super()._carry_more(effect)
+
+
+class RecoveryPart(Client):
+    """One recoverer. ``end`` is what it told its caller."""
+
+    def __init__(self, scope: Scope, number: int) -> None:
+        config = RecoveryConfig(
+            read_window_entries=scope.window, attempts_max=scope.attempts, metadata_retries_max=scope.lost_answers
+        )
+        machine = LedgerRecovery(DIGESTER, config=config, new_session=Sessions(number), random=FirstChoice())
+        super().__init__(number, machine)
+        self.end: int | None = None
+
+    @property
+    def done(self) -> bool:
+        return bool(self.machine.phase is Phase.DONE)
+
+    def _carry_more(self, effect: Any) -> list[Emission]:
+        match effect:
+            case ev.SendFence(index, bookie):
+                request = (self._stream(), FENCES + 16 * self.machine.attempt + index)
+                return [self._ask(bookie, bev.FenceRequested(request, LEDGER, KEY))]
+            case ev.SendRead(request, bookie, first, last, bytes_max, fence):
+                asked = bev.ReadRequested(
+                    (self._stream(), request), LEDGER, first, last, bytes_max, KEY if fence else None
+                )
+                return [self._ask(bookie, asked)]
+            case ev.CancelRead(request):
+                return [("cancel", self.number, (self._stream(), request))]
+            case ev.FinishRecovery(metadata):
+                self.end = metadata.value.last_entry_id
+                if not metadata.value.is_closed:
+                    self.problem = "MUST 10: a recovery ended with a ledger that is not CLOSED"
+                return self._end()
+            case ev.Fail():
+                return self._end()
+        return super()._carry_more(effect)
+
+
+def answer_failed(request: tuple[int, int], message: str) -> Any:
+    """How a client hears that its request got no answer."""
+    number = request[1]
+    return ev.LacFailed(number % 16, message) if number >= FENCES else ev.ReadFailed(number, message)
+
+
+class StorePart:
+    """The metadata record: compare-and-set, and the rules every write must keep (I3, I4)."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.record = first_metadata(scope)
+        self.writable = tuple(bookie_name(i) for i in range(scope.bookies))
+        self.problem: str | None = None
+
+    def step(self, events: tuple[Any, ...]) -> list[Emission]:
+        (asked,) = events
+        match asked.call:
+            case ev.ReadMetadata():
+                answer: Any = ev.MetadataRead(self.record)
+            case ev.ReadBookies():
+                answer = ev.BookiesRead(self.writable)
+            case ev.WriteMetadata(metadata, version):
+                answer = self._write(metadata, version)
+        return [("tell", asked.client, (answer,))]
+
+    def _write(self, new: LedgerMetadata, version: int) -> Any:
+        old = self.record.value
+        if version != self.record.version:
+            return ev.MetadataConflicted()
+        same = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "password", "digest_type")
+        if old.is_closed:
+            self.problem = f"I3: a CLOSED ledger (end {old.last_entry_id}) is written again (end {new.last_entry_id})"
+        elif new.problem() or any(getattr(old, name) != getattr(new, name) for name in same):
+            self.problem = f"I4: bad metadata: {new.problem() or 'a constant changed'}"
+        elif new.state.value < old.state.value:
+            self.problem = f"I4: the state goes from {old.state.name} back to {new.state.name}"
+        self.record = Versioned(new, self.record.version + 1)
+        return ev.MetadataWritten(self.record)
+
+
+LOST_ANSWER = ev.MetadataCallFailed(MetadataUnavailableError("the answer was lost"))

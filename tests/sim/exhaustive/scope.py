@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a search may do: the shape of the cluster and a budget for each kind of trouble."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BUDGETS = ("crash", "suspect", "cut", "timer", "timeout", "append", "hint", "close", "lost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """A small world. Numbers are how often something may happen on one path; what is 0 cannot happen.
+
+    ``crashable``: bookies that may crash. Where the write set is the whole ensemble, bookies differ in name only, so
+    one name stands for all. A bookie that cannot crash (any more) commits at once: a later commit is told from a later
+    answer only by a crash.
+
+    ``acks_at_once``: an ack that reaches its client is heard at once. More acks sooner is the stricter case of every
+    check as long as no ensemble change voids acks; where one may, acks are steps.
+
+    ``store_at_once``: calls to the store are carried out when made. Nothing can come between where one client alone
+    uses the store.
+    """
+
+    name: str
+    says: str
+    bookies: int = 3
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    entries: int = 1
+    recoverers: int = 1
+    attempts: int = 2
+    window: int = 4  # entries a recovery asks for at once
+    crashes: int = 0
+    crashable: tuple[int, ...] = (2,)
+    suspects: int = 0  # the writer's session breaks and its reconnect budget runs out
+    suspectable: tuple[int, ...] = (0,)
+    cuts: int = 0  # a session breaks
+    timers: int = 0  # retry and budget timers that fire; others are free
+    timeouts: int = 0  # a fence or a recovery read gets no answer in time
+    hints: int = 0  # explicit LACs of an idle writer
+    closes: int = 0  # the writer may close
+    lost_answers: int = 0  # of the metadata store
+    acks_at_once: bool = True
+    store_at_once: bool = True
+    states: int | None = None  # how many there are; None: not exhausted yet
+    seconds: float = 60.0
+    states_max: int = 5_000_000
+
+    @property
+    def budget(self) -> tuple[int, ...]:
+        """In the order of BUDGETS. The first entry is appended before the search begins."""
+        return (
+            *(self.crashes, self.suspects, self.cuts, self.timers, self.timeouts),
+            *(max(self.entries - 1, 0), self.hints, self.closes, self.lost_answers),
+        )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scopes that are searched, small to large, with how many worlds each has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.exhaustive.scope import Scope
+
+_PAIR: dict[str, Any] = {"bookies": 2, "ensemble": 2, "write_quorum": 2, "ack_quorum": 2}
+_SLOW_STORE: dict[str, Any] = {"acks_at_once": False, "store_at_once": False}
+
+SCOPES: tuple[Scope, ...] = (
+    Scope(name="pair", says="2/2/2, one entry, one recovery", **_PAIR, states=994),
+    Scope(name="one-recovery", says="3/3/2, one entry, one recovery", states=53_527),
+    Scope(name="timeout", says="3/3/2, one entry, one recovery, one silent bookie", timeouts=1, states=206_387),
+    Scope(name="crash", says="3/3/2, one entry, one recovery, one crash", crashes=1, states=568_764, seconds=300),
+    Scope(name="two-entries", says="3/3/2, two entries, one recovery", entries=2, seconds=900),
+    Scope(
+        name="change",
+        says="3/3/2 and a spare bookie, two entries, one ensemble change, the store is slow",
+        bookies=4,
+        entries=2,
+        recoverers=0,
+        suspects=1,
+        **_SLOW_STORE,
+        states=3_506,
+    ),
+    Scope(
+        name="change-lost",
+        says="2/2/2 and a spare bookie, two entries, one ensemble change, one lost answer of the store",
+        **{**_PAIR, "bookies": 3},
+        entries=2,
+        recoverers=0,
+        suspects=1,
+        lost_answers=1,
+        **_SLOW_STORE,
+        states=1_197,
+    ),
+    Scope(
+        name="change-and-recovery",
+        says="2/2/2 and a spare bookie, one entry, one ensemble change against one recovery",
+        **{**_PAIR, "bookies": 3},
+        suspects=1,
+        **_SLOW_STORE,
+        states=30_016,
+    ),
+    Scope(
+        name="close-and-recovery",
+        says="2/2/2, one entry, the writer closes while a recovery goes on",
+        **_PAIR,
+        closes=1,
+        **_SLOW_STORE,
+        states=12_858,
+    ),
+    Scope(
+        name="cut",
+        says="3/3/2, two entries, one session breaks and is opened again",
+        entries=2,
+        recoverers=0,
+        cuts=1,
+        timers=1,
+        acks_at_once=False,
+        states=13_545,
+    ),
+    Scope(
+        name="two-recoveries",
+        says="2/2/2, one entry, two recoveries",
+        **_PAIR,
+        recoverers=2,
+        store_at_once=False,
+        seconds=900,
+    ),
+)
+
+
+def scope(name: str) -> Scope:
+    return next(found for found in SCOPES if found.name == name)

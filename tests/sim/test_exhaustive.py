@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way that a small world can go, with the machines that run in production."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sim.exhaustive.checks import LOSS
+from tests.sim.exhaustive.scopes import scope
+from tests.sim.exhaustive.search import Result, explore
+from tests.sim.mutants.exhaustive import mutant
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 25.0
+
+PRINT_COUNTS = """
+from tests.sim.exhaustive.scopes import scope
+from tests.sim.exhaustive.search import explore
+for name in ("pair", "change"):
+    found = explore(scope(name))
+    print(found.scope, found.states, found.transitions, found.depth, found.part_states, found.violation)
+"""
+
+
+def searched(name: str) -> Result:
+    found = explore(scope(name), seconds=SECONDS)
+    assert found.violation is None, f"{found.violation.problem}\n{found.violation}"
+    return found
+
+
+@pytest.mark.rule("P11")
+@pytest.mark.parametrize("name", ["pair", "change", "change-lost", "close-and-recovery"])
+def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
+    found = searched(name)
+
+    assert found.exhausted
+    expected = scope(name).states
+    assert expected is not None
+    assert expected / 2 <= found.states <= expected * 2, "the machines go other ways than before: look, then note it"
+
+
+@pytest.mark.rule("P11")
+def test_the_counts_are_the_same_under_every_hash_seed() -> None:
+    printed = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT_COUNTS], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        printed.add(done.stdout)
+
+    assert len(printed) == 1
+    assert "change" in printed.pop()
+
+
+@pytest.mark.parametrize("name", ["D1", "D5-not-logged", "D5-not-replayed", "D6", "D12", "D13", "D13-order"])
+def test_a_known_defect_put_back_is_found_by_what_it_loses(name: str) -> None:
+    defect = mutant(name)
+
+    with defect.planted():
+        found = explore(scope(defect.scope), seconds=SECONDS, checks=LOSS)
+
+    assert found.violation is not None, f"{name} survived {found.states} states"
+    assert found.violation.problem.partition(":")[0] in LOSS
+    assert found.violation.steps
+
+
+def test_a_violation_comes_as_a_shortest_story() -> None:
+    with mutant("D13").planted():
+        found = explore(scope("change"), seconds=SECONDS)
+
+    assert found.violation is not None
+    assert str(found.violation).splitlines()[-3:] == [
+        "  7 writer: MetadataWritten  [writer open acked -1]",
+        "  8 writer: ack of 1 frames from index 1  [writer open acked 0]",
+        "  → I2: entry 0 is acked and on no ack quorum that the metadata names",
+    ]
+
+
+def test_mutants_are_gone_when_their_context_ends() -> None:
+    with mutant("D12").planted():
+        assert explore(scope("change")).violation is not None
+
+    assert explore(scope("change")).violation is None
