@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of a scenario: the production machines of writer, recovery and reader, with their effects turned into
-messages on links and into lines of the trace.
+"""What all clients of a scenario share: a production machine whose effects become messages on links and lines of the
+trace. The kinds of clients are in :mod:`tests.scenarios.actors`.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
 import re
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from bk_core import quorum
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.model import DigestType, LedgerId
 from bk_core.protocol import events as ev
-from bk_core.protocol.config import RecoveryConfig, WriterConfig
-from bk_core.protocol.reader import RangeRead
-from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.protocol.writer import LedgerWriter, WriterState
 from bookie_server import machine_events as mev
 from tests.kit.memory_holdings import stored
 from tests.scenarios.bookies import Answer, Bookie, Connection
-from tests.scenarios.world import Message, StoryError, World, braced, describe, error_text
+from tests.scenarios.world import Message, StoryError, World, braced, error_text
 
 PASSWORD = b""
 
@@ -39,7 +32,7 @@ class Client:
         self.machine: Any = None
         self._adds: dict[str, Connection] = {}
         self._sessions: dict[tuple[str, int], int] = {}  # (bookie, session) → index
-        self._pending_line = ""
+        self._quarantine: list[str] = []
 
     # --- the machine ---
 
@@ -268,8 +261,13 @@ class Client:
 
     def _on_read_bookies(self, effect: ev.ReadBookies) -> None:
         self.world.say(f"{self.name} looks for other bookies")
-        failed = tuple(getattr(self.machine, "failed_bookies", ()))
-        self.world.ask_store(self.name, lambda: self.world.shared_bookies(failed), self.feed)
+        self._quarantine += [bookie for bookie in self._failed() if bookie not in self._quarantine]
+        quarantined = tuple(self._quarantine)
+        self.world.ask_store(self.name, lambda: ev.BookiesRead(tuple(self.world.writable), quarantined), self.feed)
+
+    def _failed(self) -> tuple[str, ...]:
+        """The bookies that are about to be replaced: taken again only if there is no other."""
+        return ()
 
     def _on_mark_underreplicated(self, effect: ev.MarkUnderreplicated) -> None:
         self.world.say(f"{self.name} marks the ledger: entries are missing at {braced(effect.bookies)}")
@@ -286,125 +284,8 @@ class Client:
         self.world.say(f"{self.name} fails: {error_text(effect.error)}")
 
 
-class Writer(Client):
-    """``append`` and ``close`` are the application's words."""
-
-    machine: LedgerWriter
-
-    def __init__(self, world: World, name: str, ledger_id: LedgerId, options: dict[str, str]) -> None:
-        super().__init__(world, name, ledger_id)
-        self._confirmed = -1
-        self.machine = LedgerWriter(
-            ledger_id,
-            world.records[ledger_id],
-            self.digester,
-            config=with_options(WriterConfig(), options),
-            new_session=itertools.count(1).__next__,
-            random=random.Random(1),
-        )
-        self.begin(self.machine.start())
-
-    def status(self) -> str:
-        machine = self.machine
-        if machine.state in (WriterState.CLOSED, WriterState.FAILED) or self.gone:
-            return ""
-        value, lanes = machine.metadata.value, machine.delivery.lanes
-        groups: list[tuple[list[int], str]] = []
-        for entry in range(machine.lac + 1, machine.lap + 1):
-            members = quorum.write_set(entry, value.ensemble_size, value.write_quorum_size)
-            acked = braced([lanes[i].bookie for i in sorted(members) if lanes[i].watermark >= entry])
-            if groups and groups[-1][1] == acked:
-                groups[-1][0].append(entry)
-            else:
-                groups.append(([entry], acked))
-        spans = [f"{ids[0]}" if len(ids) == 1 else f"{ids[0]}..{ids[-1]}" for ids, _ in groups]
-        pending = " | ".join(f"{span} {acked}" for span, (_, acked) in zip(spans, groups, strict=True))
-        return f"{self.name} pending: {pending or 'nothing'}   lac={machine.lac}"
-
-    def _on_confirm(self, effect: ev.Confirm) -> None:
-        first, self._confirmed = self._confirmed + 1, effect.lac
-        self.world.say(f"{self.name} confirms {first}" + (f"..{effect.lac}" if effect.lac > first else ""))
-
-    def _on_finish_close(self, effect: ev.FinishClose) -> None:
-        self.world.say(f"{self.name} has closed the ledger at {effect.metadata.value.last_entry_id}")
-
-    def _on_fail_close(self, effect: ev.FailClose) -> None:
-        self.world.say(f"{self.name} could not close the ledger")
-
-
-class Recoverer(Client):
-    """Starts when it is made."""
-
-    machine: LedgerRecovery
-
-    def __init__(self, world: World, name: str, ledger_id: LedgerId, options: dict[str, str]) -> None:
-        super().__init__(world, name, ledger_id)
-        self.finished: ev.FinishRecovery | None = None
-        self.machine = LedgerRecovery(
-            self.digester,
-            config=with_options(RecoveryConfig(), options),
-            new_session=itertools.count(1).__next__,
-            random=random.Random(1),
-        )
-        self.begin(self.machine.start())
-
-    def _tell_requests(self, effects: list[Any]) -> None:
-        written: dict[tuple[int, int], list[str]] = {}
-        for each in effects:
-            if isinstance(each, ev.SendFrame):
-                extent = stored(bytes(each.frame)).extent
-                written.setdefault((extent.first, extent.last), []).append(each.bookie)
-        for (first, last), bookies in written.items():
-            span = f"{first}" if first == last else f"{first}..{last}"
-            self.world.say(f"{self.name} writes {span} back to {braced(bookies)}")
-        super()._tell_requests(effects)
-
-    def _on_back_off(self, effect: ev.BackOff) -> None:
-        self.world.say(f"{self.name} waits for another recoverer")
-        self._on_set_timer(ev.SetTimer("again", 0))
-
-    def _on_finish_recovery(self, effect: ev.FinishRecovery) -> None:
-        self.finished = effect
-        self.world.say(f"{self.name} is done: {describe(effect.metadata)}")
-
-
-class Reader(Client):
-    """Reads entries first to last, which it knows to exist."""
-
-    machine: RangeRead
-
-    def __init__(self, world: World, name: str, ledger_id: LedgerId, first: int, last: int) -> None:
-        super().__init__(world, name, ledger_id)
-        record = world.records[ledger_id].value
-        self.machine = RangeRead(record, self.digester, first, last, bytes_max=1 << 20)
-        self.begin(self.machine.start())
-
-    def _on_deliver_batch(self, effect: ev.DeliverBatch) -> None:
-        ids, payloads = effect.batch.entry_ids().tolist(), effect.batch.to_list()
-        text = " ".join(f"{i}={bytes(payload).decode()}" for i, payload in zip(ids, payloads, strict=True))
-        self.world.say(f"{self.name} gets {text}")
-
-    def _on_finish_read(self, effect: ev.FinishRead) -> None:
-        self.world.say(f"{self.name} has read everything")
-
-
-def with_options(config: Any, options: dict[str, str]) -> Any:
-    """The configuration with what the story sets; unknown names are the story's mistake."""
-    known = {f.name: getattr(config, f.name) for f in fields(config)}
-    unknown = set(options) - set(known)
-    if unknown:
-        raise StoryError(f"no option {', '.join(sorted(unknown))}")
-    return replace(config, **{name: _converted(known[name], text) for name, text in options.items()})
-
-
 def _snake(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
-
-
-def _converted(default: Any, text: str) -> Any:
-    if isinstance(default, bool):
-        return text in ("yes", "true", "1")
-    return type(default)(text)
 
 
 def _with_a_flipped_bit(event: Any) -> Any:

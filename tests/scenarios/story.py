@@ -47,8 +47,6 @@ def parse(text: str) -> Story:
     head = _until(lines, 0, lambda line: not line.startswith("#"))
     if len(head) < 2:
         raise StoryError("the lines below the first say why the story exists")
-    if len(lines) > LINES_MAX:
-        raise StoryError(f"{len(lines)} lines: a story has at most {LINES_MAX}")
     blocks, at = [], len(head)
     while at < len(lines):
         if not lines[at].strip():
@@ -108,7 +106,10 @@ def written(story: Story) -> str:
     parts = ["\n".join(story.head)]
     for block, trace in zip(story.blocks, traces(story), strict=True):
         parts.append("\n".join([*block.commands, DASHES, *trace]))
-    return "\n\n".join(parts) + "\n"
+    text = "\n\n".join(parts) + "\n"
+    if text.count("\n") > LINES_MAX:
+        raise StoryError(f"{text.count(chr(10))} lines: a story has at most {LINES_MAX}")
+    return text
 
 
 def rewrite(path: Path) -> None:

@@ -12,9 +12,11 @@ from bk_core.model import Fragment, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol import events as ev
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as mev
+from tests.scenarios.actors import Follower, Reader, Recoverer, Writer
 from tests.scenarios.bookies import Bookie
-from tests.scenarios.clients import Client, Reader, Recoverer, Writer
-from tests.scenarios.world import STORE, Link, Message, StoryError, World, describe, ranges
+from tests.scenarios.clients import Client
+from tests.scenarios.logs import LEADER_WORDS, Leader
+from tests.scenarios.world import STORE, Link, Message, StoryError, World, describe, describe_log, ranges
 
 LEDGER = 7
 
@@ -101,6 +103,24 @@ def do_read(world: World, command: Command) -> None:
             raise StoryError("the ledger is not closed: say what to read")
         first, last = "0", str(record.last_entry_id)
     world.clients[name] = Reader(world, name, ledger_id, int(first), int(last or first))
+
+
+def do_tail(world: World, command: Command) -> None:
+    """Follow how far a ledger is confirmed."""
+    for name in command.arguments:
+        world.clients[name] = Follower(world, name, command.number("id") or LEDGER)
+
+
+def do_lead(world: World, command: Command) -> None:
+    """``lead A``: a process takes the log over. ``lead A roll``, ``give_up`` and ``deposed`` are said to it later."""
+    name, *words = command.arguments
+    if not words:
+        world.clients[name] = Leader(world, name)
+        return
+    leader = world.clients[name]
+    if not isinstance(leader, Leader) or words[0] not in LEADER_WORDS:
+        raise StoryError(f"{name} {words[0]}?")
+    LEADER_WORDS[words[0]](leader)
 
 
 # --- what applications do ---------------------------------------------------------------------------------------------
@@ -261,10 +281,9 @@ def do_unregister(world: World, command: Command) -> None:
 def do_meddle(world: World, command: Command) -> None:
     """Somebody else changes the record: ``meddle first=0 bookies=b1,b2,b4`` repairs a fragment, ``meddle state=…``,
     ``meddle end=1`` closes it, ``meddle delete``."""
-    record = world.records[LEDGER]
-    value = record.value
+    value = world.records[LEDGER].value
     if command.arguments == ["delete"]:
-        del world.records[LEDGER]
+        world.delete_record(LEDGER)
         world.say("store: the ledger is deleted")
         return
     if "bookies" in command.options:
@@ -272,18 +291,12 @@ def do_meddle(world: World, command: Command) -> None:
         fragments = tuple(
             Fragment(f.first_entry_id, ensemble) if f.first_entry_id == first else f for f in value.fragments
         )
-        value = _replaced(value, fragments=fragments)
+        value = replace(value, fragments=fragments)
     if "end" in command.options:
         value = value.closed_at(int(command.options["end"]), int(command.options.get("length", "0")))
     if "state" in command.options:
-        value = _replaced(value, state=LedgerState[command.options["state"]])
-    world.records[LEDGER] = Versioned(value, record.version + 1)
-    world.say(f"store takes {describe(world.records[LEDGER])}   from somebody else")
-
-
-def _replaced(value: LedgerMetadata, **changes: object) -> LedgerMetadata:
-
-    return replace(value, **changes)  # type: ignore[arg-type]
+        value = replace(value, state=LedgerState[command.options["state"]])
+    world.put_record("somebody else", LEDGER, value)
 
 
 # --- a look -----------------------------------------------------------------------------------------------------------
@@ -295,6 +308,8 @@ def do_show(world: World, command: Command) -> None:
         if name == STORE:
             for record in world.records.values():
                 world.say(f"store: {describe(record)}")
+            if world.log is not None:
+                world.say(f"store: {describe_log(world.log)}")
             continue
         bookie = _bookie(world, name)
         for ledger_id in bookie.store.ledgers:

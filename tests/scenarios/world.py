@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError, Outcome
+from bk_core.logs.head import LogHead
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from tests.scenarios.bookies import Bookie
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tests.scenarios.clients import Client
 
 STORE = "store"
+UNAVAILABLE = ev.MetadataCallFailed(
+    MetadataUnavailableError("the metadata store did not answer", outcome=Outcome.UNKNOWN)
+)
 Link = tuple[str, str]
 
 
@@ -29,7 +33,8 @@ class StoryError(Exception):
 @dataclass
 class Message:
     """Something on its way. ``arrive`` does what the receiver does about it, ``lost`` what the sender learns;
-    ``entries`` are the first and last entry id it carries. ``flip`` turns one bit of what it says, where that makes sense."""
+    ``entries`` are the first and last entry id it carries. ``flip`` turns one bit of it, where that
+    makes sense."""
 
     arrive: Callable[[], None]
     lost: Callable[[], None] = lambda: None
@@ -47,8 +52,9 @@ class World:
     links: dict[Link, deque[Message]] = field(default_factory=dict)
     cut: set[Link] = field(default_factory=set)
     writable: list[BookieId] = field(default_factory=list)
+    log: Versioned[LogHead] | None = None
     records: dict[LedgerId, Versioned[LedgerMetadata]] = field(default_factory=dict)
-    limits: dict[str, int] = field(default_factory=dict)
+    watchers: dict[LedgerId, list[tuple[str, Callable[[Any], None]]]] = field(default_factory=dict)
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -111,13 +117,12 @@ class World:
     # --- the metadata store ---
 
     def ask_store(
-        self, client: str, do: Callable[[], ev.MetadataEvent], feed: Callable[[ev.MetadataEvent], None]
+        self, client: str, do: Callable[[], Any], feed: Callable[[Any], None], failure: Any = UNAVAILABLE
     ) -> None:
         """A call of the store on its way; its answer is another message."""
-        unavailable = MetadataUnavailableError("the metadata store did not answer", outcome=Outcome.UNKNOWN)
 
         def lost() -> None:
-            feed(ev.MetadataCallFailed(unavailable))
+            feed(failure)
 
         def arrive() -> None:
             answer = do()
@@ -138,13 +143,23 @@ class World:
         if found.version != effect.version:
             self.say(f"store refuses {who}: its version is {found.version}, not {effect.version}")
             return ev.MetadataConflicted()
-        made = Versioned(effect.metadata, found.version + 1)
+        return ev.MetadataWritten(self.put_record(who, ledger_id, effect.metadata))
+
+    def put_record(self, who: str, ledger_id: LedgerId, value: LedgerMetadata) -> Versioned[LedgerMetadata]:
+        """The record is another from now on; whoever watches it is told."""
+        made = Versioned(value, self.records[ledger_id].version + 1)
         self.records[ledger_id] = made
         self.say(f"store takes {describe(made)}   from {who}")
-        return ev.MetadataWritten(made)
+        self._tell_watchers(ledger_id, made)
+        return made
 
-    def shared_bookies(self, excluded: tuple[BookieId, ...]) -> ev.MetadataEvent:
-        return ev.BookiesRead(tuple(b for b in self.writable if b not in excluded))
+    def delete_record(self, ledger_id: LedgerId) -> None:
+        del self.records[ledger_id]
+        self._tell_watchers(ledger_id, None)
+
+    def _tell_watchers(self, ledger_id: LedgerId, record: Versioned[LedgerMetadata] | None) -> None:
+        for name, feed in self.watchers.get(ledger_id, []):
+            self.send(STORE, name, Message(lambda feed=feed: feed(ev.MetadataChanged(record))))  # type: ignore[misc]
 
 
 def describe(record: Versioned[LedgerMetadata]) -> str:
@@ -153,6 +168,18 @@ def describe(record: Versioned[LedgerMetadata]) -> str:
     state = f"CLOSED at {value.last_entry_id}" if value.is_closed else value.state.name
     fragments = " ".join(f"{f.first_entry_id}:{braced(f.ensemble)}" for f in value.fragments)
     return f"v{record.version} {state} {fragments}"
+
+
+def describe_log(head: Versioned[LogHead]) -> str:
+    """``log v3: ledger 7 is 0..4, ledger 8 is open from 5``; the numbers are log offsets."""
+    said, opened = [], head.value.open_extents
+    for extent in head.value.tail:
+        if not extent.is_open:
+            said.append(f"ledger {extent.ledger_id} is {extent.base_offset}..{extent.next_offset - 1}")
+        else:
+            start = f" from {extent.base_offset}" if extent is opened[0] else ""
+            said.append(f"ledger {extent.ledger_id} is open{start}")
+    return f"log v{head.version}: {', '.join(said) or 'empty'}"
 
 
 def braced(names: tuple[str, ...] | list[str]) -> str:
