@@ -22,6 +22,8 @@ from tests.trials.nodes import TrialCluster
 from tests.trials.rounds import Round, RoundReport
 
 BOOKIES = 7
+PROBLEMS_KEPT = 20
+"""Of one round: what is broken once is often broken for many entries."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class Figures:
         self.changed += report.changed
         self.hangs += report.hangs
         self.slowest_takeover_s = max(self.slowest_takeover_s, report.slowest_takeover_s)
-        self.problems += [f"round {report.number}: {problem}" for problem in report.problems]
+        self.problems += [f"round {report.number}: {problem}" for problem in report.problems[:PROBLEMS_KEPT]]
 
     @classmethod
     def load(cls, path: Path, seed: int) -> Figures:
@@ -146,7 +148,7 @@ def _one_round(cluster: TrialCluster, path: Path, figures: Figures, quiet: bool)
             f"{report.counts.get('unknown', 0)} unknown; {', '.join(report.faults)}",
             flush=True,
         )
-    for problem in report.problems:
+    for problem in report.problems[:PROBLEMS_KEPT]:
         print(f"  {problem}", flush=True)
 
 

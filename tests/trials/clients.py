@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import random
 import signal
 import time
@@ -44,7 +46,12 @@ SMALL = ClientConfig(
     session_timeout_s=4,
 )
 TINY = replace(
-    SMALL, frame_bytes=8 << 10, window_bytes_max=64 << 10, slow_bookie_bytes_max=256 << 10, read_bytes_max=64 << 10
+    SMALL,
+    frame_bytes=8 << 10,
+    window_bytes_max=64 << 10,
+    slow_bookie_bytes_max=256 << 10,
+    read_bytes_max=64 << 10,
+    explicit_lac_delay_ms=190,  # bookies know less of what is confirmed: recovery has to find it
 )
 
 
@@ -95,7 +102,9 @@ class Client:
 
 
 def run(work: Callable[[Client], Coroutine[Any, Any, None]], journal: str, uri: str, seed: str) -> int:
-    """Run one client to its end. Anything but our own errors is a bug, and noted."""
+    """Run one client to its end. Anything but our own errors is a bug, and noted. BK_TRIAL_DEBUG=1 logs each step."""
+    level = logging.DEBUG if os.environ.get("BK_TRIAL_DEBUG") else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
 
     async def main() -> None:
         client = Client(journal, uri, seed)
