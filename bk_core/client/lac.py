@@ -14,7 +14,7 @@ from bk_core.client.driver import Driver, MetadataAdapter
 from bk_core.entries.digest import Digester
 from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataUnavailableError
 from bk_core.metadata.port import CancelWatch, MetadataStore
-from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
+from bk_core.model import EntryId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.lac import QuorumLacRead

@@ -32,13 +32,15 @@ from bk_core.errors import (
 from bk_core.model import ENTRY_ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
 from bk_core.protocol import events as ev
-from bk_core.protocol.answers import Window, verified_batches
+from bk_core.protocol.answers import Window
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.snapshot import copied, fingerprint_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.wire.lane import Reason
+
+CONTENDED = "another client recovered at the same time, again and again"
 
 
 class LedgerRecovery:
@@ -70,6 +72,7 @@ class LedgerRecovery:
         self._answer_lost = False  # of the last write
         self._claimed_from = -1  # version that the claim was written against
         self._epoch = -1  # version that the claim made
+        self._first_fence = 0  # fences of each attempt have numbers of their own: late answers are not counted
 
     @property
     def failed_bookies(self) -> tuple[BookieId, ...]:
@@ -109,14 +112,15 @@ class LedgerRecovery:
     def _begin_attempt(self) -> list[RecoveryEffect]:
         self.attempt += 1
         if self.attempt > self.config.attempts_max:
-            return self._abort(
-                "another client recovered at the same time, again and again", "try again when it is through"
-            )
+            return self._abort(CONTENDED, "try again when it is through")
         effects = self._drop_work()
         self.phase, self._intent, self._metadata_retries = Phase.CLAIM, None, 0
         return [*effects, ev.ReadMetadata()]
 
     def _metadata_event(self, event: ev.MetadataEvent) -> list[RecoveryEffect]:
+        asked = (Phase.CLAIM, Phase.CLOSE)
+        looked = isinstance(event, ev.MetadataCallFailed) and self._write_back is not None
+        assert self.phase in asked or looked, f"{self.phase} {event}"
         match event:
             case ev.MetadataRead(metadata):
                 return self._metadata_read(metadata)
@@ -124,10 +128,10 @@ class LedgerRecovery:
                 self.metadata = metadata
                 return self._begin_fencing() if self.phase is Phase.CLAIM else self._finish(metadata)
             case ev.MetadataConflicted():
-                return [ev.ReadMetadata()]
+                return self._metadata_retry(None)
             case ev.MetadataCallFailed(error):
-                return self._metadata_failed(error)
-        return []
+                return self._metadata_retry(error)
+        raise AssertionError(f"{self.phase} {event}")
 
     def _metadata_read(self, metadata: Versioned[LedgerMetadata]) -> list[RecoveryEffect]:
         value, answer_lost = metadata.value, self._answer_lost
@@ -152,11 +156,16 @@ class LedgerRecovery:
         self.phase = Phase.WAIT
         return [*effects, ev.BackOff(2.0 + 2.0 * self.random.random())]
 
-    def _metadata_failed(self, error: BookKeeperError) -> list[RecoveryEffect]:
+    def _metadata_retry(self, error: BookKeeperError | None) -> list[RecoveryEffect]:
+        """A call failed, or met another version (None): read again, at once where that is likely to help."""
         self._metadata_retries += 1
-        if not isinstance(error, MetadataUnavailableError) or self._metadata_retries > self.config.metadata_retries_max:
+        self._answer_lost = error is not None
+        if error is not None and not isinstance(error, MetadataUnavailableError):
             return self._fail(error)
-        self._answer_lost = True
+        if self._metadata_retries > self.config.metadata_retries_max:
+            return self._fail(error) if error is not None else self._abort(CONTENDED, "try again when it is through")
+        if error is None and self._metadata_retries == 1:
+            return [ev.ReadMetadata()]
         return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
 
     def _timer(self, name: str) -> list[RecoveryEffect]:
@@ -180,11 +189,13 @@ class LedgerRecovery:
             value.ack_quorum_size,
             floor=value.last_fragment.first_entry_id - 1,
         )
-        return [ev.SendFence(index, bookie) for index, bookie in enumerate(value.last_fragment.ensemble)]
+        self._first_fence = (self.attempt - 1) * value.ensemble_size
+        return [ev.SendFence(i, bookie) for i, bookie in enumerate(value.last_fragment.ensemble, self._first_fence)]
 
     def _fence_event(self, event: ev.LacAnswered | ev.LacFailed) -> list[RecoveryEffect]:
-        if self.phase is not Phase.FENCE or self._query is None:
+        if self.phase is not Phase.FENCE or self._query is None or event.index < self._first_fence:
             return []
+        event = replace(event, index=event.index - self._first_fence)
         if isinstance(event, ev.LacAnswered):
             self._query.answered(event)
         elif event.reason is Reason.UNAUTHORIZED:
@@ -199,7 +210,9 @@ class LedgerRecovery:
         if self._query.covered:
             return self._begin_reading()
         if self._query.exhausted:
-            problems = "; ".join(f"index {i}: {why}" for i, why in sorted(self._query.problems.items()))
+            assert self.frozen is not None
+            names = self.frozen.last_fragment.ensemble
+            problems = "; ".join(f"{names[i]}: {why}" for i, why in sorted(self._query.problems.items()))
             why = f"too few bookies could be fenced ({problems})"
             return self._abort(why, "bring these bookies back and try again")
         return []
@@ -225,14 +238,16 @@ class LedgerRecovery:
         assert self.frozen is not None
         if first > ENTRY_ID_MAX:
             return self._end_found()  # no id is left that could have been acknowledged
+        dropped = self._drop_window()
         self._window = Window(first, min(first + self.config.read_window_entries - 1, ENTRY_ID_MAX))
-        return [self._ask(index, first, self._window.last) for index in range(self.frozen.ensemble_size)]
+        last = self._window.last
+        return [*dropped, *(self._ask(index, first, last) for index in range(self.frozen.ensemble_size))]
 
     def _ask(self, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
         assert self.frozen is not None
         assert self._window is not None
         self._request += 1
-        self._window.asked(self._request, index, first)
+        self._window.asked(self._request, index, first, last)
         bookie = self.frozen.fragment_of(first).ensemble[index]
         return ev.SendRead(self._request, bookie, first, last, self.config.read_bytes_max, fence=True)
 
@@ -243,7 +258,7 @@ class LedgerRecovery:
         effects: list[RecoveryEffect] = []
         if isinstance(event, ev.FramesRead):
             try:
-                for batch in verified_batches(event.frames, self.digester, always=True):
+                for batch in window.verified(event.request, event.frames, self.digester, always=True):
                     window.add(batch)
             except IntegrityError as error:
                 window.fail(event.request, str(error))
@@ -274,11 +289,18 @@ class LedgerRecovery:
         if window.waiting(entry, replicas):
             return effects
         if window.unanswered(entry, replicas) and entry > window.first:
-            return effects + self._drop_window() + self._open_window(entry)
+            return effects + self._open_window(entry)
         return effects + self._abort(
-            f"entry {entry} is neither found nor denied by {needed} bookies ({window.problems()})",
+            f"entry {entry} is neither found nor denied by {needed} bookies ({self._said(window, entry)})",
             "bring these bookies back and try again",
         )
+
+    def _said(self, window: Window, entry: EntryId) -> str:
+        """What each bookie said about the entry."""
+        assert self.frozen is not None
+        names = self.frozen.fragment_of(entry).ensemble
+        said = ((a.index, "denies it" if a.denies(entry) else a.problem or "UNKNOWN") for a in window.answers.values())
+        return "; ".join(f"{names[index]}: {what}" for index, what in sorted(said))
 
     def _recovered(self, batch: EntryBatch) -> list[RecoveryEffect]:
         assert self._write_back is not None
@@ -306,7 +328,7 @@ class LedgerRecovery:
             return self._end_found()
         if window.all_finished:
             return self._abort(
-                f"entry {self._end}, which was confirmed, cannot be read ({window.problems()})",
+                f"entry {self._end}, which was confirmed, cannot be read ({self._said(window, self._end)})",
                 "bring these bookies back and try again",
             )
         return []
@@ -331,15 +353,14 @@ class LedgerRecovery:
             missing = write_back.delivery.behind()
             if missing:
                 done.append(ev.MarkUnderreplicated(missing))
-            self._metadata_retries = 0
-            return done + self._write_close()
+            assert self._length is not None
+            self.phase, self._metadata_retries = Phase.CLOSE, 0
+            self._intent = self._with_changes().closed_at(self._end, self._length)
+            return [*done, *self._drop_work(), *self._write_close()]  # no bookie that fails now matters any more
         return done
 
     def _write_close(self) -> list[RecoveryEffect]:
-        assert self._write_back is not None
-        assert self._length is not None
-        self.phase = Phase.CLOSE
-        self._intent = self._with_changes().closed_at(self._end, self._length)
+        assert self._intent is not None
         return [ev.WriteMetadata(self._intent, self._epoch)]
 
     def _with_changes(self) -> LedgerMetadata:

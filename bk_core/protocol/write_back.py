@@ -165,6 +165,7 @@ class WriteBack:
 
     def _bookies_read(self, event: ev.BookiesRead) -> list[WriteBackEffect]:
         indices, self._replacing = self._replacing, ()
+        assert indices, f"write-back {event}"
         old, first = self.metadata.last_fragment.ensemble, self.delivery.confirmed() + 1
         chosen = replacement(self.metadata, indices, event, self.random, partly=True)
         if isinstance(chosen, NotEnoughBookiesError):
