@@ -2,7 +2,8 @@
 """Lists the rules that no test carries, and fails when one of them is built (``tests/rules.toml``).
 
 A test carries a rule by ``@pytest.mark.rule("P3")`` (several numbers may stand in one mark), a scenario by a first line
-``# rule: P3``. An unknown number in a test is an error: it would prove nothing.
+``# rule: P3 MUST6``. An unknown number in a test is an error: it would prove nothing. The known defects of other
+implementations, D1 to D30, may be carried too; they are proven by mutants and not listed here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 MARK = re.compile(r"mark\.rule\(([^)]*)\)")
 SCENARIO = re.compile(r"\A# rule: (.+)")
+DEFECTS = frozenset(f"D{number}" for number in range(1, 31))
 
 
 def carried(tests: Path) -> dict[str, list[Path]]:
@@ -35,7 +37,7 @@ def main() -> int:
     built, later = rules["built"], rules["later"]
     found = carried(TESTS)
     missing = [number for number in built if number not in found]
-    unknown = sorted(set(found) - set(built) - set(later))
+    unknown = sorted(set(found) - set(built) - set(later) - DEFECTS)
     waiting = [number for number in later if number not in found]
     for number in unknown:
         print(f"rule {number} is carried by {found[number][0]} and listed nowhere in tests/rules.toml")
