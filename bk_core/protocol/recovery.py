@@ -94,7 +94,8 @@ class LedgerRecovery:
             return self._read_event(event)
         if isinstance(event, ev.TimerFired) and event.name in ("again", "metadata"):
             return self._timer(event.name)
-        assert isinstance(event, (ev.FramesAcked, ev.SessionEnded, ev.SessionBroken, ev.BookiesRead, ev.TimerFired))
+        known = (ev.FramesAcked, ev.SessionEnded, ev.SessionBroken, ev.BookiesRead, ev.TimerFired)
+        assert isinstance(event, known), f"{self.phase} {event}"
         if self._write_back is None:
             return []
         return self._after_write_back(self._write_back.step(event))
