@@ -10,18 +10,21 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from tests.trials.network import in_own_network, networks_work
+from tests.trials.network import enter_own_network, networks_work
 from tests.trials.nodes import TrialCluster
 from tests.trials.rounds import Round, RoundReport
 
 BOOKIES = 7
+CLUSTER_ROUNDS = 100
+"""Then a new one: nothing is deleted from a cluster in between."""
 PROBLEMS_KEPT = 20
 """Of one round: what is broken once is often broken for many entries."""
 
@@ -67,7 +70,8 @@ class Figures:
 
     def save(self, path: Path) -> None:
         new = path.with_name(path.name + ".new")
-        new.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        new.write_text(json.dumps(said, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         new.replace(path)
 
     @property
@@ -77,7 +81,7 @@ class Figures:
 
     def text(self) -> str:
         """The report, in Markdown."""
-        rows = [
+        rows: list[tuple[str, int | str]] = [
             ("rounds", self.rounds),
             ("ledgers", self.ledgers),
             ("operations", self.counts["operations"]),
@@ -106,32 +110,40 @@ def _number(value: int | str) -> str:
 
 def main() -> int:
     arguments = _arguments()
-    if arguments.networks and not in_own_network():
-        raise AssertionError("not reached")
-    resume: Path | None = arguments.resume
+    if arguments.networks:
+        enter_own_network()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
     try:
-        figures = Figures.load(resume, arguments.seed) if resume else Figures(arguments.seed)
+        figures = Figures.load(arguments.resume, arguments.seed) if arguments.resume else Figures(arguments.seed)
     except ValueError as error:
         print(f"trial: {error}", file=sys.stderr)
         return 2
+    try:
+        while figures.rounds < arguments.rounds:
+            _one_cluster(figures, arguments)
+    except KeyboardInterrupt:
+        print("trial: interrupted", file=sys.stderr)
+    print(figures.text())
+    if arguments.report:
+        arguments.report.write_text(_page(figures, arguments.networks), encoding="utf-8")
+    return 0 if figures.passed and figures.rounds >= arguments.rounds else 1
+
+
+def _one_cluster(figures: Figures, arguments: argparse.Namespace) -> None:
+    """Rounds on one cluster, as many as it is used for. Its data are kept only if something is wrong."""
     path = Path(tempfile.mkdtemp(prefix="trial-", dir=arguments.work))
     problems = len(figures.problems)
     try:
         with TrialCluster(path, bookies=BOOKIES, network=arguments.networks) as cluster:
-            while figures.rounds < arguments.rounds:
+            for _ in range(min(CLUSTER_ROUNDS, arguments.rounds - figures.rounds)):
                 _one_round(cluster, path, figures, arguments.quiet)
-                if resume:
-                    figures.save(resume)
-    except KeyboardInterrupt:
-        print("trial: interrupted", file=sys.stderr)
-    if len(figures.problems) == problems:
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        print(f"trial: journals and logs are kept in {path}", file=sys.stderr)
-    print(figures.text())
-    if arguments.report:
-        arguments.report.write_text(_page(figures, arguments.networks), encoding="utf-8")
-    return 0 if figures.passed else 1
+                if arguments.resume:
+                    figures.save(arguments.resume)
+    finally:
+        if len(figures.problems) == problems:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            print(f"trial: journals and logs are kept in {path}", file=sys.stderr)
 
 
 def _one_round(cluster: TrialCluster, path: Path, figures: Figures, quiet: bool) -> None:

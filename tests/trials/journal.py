@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -127,17 +128,18 @@ def _add_appends(client: str, lines: list[dict[str, Any]], told: Told) -> None:
         return
     given = {line["number"]: line["entry"] for line in lines if line["what"] == "given"}
     refused = {line["number"] for line in lines if line["what"] == "refused"}
-    words = [(line["confirmed"], line["at"]) for line in lines if line["what"] == "confirmed"]
+    words = [line["confirmed"] for line in lines if line["what"] == "confirmed"]  # they only grow
+    times = [line["at"] for line in lines if line["what"] == "confirmed"]
     for line in lines:
         if line["what"] != "append":
             continue
         number, count = line["number"], line["count"]
         digests = tuple(digest(payload(made["name"], each)) for each in range(number, number + count))
-        entry = given.get(number)
-        sure = 0 if entry is None else min(max(max((c for c, _ in words), default=-1) - entry + 1, 0), count)
+        entry: int = given.get(number, -1)
+        sure = min(max(words[-1] - entry + 1, 0), count) if words and entry >= 0 else 0
         common = {"kind": Kind.APPEND, "client": client, "invoked": line["at"]}
         if sure:
-            at = next(at for confirmed, at in words if confirmed >= entry + sure - 1)
+            at = times[bisect_left(words, entry + sure - 1)]
             told.add(made["ledger"], **common, returned=at, first=number, digests=digests[:sure], entry_id=entry)
         if sure < count:
             outcome = Outcome.FAILED if number in refused else Outcome.UNKNOWN

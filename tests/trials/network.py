@@ -22,10 +22,10 @@ def networks_work() -> bool:
     return probe.returncode == 0
 
 
-def in_own_network() -> bool:
-    """True inside one. Otherwise begin this program again in a new one; does not return."""
+def enter_own_network() -> None:
+    """Begin this program again in a network of its own; returns where that was done before."""
     if os.environ.get(_INSIDE):
-        return True
+        return
     command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "trial"]
     command += [sys.executable, "-m", "tests.trials", *sys.argv[1:]]
     os.execvpe("unshare", command, {**os.environ, _INSIDE: "1"})

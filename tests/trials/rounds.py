@@ -185,6 +185,8 @@ class Round:
                 bookie.wait_ready()
             except RuntimeError as error:
                 self._report.problems.append(f"BOOKIE: {error}")
+                bookie.kill()
+                bookie.start()  # for the next round
         if ledgers:
             self._recover_finally(ledgers)
 
