@@ -103,6 +103,7 @@ class SimDisk(Files):
         self._next_handle = 3
         self._locks: dict[str, Handle] = {}
         self._dirty: dict[_Inode, None] = {}
+        self._hiding: dict[_Inode, None] = {}  # the cache is not what is durable, and nobody will write it
 
     # --- the end of the machine, or of the process ------------------------------------------------------------------
 
@@ -125,6 +126,9 @@ class SimDisk(Files):
         self._names = dict(self._durable)
         for inode in self._names.values():
             inode.stale.clear()
+        for inode in self._hiding:
+            inode.cache = bytearray(inode.durable)
+        self._hiding.clear()
         self._dirty.clear()
         self._changes.clear()
         self._let_go()
@@ -181,6 +185,7 @@ class SimDisk(Files):
         self._names = dict(self._durable)
         self._changes.clear()
         self._dirty.clear()
+        self._hiding.clear()
         self._let_go()
 
     def wipe(self) -> None:
@@ -203,16 +208,18 @@ class SimDisk(Files):
         inode.durable[offset] ^= 1 << bit
         if cached:
             inode.cache[offset] ^= 1 << bit
+        else:
+            self._hiding[inode] = None
 
     def put_at_rest(self, path: str, offset: int, data: bytes) -> None:
         """Bytes of a file at rest are others now, as after a write of another file that missed its place."""
-        inode = self._durable[path]
+        inode = self._names[path]
         inode.durable[offset : offset + len(data)] = data
         inode.cache[offset : offset + len(data)] = data
 
     def copy_range(self, path: str, source: int, target: int, size: int) -> None:
         """Part of a file at rest lies over another part."""
-        self.put_at_rest(path, target, bytes(self._durable[path].durable[source : source + size]))
+        self.put_at_rest(path, target, bytes(self._names[path].cache[source : source + size]))
 
     def lose_file(self, path: str) -> None:
         """A file is gone for good."""
@@ -280,6 +287,7 @@ class SimDisk(Files):
             inode.durable[len(inode.durable) :] = bytes(max(0, len(inode.cache) - len(inode.durable)))
             inode.writes.clear()
             self._dirty.pop(inode, None)
+            self._hiding[inode] = None
             raise OSError(errno.EIO, "the simulated sync failed")
         inode.sync()
         self._dirty.pop(inode, None)

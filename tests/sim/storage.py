@@ -257,8 +257,8 @@ class StorageBackEnd:
         return ask(self, ledger_id, 0, last).found
 
     def newest_segment(self) -> str:
-        """Path of the durable segment of the greatest generation."""
-        return max(path for path in self.disk.paths() if path.endswith(".segment"))
+        """Path of the segment of the greatest generation."""
+        return f"{SEGMENTS_DIR}/{max(name for name in self.disk.names(SEGMENTS_DIR) if name.endswith('.segment'))}"
 
 
 @dataclass

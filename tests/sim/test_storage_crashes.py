@@ -274,7 +274,7 @@ def test_a_write_that_missed_its_place_is_damage_once_the_position_is_on_record(
 @pytest.mark.rule("S5")
 def test_a_frame_written_over_another_ledgers_is_damage() -> None:
     life = Life()
-    life.run([[key_record(1), entries(1, range(5)), entries(2, range(5))], IDLE])
+    life.run([[key_record(1), entries(1, range(5)), entries(2, range(5))], [fence_record(3)]])
     (_, one), (_, other) = life.back_end.frames_on_record()
     assert one.size == other.size
     life.disk.copy_range(life.back_end.newest_segment(), one.offset, other.offset, one.size)

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Known defects of storage, put back into the production while a context lasts; the product has no switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from bk_core.entries.frame import FrameKind, check_header, parse_header
+from bk_core.wire.lane import Reason
+from bookie_server import registration
+from bookie_server.machine_core import Core
+from bookie_server.machine_requests import Requests
+from bookie_server.storage import commit, index, index_file, reader, scan, segment
+from bookie_server.storage.commit import SegmentLog
+from bookie_server.storage.files import Files
+from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.index_file import StateCollector
+from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.replay import _Opening
+from bookie_server.storage.scan import SegmentScanner
+from bookie_server.storage.segment import encode_group_header
+from tests.sim.disk import SimDisk
+
+Planted = Callable[[], AbstractContextManager[None]]
+
+
+def _planted(*changes: tuple[Any, str, Any]) -> Planted:
+    """A context in which these attributes are others."""
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        before = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in before:
+                setattr(owner, name, value)
+
+    return plant
+
+
+class _Instead:
+    """Files with one method replaced."""
+
+    def __init__(self, files: Any, **methods: Any) -> None:
+        self.files, self.methods = files, methods
+
+    def __getattr__(self, name: str) -> Any:
+        return self.methods.get(name) or getattr(self.files, name)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _with_files(original: Callable[..., Any], **methods: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The method of a SegmentLog, over files of which some methods are others."""
+
+    def call(self: Any, *args: Any) -> Any:
+        files = self._files
+        self._files = _Instead(files, **{name: make(files) for name, make in methods.items()})
+        try:
+            return original(self, *args)
+        finally:
+            self._files = files
+
+    return call
+
+
+def _synced_again(files: Any) -> Callable[[int], None]:
+    def sync(handle: int) -> None:
+        try:
+            files.sync_data(handle)
+        except OSError:
+            files.sync_data(handle)
+
+    return sync
+
+
+_commit, _create_segment = SegmentLog._commit, SegmentLog._create_segment
+_add_record, _state_add, _encode_group = LedgerIndex.add_record, StateCollector.add, encode_group_header
+_copy_tails, _seal_scanned, _in_limbo = _Opening._copy_tails, _Opening._seal_scanned, _Opening._put_in_limbo
+_unnamed, _walk, _open_log = _Opening._unnamed_damage, SegmentScanner._walk, _Opening._open_log
+
+
+def _atomically_unsynced(self: Any, path: str, data: bytes) -> None:
+    handle = self._create(path + ".tmp")
+    self._append(handle, memoryview(data))
+    self.close(handle)
+    self.rename(path + ".tmp", path)
+
+
+def _in_place(self: Any, path: str, data: bytes) -> None:
+    handle = self._create(path)
+    self._append(handle, memoryview(data))
+    self._sync_file(handle)
+    self.close(handle)
+
+
+def _record_without(kind: FrameKind) -> Callable[..., None]:
+    return lambda self, k, ledger_id, payload: None if k == kind else _add_record(self, k, ledger_id, payload)
+
+
+def _state_without(kind: FrameKind) -> Callable[..., None]:
+    return lambda self, ledger_id, k, payload: None if k == kind else _state_add(self, ledger_id, k, payload)
+
+
+def _forgetting_deletion(self: Any, kind: int, ledger_id: int, payload: bytes) -> None:
+    if kind == FrameKind.DELETED:
+        self._ledgers.pop(ledger_id, None)
+    else:
+        _add_record(self, kind, ledger_id, payload)
+
+
+def _fence_unlogged(self: Any, ledger_id: int, key: bytes) -> Any:
+    ledger = self.ledger(ledger_id)
+    problem = self.key_problem(ledger, key)
+    if problem:
+        return problem
+    ledger.fenced, ledger.fence_sequence = True, 0
+    ledger.sessions += 1  # stays in memory
+    return 0
+
+
+def _key_unlogged(self: Any, ledger: Any) -> None:
+    ledger.key_logged = True
+
+
+def _calls_itself_durable(header: Any, incarnation: bytes) -> bytes:
+    return _encode_group(replace(header, durable=header.offset + header.group_bytes), incarnation)
+
+
+def _any_header(block: Any, incarnation: bytes) -> Any:
+    """As decode_group_header, without its bound on the position."""
+    magic, generation, number, size, frames, offset, durable, _, _, crc, _ = segment._GROUP.unpack_from(block)
+    if magic != segment.GROUP_MAGIC or segment.crc32c(block[:56], segment.crc32c(incarnation)) != crc:
+        return None
+    return segment.GroupHeader(generation, number, size, frames, offset, durable)
+
+
+def _unchecked(data: Any, place: Any, incarnation: bytes, ledger_id: int | None = None) -> Any:
+    return parse_header(data)
+
+
+def _frame_with_any_payload(self: Any, data: Any, at: int, offset: int) -> Any:
+    columns, payload = scan._SIZES.unpack_from(data, at + scan._SIZES_OFFSET)
+    frame = data[at : at + scan.FRAME_HEADER_BYTES + columns + payload]
+    try:
+        return check_header(frame), True
+    except scan.IntegrityError:
+        return None
+
+
+def _seal_before_the_copy(self: Any, log: Any) -> None:
+    _seal_scanned(self, False)
+    _copy_tails(self, log)
+
+
+def _limbo_in_memory(self: Any, log: Any) -> None:
+    class _Nowhere:
+        def append_group(self, frames: Any) -> None: ...
+
+    _in_limbo(self, _Nowhere())
+
+
+def _no_limbo(self: Any, what: str) -> None:
+    self._report.damage.append(what)
+
+
+def _newest_may_be_missing(self: Any, what: str) -> None:
+    if not what.startswith("every segment is sealed"):
+        _unnamed(self, what)
+
+
+def _walk_over_gaps(self: Any) -> Any:
+    found = _walk(self)
+    found.bad = [bad for bad in found.bad if bad[1]]
+    return found
+
+
+def _log_that_goes_on(self: Any, newest: int) -> Any:
+    """The next group goes behind the last one of the old segment."""
+    log = _open_log(self, newest)
+    if self._scanned:
+        old = self._scanned[-1]
+        handle = self._files.open_read(f"{self._path}/{old.generation:016x}.segment")
+        log._active = commit._Segment(old.generation, handle)
+        log._active.position, log._active.group_number = old.durable, old.groups_below_durable
+    return log
+
+
+def _only_through_the_cache(self: Any, place: Any, *, ledger_id: int | None = None) -> Any:
+    try:
+        return self._checked(self._pread(place), place, ledger_id)
+    except OSError as error:
+        raise scan.IntegrityError("a frame cannot be read") from error
+
+
+def _absent_where_damaged(self: Any, ledger: Any, pieces: Any, gaps: Any, through: int) -> Any:
+    return index.Lookup(pieces, tuple(gaps), (), (), through)
+
+
+STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
+    (
+        "a group is acked without a sync", "S6",
+        _planted((SegmentLog, "_commit", _with_files(_commit, sync_data=lambda _: _nothing))),
+    ),
+    (
+        "a segment's name is not synced", "S6",
+        _planted((SegmentLog, "_create_segment", _with_files(_create_segment, rename=lambda f: f._replace))),
+    ),
+    (
+        "a segment's header is not synced", "S3",
+        _planted((SegmentLog, "_create_segment", _with_files(_create_segment, sync_data=lambda _: _nothing))),
+    ),
+    (
+        "small files are renamed before they are synced", "S6",
+        _planted((Files, "write_atomically", _atomically_unsynced)),
+    ),
+    ("small files are written in place", "S6", _planted((Files, "write_atomically", _in_place))),
+    (
+        "a failed sync is tried again", "S6",
+        _planted((SegmentLog, "_commit", _with_files(_commit, sync_data=_synced_again))),
+    ),
+    ("frames are served unchecked", "S5", _planted((reader, "check_stored_frame", _unchecked))),
+    ("a mismatch is not read again past the cache", "S5", _planted((SegmentReader, "read", _only_through_the_cache))),
+    ("replay trusts the page cache", "S5", _planted((SimDisk, "drop_cache", _nothing))),
+    ("a torn tail is accepted", "S3", _planted((SegmentScanner, "_frame_at", _frame_with_any_payload))),
+    ("a gap in group numbers is ignored", "S3", _planted((SegmentScanner, "_walk", _walk_over_gaps))),
+    ("damage is skipped in silence (D9)", "S8", _planted((_Opening, "_unnamed_damage", _nothing))),
+    ("damage is reported and nothing else (D9)", "S8", _planted((_Opening, "_unnamed_damage", _no_limbo))),
+    ("limbo is forgotten by the next start", "S8", _planted((_Opening, "_put_in_limbo", _limbo_in_memory))),
+    ("a damaged frame's ids are ABSENT (D9)", "S5", _planted((LedgerIndex, "_answer", _absent_where_damaged))),
+    ("limbo is not asked", "S8", _planted((LedgerIndex, "_trouble", lambda self, ledger: Reason.REASON_NONE))),
+    ("the newest segment may be missing", "S3", _planted((_Opening, "_unnamed_damage", _newest_may_be_missing))),
+    ("the tail is not copied", "S6", _planted((_Opening, "_copy_tails", _nothing))),
+    (
+        "segments are sealed before their tail is copied", "S6",
+        _planted((_Opening, "_copy_tails", _seal_before_the_copy)),
+    ),
+    ("an old segment is appended to", "S3", _planted((_Opening, "_open_log", _log_that_goes_on))),
+    (
+        "a group's header calls its own group durable (D21)", "S3",
+        _planted((commit, "encode_group_header", _calls_itself_durable), (scan, "decode_group_header", _any_header)),
+    ),
+    ("the position of an idle log is not recorded", "S3", _planted((SegmentLog, "record_position", _nothing))),
+    ("a fence is answered and not logged (D5)", "S1", _planted((Core, "fence", _fence_unlogged))),
+    (
+        "a fence is answered before it is durable (D6)", "S1",
+        _planted((Requests, "_waits_for_fence", lambda self, request: False)),
+    ),
+    ("a fence is not replayed (D5)", "S4", _planted((LedgerIndex, "add_record", _record_without(FrameKind.FENCE)))),
+    (
+        "a fence is not in a sealed segment's index (D5)", "S4",
+        _planted((StateCollector, "add", _state_without(FrameKind.FENCE))),
+    ),
+    (
+        "a tombstone is not in a sealed segment's index (D18)", "S4",
+        _planted((StateCollector, "add", _state_without(FrameKind.DELETED))),
+    ),
+    ("a deleted ledger is forgotten (D18)", "S4", _planted((LedgerIndex, "add_record", _forgetting_deletion))),
+    ("a ledger's key is not logged", "S4", _planted((Core, "log_key", _key_unlogged))),
+    (
+        "the last LAC holds and not the greatest", "S4",
+        _planted((index, "newer_lac", lambda one, other: other), (index_file, "newer_lac", lambda one, other: other)),
+    ),
+    ("an older copy of the directory is served from", "S8", _planted((registration, "_check_state", _nothing))),
+]  # fmt: skip
+"""Name, rule, context."""
