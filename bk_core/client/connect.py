@@ -15,6 +15,7 @@ from types import TracebackType
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import quorum_lac
+from bk_core.client.ranges import SlowBookies
 from bk_core.client.reader import LedgerReader
 from bk_core.client.recovery import RecoveryDriver, recovery_of
 from bk_core.client.writer import LedgerWriter
@@ -50,6 +51,7 @@ class BookKeeper:
         self._random = random.Random()
         self._sessions = itertools.count(1)
         self._quarantine: dict[BookieId, float] = {}  # bookie → loop time until which others are preferred
+        self._slow = SlowBookies()  # and those that are read last
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()  # to end who waits when the client closes
@@ -136,6 +138,7 @@ class BookKeeper:
             config=self.config,
             prefer=self._random.randrange(found.value.ensemble_size),
             refresh=self.refresh_bookies,
+            slow=self._slow,
         )
 
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
@@ -185,6 +188,7 @@ class BookKeeper:
         """Writable bookies; ``failed`` and those that failed lately are to be taken last."""
         until = self._loop.time() + self.config.quarantine_ms / 1000
         self._quarantine.update(dict.fromkeys(failed, until))
+        self._slow.note(failed, self.config.quarantine_ms / 1000)
         writable = await self.refresh_bookies()
         return BookiesRead(writable, self._quarantined())
 

@@ -119,7 +119,7 @@ async def read_range(
 
 
 class SlowBookies:
-    """Bookies that failed a read of this client, or were late, and until when they are asked last."""
+    """Bookies that failed this client, or were late, and until when they are asked last."""
 
     def __init__(self) -> None:
         self._until: dict[BookieId, float] = {}

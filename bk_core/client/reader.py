@@ -35,11 +35,12 @@ class LedgerReader:
         config: ClientConfig,
         prefer: int,
         refresh: Callable[[], Awaitable[object]],
+        slow: SlowBookies,
     ) -> None:
         self._refresh = refresh  # tells the transport the bookies' addresses as they are now
         self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer
         self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
-        self._slow = SlowBookies()
+        self._slow = slow
         self._guard = ForkGuard()
 
     @property

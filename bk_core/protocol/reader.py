@@ -15,12 +15,12 @@ is silent for ``speculative_ms`` is late: others are asked too, and the first go
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookKeeperError, EntryUnreadableError, IntegrityError, NoSuchEntryError
+from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryError
 from bk_core.model import BookieId, DigestType, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
@@ -82,15 +82,12 @@ class RangeRead:
         answer = window.answers.get(event.request)
         if answer is None or answer.finished:
             return []
-        match event:
-            case ev.FramesRead():
-                return self._frames(window, event)
-            case ev.ReadAnswered():
-                window.finish(event)
-            case ev.ReadFailed(request, message):
-                window.fail(request, message)
-            case _:
-                assert_never(event)
+        if isinstance(event, ev.FramesRead):
+            return self._frames(window, event)
+        if isinstance(event, ev.ReadAnswered):
+            window.finish(event)
+        else:
+            window.fail(event.request, event.message)
         if answer.failed:
             self._suspect(answer.index)
         return self._settle(window)
@@ -174,26 +171,19 @@ class RangeRead:
 
     def _exhausted(self) -> list[ReadEffect]:
         """Every replica of the next entry was asked and none gave it."""
-        said = [(self._bookie(index), self._said[index]) for index in self._replicas(self.next)]
-        if all(what == "" for _, what in said):
-            return self._fail(
-                NoSuchEntryError(
-                    f"entry {self.next} of ledger {self.digester.ledger_id} is lost: its whole write set denies it",
-                    value=f"bookies {', '.join(bookie for bookie, _ in said)}",
-                    remedy="check these bookies' data directories",
-                )
-            )
+        said = {self._bookie(index): self._said[index] for index in self._replicas(self.next)}
+        entry, lost = f"entry {self.next} of ledger {self.digester.ledger_id}", not any(said.values())
         self._passes += 1
-        if self._passes < PASSES:
+        if not lost and self._passes < PASSES:
             self._said = {index: what for index, what in self._said.items() if what == ""}
             return [ev.SetTimer("again", self.retry_delay_ms * self._passes)]
-        return self._fail(
-            EntryUnreadableError(
-                f"entry {self.next} of ledger {self.digester.ledger_id} cannot be read now",
-                value="; ".join(f"{bookie}: {what or 'does not have it'}" for bookie, what in said),
-                remedy="try again when these bookies are back",
-            )
-        )
+        self.done = True
+        if lost:
+            what, remedy = f"{entry} is lost: its whole write set denies it", "check these bookies' data directories"
+            return [ev.Fail(NoSuchEntryError(what, value=f"bookies {', '.join(said)}", remedy=remedy))]
+        value = "; ".join(f"{bookie}: {what or 'does not have it'}" for bookie, what in said.items())
+        remedy = "try again when these bookies are back"
+        return [ev.Fail(EntryUnreadableError(f"{entry} cannot be read now", value=value, remedy=remedy))]
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -255,7 +245,3 @@ class RangeRead:
                 self._said[answer.index] = "" if answer.denies(self.next) else answer.problem or "cannot say"
             elif window.cursor == window.first:
                 self._said[answer.index] = "answered nothing"  # it was asked from `next` on
-
-    def _fail(self, error: BookKeeperError) -> list[ReadEffect]:
-        self.done = True
-        return [ev.Fail(error)]
