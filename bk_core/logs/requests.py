@@ -115,6 +115,8 @@ class LeadershipRequests:
         )
 
     async def list_ledger(self, effect: ListLedger) -> LeadershipEvent:
+        # After a pause of days vacuum may have deleted it: it must exist after the head was read (RULES N6).
+        await asyncio.to_thread(self._bookkeeper.store.read_ledger, effect.ledger.ledger_id)
         return await self._change(
             effect.expected, lambda head, pages: commit.add_open_extent(head, effect.ledger, nonce=nonce, pages=pages)
         )

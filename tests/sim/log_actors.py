@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bk_core.errors import BookKeeperError, NoSuchLedgerError, NotEnoughBookiesError, Outcome
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError, NotEnoughBookiesError, Outcome
 from bk_core.logs import commit
 from bk_core.logs.commit import NewOpenExtent
 from bk_core.logs.head import LogHead, NewExtent, PublishId
@@ -104,11 +104,11 @@ class Publisher(Runner):
             overwrite=job.overwrite,
             transaction=job.transaction,
         )
-        super().__init__(world, Publication(intent))
+        super().__init__(world, Publication(intent, failures_max=world.random.choice((2, 5))))
 
     def act(self) -> None:
         """One request; or the job is cancelled."""
-        if self.world.chance(0.01):
+        if self.world.chance(0.02):
             self._take(ev.Abort())
         else:
             super().act()
@@ -145,7 +145,7 @@ class Leader:
 
     def __init__(self, world: LogWorld, stage: Stage) -> None:
         self.world, self.stage, self.is_done = world, stage, False
-        self.machine = LogLeadership(attempts_max=4)
+        self.machine = LogLeadership(attempts_max=3)
         self.pending: list[le.LeadershipEffect] = []
         self.current: LedgerId | None = None
         self.base = 0
@@ -200,6 +200,8 @@ class Leader:
 
     def _answer(self, effect: le.LeadershipEffect) -> le.LeadershipEvent:
         world = self.world
+        if isinstance(effect, le.ReadHead | le.RecoverLedger) and world.chance(0.1):
+            return le.RequestFailed(MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED))
         match effect:
             case le.ReadHead():
                 found = world.head
@@ -301,7 +303,7 @@ class Stage:
         elif kind == "compact" and world.head.value.next_offset > world.head.value.start_offset:
             self.actors.append(Compacter(world))
         elif kind == "vacuum":
-            before = world.time - world.random.choice((0, 0, 5, 30))
+            before = world.time - world.random.choice((-50, 0, 5, 30))
             self.actors.append(Runner(world, Vacuum(UUID, before, world.nonce)))
         elif kind == "leader":
             self.actors.append(Leader(world, self))

@@ -26,7 +26,7 @@ from bk_core.logs.paging import NewPage, ledgers_listed, page_names, sealed_exte
 from bk_core.model import LedgerId, Versioned
 
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
-STEPS = 160
+STEPS = 100
 SETTLE_STEPS = 4000
 SMALL = {
     (paging, "TAIL_EXTENTS_MAX"): 3,
@@ -34,7 +34,7 @@ SMALL = {
     (paging, "MERGE_PARTS_MAX"): 2,
     (paging, "PAGE_PARTS_MAX"): 3,
     (paging, "REFS_MAX"): 2,
-    (upkeep, "CONDEMNED_MAX"): 2,
+    (upkeep, "CONDEMNED_MAX"): 3,
 }
 """Limits so small that pages, their pages, and rounds of condemning come up all the time."""
 

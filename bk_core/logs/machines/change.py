@@ -177,12 +177,13 @@ class HeadChange(Generic[R]):
         return self._write()
 
     def _judge_doubt(self, version: int) -> Effects | None:
-        """What we want is not there. If the version moved on, ours was not applied and never will be."""
+        """What we want is not there. If the version moved on, ours was not applied and never will be; an older head
+        says nothing."""
         assert self._doubt is not None
         moved = version - self._doubt[0]
-        if moved and self.intent.heads_remembered is not None and moved > self.intent.heads_remembered:
+        if self.intent.heads_remembered is not None and moved > self.intent.heads_remembered:
             return self._fail(self._doubt[1])  # it may have been there, and been forgotten
-        if moved:
+        if moved > 0:
             self._doubt = None
         return None
 

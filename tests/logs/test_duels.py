@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everybody at once on one log, under every fault: clean, repeatable, and blind to no defect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.sim.logs import LogViolation, run_log_schedule
+from tests.sim.mutants.logs import MUTANTS
+
+SOMETIMES = {
+    "aborted before an attempt",
+    "answer lost, applied",
+    "answer lost, late",
+    "answer lost, never",
+    "answer lost, refused",
+    "compact done",
+    "conflict",
+    "crash",
+    "late write applied",
+    "leader fenced",
+    "leader serves",
+    "ledger gone before its publish",
+    "old actor came back",
+    "overwritten",
+    "pages of pages",
+    "pages vacuumed",
+    "publish done",
+    "rolled",
+    "stale read",
+    "takeover by a publish",
+    "trim done",
+    "vacuum done",
+    "vacuumed",
+}
+
+
+@pytest.mark.sim
+@pytest.mark.rule("N2")
+@pytest.mark.rule("N3")
+@pytest.mark.rule("N4")
+@pytest.mark.rule("N5")
+@pytest.mark.rule("N6")
+@pytest.mark.rule("N7")
+@pytest.mark.rule("MUST15")
+def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(300):
+        reached += run_log_schedule(seed).reached
+    assert SOMETIMES - reached.keys() == set()
+
+
+@pytest.mark.sim
+def test_a_seed_is_a_schedule() -> None:
+    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [2191147827] * 2  # under any PYTHONHASHSEED
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize(("rule", "planted"), [pytest.param(rule, planted, id=name) for name, rule, planted in MUTANTS])
+def test_a_defect_that_is_put_back_is_found(rule: str, planted: Callable[[], AbstractContextManager[None]]) -> None:
+    with planted(), pytest.raises(LogViolation):
+        _run(range(1500))
+
+
+def _run(seeds: range) -> None:
+    for seed in seeds:
+        run_log_schedule(seed)

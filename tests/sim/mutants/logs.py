@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defects put into the machines of named logs; ``run_log_schedule`` of tests/sim/logs.py finds each of them.
+
+``MUTANTS`` lists (name, rule, context manager): the defect is there while the context lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from bk_core.logs import commit, paging
+from bk_core.logs.commit import LedgerEnd
+from bk_core.logs.head import LogHead, Published
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines import leadership_events as le
+from bk_core.logs.machines import publication, upkeep
+from bk_core.logs.machines.change import Effects, Facts, HeadChange
+from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.publication import Publication, Publish, ledgers_of
+from bk_core.logs.machines.upkeep import Condemn, FencePages
+from bk_core.logs.paging import Change, Pages, last_ledgers
+from bk_core.model import LedgerId
+from tests.sim.logs import LogWorld
+
+
+@contextmanager
+def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+_STEP, _ABORT, _WRITE_ENDED = Publication._step, Publication._abort, HeadChange._on_write_ended
+_CHANGE_STEP, _ON_READ, _SETTLED = HeadChange._step, HeadChange._on_read, Publish.settled
+_PUBLISH, _CHECK, _RECOVER = commit.publish, commit.check_unpublished, LogWorld.recover
+
+
+def _deletes_duplicates(self: Publication, event: ev.Event) -> Effects:
+    effects = _STEP(self, event)
+    if any(isinstance(effect, ev.Finish) for effect in effects) and not isinstance(event, ev.HeadWritten):
+        return [ev.DropLedgers(ledgers_of(self.intent.extents)), *effects]
+    return effects
+
+
+def _abort_deletes(self: Publication) -> Effects:
+    return [ev.DropLedgers(ledgers_of(self.intent.extents)), *(e for e in _ABORT(self) if isinstance(e, ev.Fail))]
+
+
+def _looks_only_at_its_own_head(self: Publish, head: LogHead, facts: Facts) -> Published | None:
+    return _SETTLED(self, head, facts) if facts.is_written else None
+
+
+def _unfenced(head: LogHead) -> LogHead:
+    return replace(head, tail=head.sealed_tail)
+
+
+def _publish_before_open(head: LogHead, *args: Any, **more: Any) -> Change:
+    change = _PUBLISH(_unfenced(head), *args, **more)
+    opened = [replace(e, base_offset=0) for e in head.open_extents]
+    if opened:
+        opened[0] = replace(opened[0], base_offset=change.head.next_offset)
+    return replace(change, head=replace(change.head, tail=(*change.head.tail, *opened)))
+
+
+@contextmanager
+def _publish_under_a_leader() -> Iterator[None]:
+    with (
+        _patched(commit, "check_unpublished", lambda head, extents: _CHECK(_unfenced(head), extents)),
+        _patched(commit, "publish", _publish_before_open),
+    ):
+        yield
+
+
+def _checked_once(self: HeadChange[Any], head: Any, transactions: Any) -> Effects:
+    was_checked = self._facts.is_checked
+    look = self._look
+    self._look = lambda facts: look(replace(facts, is_checked=facts.is_checked or was_checked))  # type: ignore[method-assign]
+    try:
+        return _ON_READ(self, head, transactions)
+    finally:
+        del self._look
+
+
+def _page_after_head(self: HeadChange[Any], event: ev.Event) -> Effects:
+    effects = _CHANGE_STEP(self, event)
+    return self._write() if effects and isinstance(effects[-1], ev.CreatePages) else effects
+
+
+def _unknown_is_failed(self: HeadChange[Any], event: ev.Event) -> Effects:
+    return self._fail(event.error) if isinstance(event, ev.HeadWriteUnknown) else _WRITE_ENDED(self, event)
+
+
+def _conflict_is_success(self: HeadChange[Any], event: ev.Event) -> Effects:
+    return _WRITE_ENDED(self, ev.HeadWritten() if isinstance(event, ev.HeadConflicted) else event)
+
+
+def _unknown_drops_pages(self: HeadChange[Any], event: ev.Event) -> Effects:
+    drop = self._drop_pages() if isinstance(event, ev.HeadWriteUnknown) else []
+    return [*drop, *_WRITE_ENDED(self, event)]
+
+
+def _doubt_ends_early(self: HeadChange[Any], version: int) -> None:
+    self._doubt = None
+
+
+def _overwrite_from_zero(head: LogHead, extents: Any, publish_id: Any, **more: Any) -> Change:
+    _CHECK(head, extents)
+    emptied = replace(head, epoch=head.epoch + 1, start_offset=0, next_offset=0, pages=(), tail=())
+    return _PUBLISH(emptied, extents, publish_id, **more)
+
+
+# --- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+def _only_tail(head: LogHead, pages: Pages) -> set[LedgerId]:
+    return {extent.ledger_id for extent in head.tail}
+
+
+def _no_condemning(self: Condemn, head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:
+    listed = paging.ledgers_listed(head, facts.pages)
+    return tuple(ledger for ledger in self.candidates if ledger not in listed)
+
+
+def _no_fence(self: FencePages, head: LogHead, facts: Facts) -> tuple[str, ...]:
+    reached = paging.page_names(head, facts.pages)
+    return tuple(name for name in self.names if name not in reached)
+
+
+def _compact_blindly(head: LogHead, run: Any, new: Any, *, nonce: Any, pages: Any = None) -> Change:
+    start = run[0].base_offset
+    cut = paging.sealed_extents(head, pages or {}, start, start + 1)[:1]
+    end = cut[0].next_offset if cut else start
+    return paging.splice(head, start, end, [commit._sealed(new, start)], nonce=nonce, pages=pages)
+
+
+def _touches(self: Any, part: Any) -> bool:
+    return bool(self.start < part.next_offset and part.base_offset < self.end)
+
+
+# --- leading ----------------------------------------------------------------------------------------------------------
+
+
+def _recover_only_last(self: LogWorld, ledger_id: LedgerId) -> LedgerEnd:
+    if ledger_id in last_ledgers(self.head.value, self.pages, 1):
+        return _RECOVER(self, ledger_id)
+    values = self.ledgers[ledger_id].values
+    return LedgerEnd(entry_count=len(values), size_bytes=len(values))
+
+
+def _always_delete_spare(self: LogLeadership, error: Any) -> Any:
+    drop = [le.DeleteLedger(self._spare.ledger_id)] if self._spare is not None else []
+    from bk_core.logs.machines.leadership_states import State as Leading
+
+    return self._to(Leading.LOST, *drop, le.LoseLeadership(error))
+
+
+Planted = Callable[[], AbstractContextManager[None]]
+MUTANTS: list[tuple[str, str, Planted]] = [
+    ("delete on own duplicate", "N4", partial(_patched, Publication, "_step", _deletes_duplicates)),
+    ("abort after an unknown commit", "N4", partial(_patched, Publication, "_abort", _abort_deletes)),
+    ("publish without looking for its id", "N4", partial(_patched, Publish, "settled", _looks_only_at_its_own_head)),
+    ("a lost answer is a failure", "N4", partial(_patched, HeadChange, "_on_write_ended", _unknown_is_failed)),
+    (
+        "a doubt ends though the head is the same",
+        "N4",
+        partial(_patched, HeadChange, "_judge_doubt", _doubt_ends_early),
+    ),
+    ("a conflict is a success", "N4", partial(_patched, HeadChange, "_on_write_ended", _conflict_is_success)),
+    ("publish under an open leader", "N2", _publish_under_a_leader),
+    ("takeover fences only the last ledger", "MUST15", partial(_patched, LogWorld, "recover", _recover_only_last)),
+    ("a leader deletes a ledger in doubt", "N4", partial(_patched, LogLeadership, "_fail", _always_delete_spare)),
+    ("condemned ledger published", "N6", partial(_patched, commit, "_check_listable", lambda head, new: None)),
+    ("ledgers checked before the head was read", "N6", partial(_patched, HeadChange, "_on_read", _checked_once)),
+    ("deleted without being condemned", "N6", partial(_patched, Condemn, "settled", _no_condemning)),
+    ("condemned though a page lists it", "N6", partial(_patched, upkeep, "ledgers_listed", _only_tail)),
+    ("pages deleted under a change", "N3", partial(_patched, FencePages, "settled", _no_fence)),
+    ("page created after the head", "N3", partial(_patched, HeadChange, "_step", _page_after_head)),
+    ("pages of a write in doubt deleted", "N3", partial(_patched, HeadChange, "_on_write_ended", _unknown_drops_pages)),
+    ("transactions not looked up", "N5", partial(_patched, publication, "replayed", lambda *args: None)),
+    ("offsets reused after an overwrite", "N7", partial(_patched, commit, "overwrite", _overwrite_from_zero)),
+    ("compaction of what was replaced", "N7", partial(_patched, commit, "replace_extents", _compact_blindly)),
+    ("trim unlinks what it cuts", "N7", partial(_patched, paging._Splice, "covers", _touches)),
+]
