@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.sim.history import Broken, check_ledger
+from tests.trials.__main__ import Figures
 from tests.trials.journal import Journal, digest, payload, read_journals
 from tests.trials.nodes import TrialCluster
 from tests.trials.nursery import Nursery
-from tests.trials.rounds import Round
+from tests.trials.rounds import Round, RoundReport
 
 ROUNDS = 6
 SEED = 4
@@ -100,3 +101,17 @@ def test_a_journal_tells_what_was_acknowledged_even_in_part(tmp_path: Path) -> N
     broken = {ids: check_ledger(told.operations[7], [digests[each] for each in ids]) for ids in ((0,), (0, 1, 3))}
     assert [violation.broken for violation in broken[0,]] == [Broken.LOST]
     assert [violation.broken for violation in broken[0, 1, 3]] == [Broken.REFUSED_PRESENT]
+
+
+def test_the_figures_of_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
+    figures = Figures(7)
+    assert not figures.passed, "nothing ran"
+    figures.add(RoundReport(0, ledgers=2, counts={"acknowledged": 5}, faults=Counter(cut=3), slowest_takeover_s=1.5))
+    figures.save(tmp_path / "state")
+    again = Figures.load(tmp_path / "state", 7)
+    assert (again.passed, again.text()) == (True, figures.text())
+    again.add(RoundReport(1, counts={"acknowledged": 1}, faults=Counter(cut=1), lost=1, problems=["LOST: entry 1"]))
+    assert (again.rounds, again.faults["cut"], again.passed) == (2, 4, False)
+    assert "round 1: LOST: entry 1" in again.text()
+    with pytest.raises(ValueError, match="seed 7"):
+        Figures.load(tmp_path / "state", 8)
