@@ -169,6 +169,35 @@ def test_an_answer_beyond_what_was_asked_says_nothing() -> None:
     assert len(said) == 3
 
 
+def test_only_the_gap_is_asked_of_another_bookie() -> None:
+    machine, _ = reading(0, 11)
+    machine.step(ev.FramesRead(1, plain(0, 4)))
+    machine.step(ev.FramesRead(1, plain(6, 11)))
+    (read,) = sends(list(machine.step(ev.ReadAnswered(1, 11, (ev.IdRange(5, 5),)))))
+    assert (read.first, read.last) == (5, 5)
+    effects = list(machine.step(ev.FramesRead(read.request, plain(5, 5))))
+    assert delivered(effects + list(machine.step(ev.ReadAnswered(read.request, 5)))) == VALUES[5:]
+
+
+def test_a_gap_is_asked_last_of_a_bookie_known_to_be_slow() -> None:
+    machine, effects = started(prefer=2, avoid=["b0"])
+    (read,) = sends(effects)
+    assert read.bookie == "b1"
+    (read,) = sends(list(machine.step(ev.ReadAnswered(read.request, 11, (ev.IdRange(0, 0),)))))
+    assert read.bookie == "b2"
+
+
+def test_what_a_bookie_says_after_the_end_of_its_answer_is_not_heard() -> None:
+    machine, effects = started(4, 2)
+    one, other = sends(effects)
+    machine.step(ev.ReadAnswered(one.request, 11))
+    assert machine.step(ev.FramesRead(one.request, part_of(one, (4, 2), 12))) == []
+    machine.step(ev.ReadAnswered(one.request, 11, (ev.IdRange(0, 11),)))
+    machine.step(ev.ReadAnswered(other.request, 11))
+    assert machine.next == 0
+    assert "" not in machine._said.values()
+
+
 @pytest.mark.rule("MUST4")
 def test_what_is_absent_and_unknown_at_once_is_unknown() -> None:
     machine, reads = reading(0, 0)
