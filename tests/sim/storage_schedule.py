@@ -4,6 +4,8 @@
 :func:`run_storage_schedule` raises :class:`Violation` when an answer breaks a promise: an acked entry denied or gone
 (I8, I9), a fence or key forgotten (I5), a normal entry stored after it was denied to a fencer (I6), bytes that nobody
 wrote (I10), UNKNOWN on a healthy disk.
+
+Over 400 lines because one bookie's life and the memory of what it promised are one story.
 """
 
 from __future__ import annotations

@@ -42,10 +42,11 @@ def test_what_was_synced_survives_every_crash(keep: str) -> None:
 
 def test_a_crash_keeps_every_kind_of_subset_of_unsynced_sectors() -> None:
     shapes: set[tuple[int, ...]] = set()
-    for seed in range(500):
+    chance = random.Random(7)
+    for _ in range(500):
         disk, handle = disk_with_file()
         disk.write(handle, memoryview(b"\7" * 2048), 0)
-        disk.crash(random.Random(seed))
+        disk.crash(chance)
         data = disk.read_file("/f")
         shapes.add(tuple(data[at] // 7 for at in range(0, 2048, SECTOR)))
     assert len(shapes) == 16, "all subsets of four sectors"
