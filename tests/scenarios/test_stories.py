@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stories as a whole: every rule and every action of the specification has one, the README knows each word, and a
+story that does not hold is noticed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios import verbs
+from tests.scenarios.story import NOTHING, parse, traces, written
+from tests.scenarios.world import StoryError
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.glob("*.scenario"))
+HEADS = {path.name: "\n".join(parse(path.read_text(encoding="utf-8")).head) for path in FILES}
+
+ACTIONS = re.findall(
+    r"\w+",
+    """
+ClientCreatesLedger ClientSendsAddEntryRequests BookieSendsAddConfirmedResponse BookieSendsAddFencedResponse
+ClientReceivesAddConfirmedResponse ClientReceivesAddFencedResponse ClientChangesEnsemble RecoveryClientChangesEnsemble
+ClientResendsPendingAddOp ClientClosesLedgerSuccess ClientClosesLedgerFail ClientStartsRecovery
+BookieSendsFencingReadLacResponse ClientReceivesFencingReadLacResponse ClientSendsRecoveryReadRequests
+BookieSendsReadResponse ClientReceivesRecoveryReadResponse ClientWritesBackEntry RecoveryClientClosesLedger
+BookieRestartsWithDataLoss
+""",
+)
+"""Of BookKeeperProtocol.tla, and of its limbo variant the one that it adds."""
+
+STORY = """# rule: P2
+# One entry.
+
+ledger bookies=b1,b2,b3 write=3 ack=2
+append x
+deliver b1 b2
+----
+w confirms 0
+w pending: nothing   lac=0
+"""
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_action_of_the_specification_is_told(action: str) -> None:
+    assert any(re.search(rf"\b{action}\b", head) for head in HEADS.values())
+
+
+@pytest.mark.parametrize("rule", [*(f"MUST{n}" for n in range(1, 16)), *(f"P{n}" for n in range(1, 12))])
+def test_every_rule_of_the_protocol_is_told(rule: str) -> None:
+    assert any(re.search(rf"\b{rule}\b", head.splitlines()[0]) for head in HEADS.values())
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_every_rule_that_others_got_wrong_is_told(number: int) -> None:
+    assert any(re.search(rf"STYLE rule {number}[.,]", head) for head in HEADS.values())
+
+
+def test_the_readme_explains_each_word_and_no_other() -> None:
+    words = {name.removeprefix("do_") for name in vars(verbs) if name.startswith("do_")}
+    table = (HERE / "README.md").read_text(encoding="utf-8").partition("\n## Words\n")[2]
+    explained = re.findall(r"^\| `(\w+)", table, re.MULTILINE)
+    assert sorted(explained) == sorted(words)
+    assert len(words) <= 30, "a small language"
+
+
+def test_a_story_that_holds_is_left_as_it_is() -> None:
+    assert written(parse(STORY)) == STORY
+
+
+def test_a_trace_that_differs_is_noticed() -> None:
+    assert written(parse(STORY.replace("confirms 0", "confirms 1"))) == STORY
+
+
+def test_a_step_without_a_trace_says_so() -> None:
+    story = parse(STORY + "\nshow b1\n----\n\n# Nothing waits for b3's disk.\nsync b3\n----\n")
+    assert traces(story)[1:] == [["b1 holds 0   lac=-1"], [NOTHING]]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("# rule: P2", "# P2"), "the first line names the rules"),
+        (("# One entry.\n", ""), "why the story exists"),
+        (("append x", "apend x"), "unknown word 'apend'"),
+        (("deliver b1 b2", "deliver b1 b1"), "nothing is on its way to or from b1"),
+        (("deliver b1 b2", "deliver b1 entry=1"), "entry 1 is not on its way to b1"),
+        (("deliver b1 b2", "deliver w->b9"), "there is no b9"),
+        (("deliver b1 b2", "timer w budget:1"), "no timer 'budget:1' running"),
+        (("deliver b1 b2", "cut b1\ndeliver w->b1"), "the link w->b1 is cut"),
+        (("ack=2", "ack=2 patience=3"), "no option patience"),
+        (("append x\n", "append x\n\n"), "commands without ----"),
+    ],
+)
+def test_a_mistake_of_the_story_is_named(change: tuple[str, str], problem: str) -> None:
+    with pytest.raises(StoryError, match=re.escape(problem)):
+        written(parse(STORY.replace(*change)))
+
+
+def test_stories_are_short() -> None:
+    with pytest.raises(StoryError, match="at most 60"):
+        written(parse(STORY + "\nshow b1\n----\n\n" * 20))
