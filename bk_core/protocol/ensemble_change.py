@@ -6,6 +6,7 @@ Source: protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from bk_core.errors import NotEnoughBookiesError, Outcome
@@ -31,12 +32,14 @@ def replacement(
     bookies: BookiesRead,
     random: RandomSource,
     *,
+    gone: Collection[BookieId] = (),
     partly: bool = False,
 ) -> tuple[BookieId, ...] | NotEnoughBookiesError:
-    """The last ensemble with other bookies at ``indices``; good bookies keep their place. With too few spares an error,
-    unless (``partly``) there is one at least: then the first of ``indices`` get one."""
+    """The last ensemble with other bookies at ``indices``, none of ``gone``; good bookies keep their place.
+
+    With too few spares an error, unless (``partly``) there is one at least: then the first of ``indices`` get one."""
     ensemble = list(metadata.last_fragment.ensemble)
-    spares = set(bookies.writable).difference(ensemble)
+    spares = set(bookies.writable).difference(ensemble, gone)
     wanted = min(len(indices), len(spares)) if partly else len(indices)
     try:
         spare = choose_ensemble(spares, max(wanted, 1), random, avoid=bookies.quarantined)

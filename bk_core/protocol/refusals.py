@@ -3,7 +3,15 @@
 
 from __future__ import annotations
 
-from bk_core.errors import BookKeeperError, LedgerFencedError, NoSuchLedgerError, Outcome, WrongPasswordError
+from bk_core.errors import (
+    BookKeeperError,
+    LedgerFencedError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    Outcome,
+    QuorumTimeoutError,
+    WrongPasswordError,
+)
 from bk_core.model import BookieId, EntryId, LedgerId
 from bk_core.wire.lane import Reason
 
@@ -33,4 +41,23 @@ def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> L
         if lap > lac
         else f"confirmed through entry {lac}",
         remedy="open it with recover=True to see its end; write on in a new ledger",
+    )
+
+
+def conflict_error(ledger_id: LedgerId, how: str, lac: EntryId) -> MetadataConflictError:
+    """Somebody else keeps the record, or closed the ledger elsewhere."""
+    return MetadataConflictError(
+        f"ledger {ledger_id} {how}",
+        value=f"this writer's last confirmed entry is {lac}",
+        remedy="open it with recover=True to read what it holds",
+        outcome=Outcome.UNKNOWN,
+    )
+
+
+def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, value: str) -> QuorumTimeoutError:
+    """Entries that cannot be confirmed within a bound (MUST 12)."""
+    return QuorumTimeoutError(
+        f"entries {lac + 1} to {lap} of ledger {ledger_id} reached no ack quorum {when}",
+        value=value,
+        remedy="open it with recover=True to see its end",
     )

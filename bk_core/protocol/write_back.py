@@ -65,6 +65,7 @@ class WriteBack:
         self._replacing: tuple[int, ...] = ()
         self._failed: list[int] = []
         self._changes = 0
+        self._gone: list[BookieId] = []  # replaced: not taken back
 
     @property
     def retained_bytes(self) -> int:
@@ -167,7 +168,7 @@ class WriteBack:
         indices, self._replacing = self._replacing, ()
         assert indices, f"write-back {event}"
         old, first = self.metadata.last_fragment.ensemble, self.delivery.confirmed() + 1
-        chosen = replacement(self.metadata, indices, event, self.random, partly=True)
+        chosen = replacement(self.metadata, indices, event, self.random, gone=self._gone, partly=True)
         if isinstance(chosen, NotEnoughBookiesError):
             self.delivery.abandon(indices)
             self.problem = self.problem if self.delivery.quorums_left else chosen.what
@@ -176,6 +177,7 @@ class WriteBack:
         effects: list[WriteBackEffect] = []
         for index in indices:
             if chosen[index] != old[index]:
+                self._gone.append(old[index])
                 self.delivery.replace(index, chosen[index], first - 1)
                 effects += self._keeper.replaced(index)
             else:

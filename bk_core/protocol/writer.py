@@ -9,6 +9,8 @@ reliability.md §1.8.
 Life: OPEN → CLOSING → CLOSED, or FAILED from anywhere. While an ensemble change is under way the LAC stands still
 (MUST 6): its first entry id was computed from it. A fenced writer withdraws: nothing is sent or resolved later, and
 whoever waits learns that the outcome is unknown.
+
+Over 400 lines because a writer's states and events belong to one machine; what it shares with recovery is elsewhere.
 """
 
 from __future__ import annotations
@@ -22,12 +24,10 @@ from bk_core.entries.apache import lac_body
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
     BookKeeperError,
-    MetadataConflictError,
     MetadataUnavailableError,
     Outcome,
-    QuorumTimeoutError,
 )
-from bk_core.model import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
+from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
@@ -35,7 +35,7 @@ from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import EnsembleChange, replacement
 from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
 from bk_core.protocol.packets import encode_packet
-from bk_core.protocol.refusals import fenced_error, refusal_error
+from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error
 from bk_core.protocol.snapshot import copied, fingerprint_of
 from bk_core.wire.lane import AttachMode, Reason
 
@@ -90,6 +90,7 @@ class LedgerWriter:
         self._urgent = False  # a bookie that became read-only is replaced without delay (client.md §3.4)
         self._resting = False  # no spare was found: the next look waits for the timer "spares"
         self._changes = 0  # since an entry was confirmed (MUST 12)
+        self._gone: list[BookieId] = []  # replaced since then: not taken back, or two dead ones would alternate
         ticks = round(config.add_quorum_timeout_ms * STALL_TICKS / config.add_timeout_ms)
         self._pushed_by: deque[EntryId] = deque([NO_ENTRY], maxlen=max(1, ticks))  # last ids pushed, a tick apart
         self.error: BookKeeperError | None = None
@@ -178,7 +179,7 @@ class LedgerWriter:
         effects: list[WriterEffect] = []
         confirmed = self.delivery.confirmed()
         if confirmed > self.lac:
-            self.lac, self._changes = confirmed, 0
+            self.lac, self._changes, self._gone = confirmed, 0, []
             effects.append(ev.Confirm(confirmed))
             if self.idle:
                 effects.append(ev.SetTimer("lac", self.config.explicit_lac_delay_ms))
@@ -236,7 +237,7 @@ class LedgerWriter:
         assert change is not None, f"{self.state} {event}"
         assert change.intent is None, f"{self.state} {event}"
         partly = self.config.allow_degraded_writes
-        chosen = replacement(self.metadata.value, change.indices, event, self.random, partly=partly)
+        chosen = replacement(self.metadata.value, change.indices, event, self.random, gone=self._gone, partly=partly)
         if isinstance(chosen, BookKeeperError):
             return self._no_spare(chosen)
         old = self.metadata.value.last_fragment.ensemble
@@ -253,7 +254,7 @@ class LedgerWriter:
         return [*self._rest(), *self._start_change(), *self._evaluate()]
 
     def _rest(self) -> list[WriterEffect]:
-        self._resting, self._changes = True, 0
+        self._resting, self._changes, self._gone = True, 0, []
         return [ev.SetTimer("spares", self.config.spare_retry_ms)]
 
     def _write_change(self, change: EnsembleChange) -> list[WriterEffect]:
@@ -268,6 +269,7 @@ class LedgerWriter:
         assert change.ensemble is not None
         self.metadata = metadata
         for index in change.indices:
+            self._gone.append(self.delivery.lanes[index].bookie)
             self.delivery.replace(index, change.ensemble[index], change.first_entry_id - 1)
         self.failed = [index for index in self.failed if index not in change.indices]
         self._hinted, self._urgent = NO_ENTRY, False
@@ -319,7 +321,7 @@ class LedgerWriter:
             error.outcome = Outcome.UNKNOWN  # deleted meanwhile, or a record that cannot be read
             return self._fail(error)
         if self._metadata_retries > self.config.metadata_retries_max:
-            return self._fail(error or _conflict(self.ledger_id, "changes again and again", self.lac))
+            return self._fail(error or conflict_error(self.ledger_id, "changes again and again", self.lac))
         if error is None and self._metadata_retries == 1:
             return [ev.ReadMetadata()]
         return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
@@ -366,7 +368,7 @@ class LedgerWriter:
         if value.last_entry_id == self.lac:
             return self._closed(metadata)
         how = f"was closed by another client at entry {value.last_entry_id}"
-        return self._fail(_conflict(self.ledger_id, how, self.lac))
+        return self._fail(conflict_error(self.ledger_id, how, self.lac))
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -398,9 +400,8 @@ class LedgerWriter:
         return []
 
     def _give_up(self, when: str, option: str) -> list[WriterEffect]:
-        what = f"entries {self.lac + 1} to {self.lap} of ledger {self.ledger_id} reached no ack quorum {when}"
         value = f"{option}={getattr(self.config, option):g}"
-        return self._fail(QuorumTimeoutError(what, value=value, remedy="open it with recover=True to see its end"))
+        return self._fail(overdue_error(self.ledger_id, self.lac, self.lap, when, value))
 
     def _hint_lac(self) -> list[WriterEffect]:
         if not self.idle or self.lac <= self._hinted:
@@ -427,12 +428,3 @@ class LedgerWriter:
         if closing:
             last.append(ev.FailClose(error))
         return [*self._stop(), *last]
-
-
-def _conflict(ledger_id: LedgerId, how: str, lac: EntryId) -> MetadataConflictError:
-    return MetadataConflictError(
-        f"ledger {ledger_id} {how}",
-        value=f"this writer's last confirmed entry is {lac}",
-        remedy="open it with recover=True to read what it holds",
-        outcome=Outcome.UNKNOWN,
-    )

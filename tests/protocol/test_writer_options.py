@@ -305,3 +305,12 @@ def test_changes_with_confirmed_entries_in_between_are_not_counted_and_the_next_
             acked(machine, index, machine.delivery.lanes[index].acked + 1)
         assert machine.idle
     assert of(fails(machine, 0), ev.ReadBookies) == []
+
+
+def test_a_bookie_that_was_just_replaced_is_not_taken_back_before_an_entry_is_confirmed() -> None:
+    machine = writer()
+    append(machine, b"0")
+    fails(machine, 0)
+    change_is_written(machine, list(machine.step(ev.BookiesRead(ALL[:4]))))
+    fails(machine, 0)
+    assert isinstance(error_of(list(machine.step(ev.BookiesRead(ALL[:4])))), NotEnoughBookiesError)
