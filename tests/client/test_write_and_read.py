@@ -16,6 +16,7 @@ from bk_core.errors import (
     InvalidArgumentError,
     LedgerClosedError,
     LedgerFencedError,
+    LocalProtocolError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     Outcome,
@@ -23,6 +24,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.model import DigestType, LedgerState
+from bk_core.protocol.events import MetadataConflicted
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from tests.kit.memory_cluster import FAST, eventually, memory_cluster
 
@@ -352,3 +354,18 @@ def test_a_degraded_writer_goes_on_with_the_bookies_that_are_left_and_marks_the_
             assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, ("b1",))]
 
     run(scenario())
+
+
+def test_a_machine_that_is_fed_the_impossible_ends_its_writer_and_its_sessions() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            writer = await cluster.client().create_ledger()
+            await writer.append(b"0")
+            writer._driver.feed(MetadataConflicted())  # answers nothing that was asked
+            with pytest.raises(LocalProtocolError, match="OPEN MetadataConflicted"):
+                await writer.append(b"1")
+            bookies = cluster.network.bookies.values()
+            await eventually(lambda: all(not bookie.machine._core.ledgers for bookie in bookies))
+            assert (await cluster.client().open_ledger(writer.ledger_id, recover=True)).last_add_confirmed == 0
+
+    run(work())
