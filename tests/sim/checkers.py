@@ -137,6 +137,19 @@ class Checker:
         truth = self.truth(writer.ledger_id)
         if record.value.last_entry_id != truth.acked:
             self.fail("I3", f"{writer.name} closed at {record.value.last_entry_id}, it acknowledged {truth.acked}")
+        if writer.store.closed_by.get(writer.ledger_id) == writer.name:
+            self._check_marked(truth, record.value, range(truth.acked + 1), writer)
+
+    def _check_marked(self, truth: LedgerTruth, metadata: LedgerMetadata, ids: range, by: Host) -> None:
+        """P7, P8: a copy that is missing when the ledger is closed is known to be missing."""
+        marked = {b for ledger, names in by.store.underreplicated if ledger == truth.ledger_id for b in names}
+        for entry in ids:
+            ensemble = metadata.fragment_of(entry).ensemble
+            for index in quorum.write_set(entry, metadata.ensemble_size, metadata.write_quorum_size):
+                bookie = ensemble[index]
+                lost = truth.damaged.get(entry, ())
+                if entry not in self._durable(bookie, truth.ledger_id) and bookie not in marked and bookie not in lost:
+                    self.fail("P8", f"{by.name} closed, {bookie} misses entry {entry} and nobody knows")
 
     # --- the store ---
 
@@ -291,10 +304,13 @@ class Checker:
             self.fail("I8", f"{by} was shown entry {entry}, the ledger ends at {truth.closed_at}")
         truth.read = max(truth.read, entry)
 
-    def recovered(self, by: Host, record: Versioned[LedgerMetadata], count: int) -> None:
+    def recovered(self, by: Host, record: Versioned[LedgerMetadata], count: int, own: bool) -> None:
         truth = self.truth(by.ledger_id)
         if truth.closed_at != record.value.last_entry_id:
             self.fail("I3", f"{by.name} says the ledger ends at {record.value.last_entry_id}, it is {truth.closed_at}")
+        if own:
+            end = record.value.last_entry_id
+            self._check_marked(truth, record.value, range(max(end - count + 1, 0), end + 1), by)
         behind = truth.closed_at - truth.acked
         if count >= 2 and behind >= 1:
             self.scheduler.reached("recovered beyond what was acknowledged")

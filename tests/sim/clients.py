@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import parse_header
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, Outcome
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as pe
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
@@ -44,6 +44,7 @@ WRITER = WriterConfig(
 )
 RECOVERY = RecoveryConfig(
     read_window_entries=4,
+    read_bytes_max=40,  # so small that answers end before what was asked
     write_back_bytes_max=4096,
     add_timeout_ms=1_000,
     retry_delay_ms=20,
@@ -280,6 +281,8 @@ class WriterHost(Host):
     def _fail(self, effect: pe.Fail) -> None:
         self.scheduler.note(f"{self.name} fails: {type(effect.error).__name__}")
         self.scheduler.reached(f"writer ended by {type(effect.error).__name__}")
+        if self.machine.lap > self.machine.lac and effect.error.outcome is not Outcome.UNKNOWN:
+            self.world.checker.fail("MUST11", f"{effect.error!r} calls what was in flight {effect.error.outcome}")
         self.error, self.over = effect.error, True
 
     def _finish_close(self, effect: pe.FinishClose) -> None:
@@ -303,9 +306,19 @@ class WriterHost(Host):
 class RecoveryHost(Host):
     """Somebody who opens the ledger with recovery; tries again as often as ``tries`` says."""
 
-    def __init__(self, world: World, name: str, ledger_id: LedgerId, *, tries: int = 1, again_ms: float = 300) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        ledger_id: LedgerId,
+        *,
+        tries: int = 1,
+        again_ms: float = 300,
+        config: RecoveryConfig = RECOVERY,
+    ) -> None:
         super().__init__(world, name, ledger_id)
-        self.tries, self.again_ms = tries, again_ms
+        self.tries, self.again_ms, self.config = tries, again_ms, config
+        self.closing = False  # its own close is on its way
         self.sessions = world.session_numbers()
         self.finished: Versioned[LedgerMetadata] | None = None
         self.error: BookKeeperError | None = None
@@ -327,7 +340,7 @@ class RecoveryHost(Host):
         digest = self.world.digest_type if record is None else record.value.digest_type
         self.machine = LedgerRecovery(
             Digester(digest, PASSWORD, self.ledger_id),
-            config=RECOVERY,
+            config=self.config,
             new_session=self.sessions,
             random=Random(self.world.random.random()),
         )
@@ -345,6 +358,7 @@ class RecoveryHost(Host):
 
     def _write_metadata(self, effect: pe.WriteMetadata) -> None:
         if effect.metadata.is_closed:
+            self.closing = True
             frozen = self.machine.frozen
             if frozen is not None and effect.metadata.fragments != frozen.fragments:
                 self.scheduler.reached("recovery changed the ensemble")
@@ -361,7 +375,8 @@ class RecoveryHost(Host):
         value = effect.metadata.value
         self.scheduler.note(f"{self.name} recovered: last entry {value.last_entry_id}")
         self.finished, self.over = effect.metadata, True
-        self.world.checker.recovered(self, effect.metadata, effect.recovered_entries)
+        own = self.closing and self.world.store.closed_by.get(self.ledger_id) == self.name
+        self.world.checker.recovered(self, effect.metadata, effect.recovered_entries, own)
 
 
 class ReadHost(Host):

@@ -24,7 +24,7 @@ from bk_core.model import LedgerId, Versioned
 from tests.sim.logs import UUID, Actor, LogWorld, require
 
 QUORUM = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
-ACTORS_MAX = 6
+KINDS = ("job", "job", "job", "again", "trim", "compact", "vacuum", "vacuum", "leader", "leader")
 
 
 def new_extent(ledger_id: LedgerId, count: int, made: int) -> NewExtent:
@@ -263,8 +263,13 @@ class Stage:
     acked: list[tuple[int, str]] = field(default_factory=list)
     values: int = 0
     versions: dict[str, int] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)  # each schedule draws some (swarm)
+    actors_max: int = 0
 
     def __post_init__(self) -> None:
+        random = self.world.random
+        self.kinds = ["job", *random.sample(KINDS, random.choice((2, 4, len(KINDS), len(KINDS))))]
+        self.actors_max = random.choice((2, 4, 6))
         self.foreign = self.world.make_ledger(["not of this log"], is_ours=False)
 
     def next_value(self) -> int:
@@ -277,7 +282,7 @@ class Stage:
         world.time += 1
         if world.late and draw < 0.06:
             world.reached["late write applied"] += bool(world.late.pop(world.random.randrange(len(world.late)))())
-        elif not self.actors or (draw < 0.2 and len(self.actors) < ACTORS_MAX):
+        elif not self.actors or (draw < 0.2 and len(self.actors) < self.actors_max):
             self._arrive()
         elif draw < 0.23:
             self._crash(self.actors.pop(world.random.randrange(len(self.actors))))
@@ -294,7 +299,7 @@ class Stage:
 
     def _arrive(self) -> None:
         world = self.world
-        kind = world.random.choice(("job", "job", "job", "again", "trim", "compact", "vacuum", "vacuum", "leader"))
+        kind = world.random.choice(self.kinds)
         if kind == "again" and self.jobs:
             self.actors.append(Publisher(world, world.random.choice(self.jobs[-4:])))
         elif kind == "trim":

@@ -34,7 +34,8 @@ class Connection:
         self.reached = bookie.starts  # the bookie's process that it leads to
         self.in_flight = 0
         self.allowed: int | None = None  # after a cut: how many more messages arrive
-        self.sessions: dict[int, tuple[int, Feed]] = {}
+        self.sessions: dict[int, tuple[int, Feed]] = {}  # whoever attached, detached or not: late acks arrive too
+        self.sending: set[int] = set()
 
     def tell(self, event: ev.Event, label: str) -> None:
         """A message to the bookie."""
@@ -107,10 +108,13 @@ class Connection:
         for session, frames in zip(effect.sessions, effect.frames, strict=True):
             if session in self.sessions:
                 index, feed = self.sessions[session]
+                if session not in self.sending:
+                    self.network.scheduler.reached("a late ack of a session that is over")
                 feed(FramesAcked(index, session, frames))
         for end in effect.ended:
             if end.session in self.sessions:
-                index, feed = self.sessions.pop(end.session)
+                index, feed = self.sessions[end.session]
+                self.sending.discard(end.session)
                 feed(SessionEnded(index, end.session, end.frames, end.reason, end.message))
 
 
@@ -243,6 +247,7 @@ class SimNetwork:
             )
             return
         connection.sessions[session] = (index, feed)
+        connection.sending.add(session)
         connection.bookie.modes[session] = mode
         connection.tell(
             ev.SessionAttached(connection.stream, session, ledger_id, key, mode),
@@ -251,13 +256,14 @@ class SimNetwork:
 
     def send(self, client: str, bookie_id: BookieId, session: int, frame: Any, label: str) -> None:
         connection = self.connections.get((client, bookie_id))
-        if connection is not None and session in connection.sessions:
+        if connection is not None and session in connection.sending:
             event = ev.FramesArrived(connection.stream, memoryview(bytes(frame)))
             connection.tell(event, f"frame {session} {label}")
 
     def detach(self, client: str, bookie_id: BookieId, session: int) -> None:
         connection = self.connections.get((client, bookie_id))
-        if connection is not None and connection.sessions.pop(session, None):
+        if connection is not None and session in connection.sending:
+            connection.sending.discard(session)
             connection.tell(ev.SessionsDetached(connection.stream, [session]), f"detach {session}")
 
     def _connection(self, client: str, bookie_id: BookieId) -> Connection | None:

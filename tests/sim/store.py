@@ -44,6 +44,7 @@ class SimStore:
         self.registered: dict[BookieId, None] = {}  # writable ones, in a fixed order
         self.underreplicated: list[tuple[LedgerId, tuple[BookieId, ...]]] = []
         self.on_write: Callable[[LedgerId, Record | None, str], None] = lambda *_: None
+        self.closed_by: dict[LedgerId, str] = {}
         self._history: dict[LedgerId, list[Record]] = {}
         self._seen: dict[tuple[str, LedgerId], int] = {}
         self._away: set[str] = set()
@@ -53,11 +54,25 @@ class SimStore:
     # --- at once, for the world ---
 
     def create(self, metadata: LedgerMetadata, by: str) -> tuple[LedgerId, Record]:
-        ledger_id, record = self.store.create_ledger(metadata)
+        """Make a ledger's record; the store's own retries settle an answer that is lost (MUST 8, D22)."""
+        loss = self._loss(by)
+        if loss is not None:
+            self.store.tree._losses += [None] * self.scheduler.random.randrange(8)  # of the writes a create is made of
+            self.store.tree.lose_next_answer(applied=loss)
+        try:
+            ledger_id, record = self.store.create_ledger(metadata)
+        finally:
+            if loss is not None and not self.store.tree._losses:
+                self.scheduler.reached("the answer to a create was lost")
+            self.store.tree._losses.clear()
         self._history[ledger_id] = [record]
         self.on_write(ledger_id, record, by)
         self._seen[by, ledger_id] = record.version
         return ledger_id, record
+
+    def orphans(self) -> list[LedgerId]:
+        """Records that nobody knows of."""
+        return [found for found in self.store.list_ledgers() if found not in self._history]
 
     def newest(self, ledger_id: LedgerId) -> Record | None:
         """The record as it stands; None if it was deleted."""
@@ -151,6 +166,8 @@ class SimStore:
         found = self.store.read_ledger(ledger_id)
         if found.version != history[-1].version:
             history.append(found)
+            if found.value.is_closed:
+                self.closed_by[ledger_id] = by
             self.on_write(ledger_id, found, by)
             self._tell(ledger_id, found)
 

@@ -228,6 +228,10 @@ class World:
         deadline = self.scheduler.now + PEACE_MS
         while any(isinstance(host, WriterHost) and host.busy for host in self.hosts) and self.scheduler.now < deadline:
             self.run_for(100)
+        if any(isinstance(host, WriterHost) and host.busy for host in self.hosts):
+            raise Violation("liveness", "a writer neither confirms nor fails")
+        if orphans := self.store.orphans():
+            raise Violation("I4", f"records that nobody knows of: {orphans}")
         for ledger_id in sorted(self.checker.ledgers):
             self._settle_ledger(ledger_id, deadline)
         for host in self.hosts:

@@ -8,7 +8,7 @@ of its items' numbers. What can happen to an item, and what of it is left then, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from bk_core.protocol import events as ev
 from bookie_server import machine_events as bev
@@ -65,8 +65,7 @@ class Call:
 Item = Channel | Ask | Tell | Call
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """Step ``slot`` with ``events``; of the item ``left`` remains."""
 
     slot: int
@@ -89,6 +88,7 @@ class Items:
         self.moves: list[tuple[Move, ...]] = []
         self.at_once: list[Move | None] = []  # the move that is made as soon as the item is there
         self.requests: list[tuple[int, int] | None] = []  # (client, request number) of asks and tells
+        self.sessions: list[tuple[int, int] | None] = []  # (bookie, session) of channels
 
     # --- numbers ---
 
@@ -111,6 +111,7 @@ class Items:
             self.moves.append(())
             self.at_once.append(None)
             self.requests.append(self._request_of(item))
+            self.sessions.append((item.bookie, item.session) if isinstance(item, Channel) else None)
             moves = self._moves_of(item)
             self.at_once[number] = next((move for move in moves if self._is_at_once(item, move)), None)
             self.moves[number] = tuple(moves)

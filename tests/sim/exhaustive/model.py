@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bk_core.protocol import events as ev
 from bk_core.protocol.writer import WriterState
@@ -20,8 +19,8 @@ from tests.sim.exhaustive.bookie import BookiePart, CommitAll, CommitNext, Crash
 from tests.sim.exhaustive.canonical import clone, fingerprint
 from tests.sim.exhaustive.checks import Judge
 from tests.sim.exhaustive.items import FREE, NOTHING, Items
-from tests.sim.exhaustive.parts import WRITER, Client, Emission, RecoveryPart, StorePart, WriterPart
-from tests.sim.exhaustive.post import PostOffice
+from tests.sim.exhaustive.parts import WRITER, Client, RecoveryPart, StorePart, WriterPart
+from tests.sim.exhaustive.post import Parcel, PostOffice
 from tests.sim.exhaustive.scope import BUDGETS, Scope
 
 CRASH, TIMER, APPEND, HINT, CLOSE = (BUDGETS.index(name) for name in ("crash", "timer", "append", "hint", "close"))
@@ -31,17 +30,15 @@ World = tuple[Any, ...]  # numbers of the parts' states, then the budgets left, 
 Problem = str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A remembered step of a part: its next state, what leaves it, and what it did wrong."""
 
     after: int
-    emissions: tuple[Emission, ...]
+    parcels: tuple[Parcel, ...]
     problem: Problem
 
 
-@dataclass(frozen=True, slots=True)
-class Successor:
+class Successor(NamedTuple):
     """One transition of a world."""
 
     slot: int
@@ -89,7 +86,7 @@ class Model:
         parts.append(StorePart(scope))
         slots = [self._number(slot, part) for slot, part in enumerate(parts)]
         net: list[int] = []
-        self._post.send(tuple(emissions), slots, net)
+        self._post.send(self._post.packed(emissions), slots, net)
         self._settle(slots, net, scope.budget)
         return (*slots, scope.budget, tuple(net))
 
@@ -128,11 +125,11 @@ class Model:
             return known
         part = clone(self.parts[slot][state])
         try:
-            emissions = tuple(part.step(self.items.events[events]))
+            emissions = part.step(self.items.events[events])
         except AssertionError as error:
-            emissions, part.problem = (), f"assertion: {error}"
+            emissions, part.problem = [], f"assertion: {error}"
         problem, part.problem = part.problem, None
-        made = Step(self._number(slot, part), emissions, problem)
+        made = Step(self._number(slot, part), self._post.packed(emissions), problem)
         self._steps[slot][state, events] = made
         return made
 
@@ -182,8 +179,8 @@ class Model:
         slots[slot] = step.after
         if step.problem is not None and self._problem is None:
             self._problem = self._wanted(step.problem)
-        if step.emissions:
-            self._post.send(step.emissions, slots, net)
+        if step.parcels:
+            self._post.send(step.parcels, slots, net)
 
     def _wanted(self, problem: Problem) -> Problem:
         if problem is None or self._checks is None or problem.partition(":")[0] in self._checks:

@@ -31,6 +31,7 @@ WRITER = 1  # numbers of clients: the writer, then the recoverers
 SESSIONS_PER_CLIENT = 100
 UNARY = 1000  # stream of a client's requests: this and its number
 FENCES = 1 << 20  # request ids of fences: this, the attempt and the index
+METADATA_RETRIES = 3
 NOBODY = 0  # the client of a request whose asker has given up
 
 Emission = tuple[Any, ...]
@@ -174,7 +175,11 @@ class WriterPart(Client):
     """The writer and what its application was told: ids up to ``acked`` are confirmed."""
 
     def __init__(self, scope: Scope) -> None:
-        config = WriterConfig(metadata_retries_max=scope.lost_answers)
+        config = WriterConfig(
+            metadata_retries_max=METADATA_RETRIES,
+            delay_ensemble_change=scope.delayed,
+            allow_degraded_writes=scope.degraded,
+        )
         machine = LedgerWriter(
             LEDGER,
             first_metadata(scope),
@@ -215,7 +220,7 @@ class RecoveryPart(Client):
 
     def __init__(self, scope: Scope, number: int) -> None:
         config = RecoveryConfig(
-            read_window_entries=scope.window, attempts_max=scope.attempts, metadata_retries_max=scope.lost_answers
+            read_window_entries=scope.window, attempts_max=scope.attempts, metadata_retries_max=METADATA_RETRIES
         )
         machine = LedgerRecovery(DIGESTER, config=config, new_session=Sessions(number), random=FirstChoice())
         super().__init__(number, machine)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves a part, carried out on the network of a world (a sorted list of items' numbers)."""
+"""What leaves a part, carried out on the network of a world (a sorted list of items' numbers).
+
+Emissions are put into numbers once, when a step is first taken; what an item becomes is remembered too.
+"""
 
 from __future__ import annotations
 
@@ -12,97 +15,109 @@ from bk_core.protocol import events as ev
 from tests.sim.exhaustive.items import NOTHING, Ask, Call, Channel, Items, Tell
 from tests.sim.exhaustive.parts import Emission
 
+STORE_ANSWERS = (ev.MetadataRead, ev.MetadataWritten, ev.MetadataConflicted, ev.BookiesRead)
+
+Parcel = tuple[Callable[..., None], tuple[Any, ...]]
+
 
 class PostOffice:
     """``is_over`` says whether a client's state listens no more."""
 
     def __init__(self, items: Items, is_over: Callable[[int, int], bool]) -> None:
         self.items, self.is_over = items, is_over
-        self._ways: dict[str, Callable[..., None]] = {
-            "open": self._open,
-            "ask": self._ask,
-            "tell": self._tell,
-            "store": self._call,
-            "up": self._up,
-            "down": self._down,
-            "gone": self._gone,
-            "crash": self._crashed,
-            "cancel": self._cancel,
-            "over": self._client_over,
-        }
+        self._became: dict[tuple[int, str, Any], int] = {}
 
-    def send(self, emissions: tuple[Emission, ...], slots: list[int], net: list[int]) -> None:
+    def packed(self, emissions: list[Emission]) -> tuple[Parcel, ...]:
+        """Emissions in the form that :meth:`send` takes."""
+        return tuple(self._pack(*emission) for emission in emissions)
+
+    def _pack(self, kind: str, *rest: Any) -> Parcel:
+        items = self.items
+        match kind, rest:
+            case "open", (bookie, session, client, index):
+                return self._put, (items.item(Channel(bookie, session, client, index)),)
+            case "ask", (bookie, client, event):
+                return self._put, (items.item(Ask(bookie, client, items.event(event))),)
+            case "store", (client, call):
+                return self._put, (items.item(Call(client, items.event(call))),)
+            case "tell", (client, events):
+                told = Tell(client, items.event(*events), isinstance(events[0], STORE_ANSWERS))
+                return self._tell, (client - 1, items.item(told))
+            case "up", (bookie, session, event):
+                return self._session, (bookie, session, "up", items.event(event))
+            case "cancel", (client, (_, number)):
+                return self._cancel, ((client, number),)
+        return {
+            "down": lambda bookie, session, word: (self._session, (bookie, session, "down", word)),
+            "gone": lambda bookie, session: (self._session, (bookie, session, "gone", None)),
+            "crash": lambda bookie: (self._crash, (bookie,)),
+            "over": lambda client: (self._over, (client,)),
+        }[kind](*rest)
+
+    def send(self, parcels: tuple[Parcel, ...], slots: list[int], net: list[int]) -> None:
         """Put on the network, or take from it, what a part's step says."""
-        for emission in emissions:
-            self._ways[emission[0]](slots, net, *emission[1:])
+        for way, details in parcels:
+            way(slots, net, *details)
 
-    def _add(self, net: list[int], item: Any) -> None:
-        number = self.items.item(item)
+    # --- ways ---
+
+    def _put(self, _: list[int], net: list[int], number: int) -> None:
         if number != NOTHING:
             insort(net, number)
 
-    def _open(self, _: list[int], net: list[int], bookie: int, session: int, client: int, index: int) -> None:
-        self._add(net, Channel(bookie, session, client, index))
+    def _tell(self, slots: list[int], net: list[int], client: int, number: int) -> None:
+        if not self.is_over(client, slots[client]):
+            insort(net, number)
 
-    def _ask(self, _: list[int], net: list[int], bookie: int, client: int, event: Any) -> None:
-        self._add(net, Ask(bookie, client, self.items.event(event)))
+    def _session(self, _: list[int], net: list[int], bookie: int, session: int, what: str, detail: Any) -> None:
+        """Something happens to a session; nothing if its stream is forgotten."""
+        for at, number in enumerate(net):
+            if self.items.sessions[number] == (bookie, session):
+                self._change(net, at, number, what, detail)
+                return
+        assert what != "up", f"no session {session} to bookie {bookie}"
 
-    def _tell(self, slots: list[int], net: list[int], client: int, events: tuple[Any, ...]) -> None:
-        if not self.is_over(client - 1, slots[client - 1]):
-            store = isinstance(events[0], (ev.MetadataRead, ev.MetadataWritten, ev.MetadataConflicted, ev.BookiesRead))
-            self._add(net, Tell(client, self.items.event(*events), store))
+    def _change(self, net: list[int], at: int, number: int, what: str, detail: Any) -> None:
+        key = (number, what, detail)
+        after = self._became.get(key)
+        if after is None:
+            after = self._became[key] = self.items.item(_changed(self.items.items[number], what, detail))
+        if after != number:
+            del net[at]
+            if after != NOTHING:
+                insort(net, after)
 
-    def _call(self, _: list[int], net: list[int], client: int, call: Any) -> None:
-        self._add(net, Call(client, self.items.event(call)))
-
-    def _change(self, net: list[int], wanted: Callable[[Channel], bool], **changes: Any) -> bool:
-        """Change the channels that are wanted; whether there were any."""
-        found = False
+    def _all(self, net: list[int], what: str, detail: int) -> None:
         for number in list(net):
-            item = self.items.items[number]
-            if isinstance(item, Channel) and wanted(item):
-                net.remove(number)
-                self._add(net, replace(item, **{name: change(item) for name, change in changes.items()}))
-                found = True
-        return found
+            if self.items.sessions[number] is not None:
+                self._change(net, net.index(number), number, what, detail)
 
-    def _up(self, _: list[int], net: list[int], bookie: int, session: int, event: Any) -> None:
-        number = self.items.event(event)
-        known = self._change(net, lambda c: c.bookie == bookie and c.session == session, up=lambda c: (*c.up, number))
-        assert known, f"no session {session} to bookie {bookie}"
+    def _crash(self, _: list[int], net: list[int], bookie: int) -> None:
+        self._all(net, "crash", bookie)
 
-    def _down(self, _: list[int], net: list[int], bookie: int, session: int, word: Any) -> None:
-        self._change(
-            net,
-            lambda c: c.bookie == bookie and c.session == session and not c.gone,
-            down=lambda c: (*c.down, word),
-        )
-
-    def _gone(self, _: list[int], net: list[int], bookie: int, session: int) -> None:
-        self._change(
-            net,
-            lambda c: c.bookie == bookie and c.session == session,
-            gone=lambda _: True,
-            down=lambda _: (),
-        )
-
-    def _crashed(self, _: list[int], net: list[int], bookie: int) -> None:
-        """Streams that the bookie knew are broken; others connect after its restart."""
-        self._change(
-            net,
-            lambda c: c.bookie == bookie and c.seen,
-            up=lambda _: (),
-            down=lambda c: () if c.gone else (*c.down, "broken"),
-        )
-
-    def _cancel(self, _: list[int], net: list[int], client: int, request: tuple[int, int]) -> None:
+    def _cancel(self, _: list[int], net: list[int], request: tuple[int, int]) -> None:
         """A request that nobody waits for is lost: at most it would fence later than never."""
-        net[:] = [number for number in net if self.items.requests[number] != (client, request[1])]
+        net[:] = [number for number in net if self.items.requests[number] != request]
 
-    def _client_over(self, _: list[int], net: list[int], client: int) -> None:
+    def _over(self, _: list[int], net: list[int], client: int) -> None:
         """Nobody listens any more; frames that were sent may still arrive."""
-        self._change(net, lambda c: c.client == client, gone=lambda _: True, down=lambda _: ())
-        kept = [self.items.items[number] for number in net]
-        net[:] = [
-            number for number, item in zip(net, kept, strict=True) if isinstance(item, Channel) or item.client != client
-        ]
+        self._all(net, "over", client)
+        items = self.items
+        net[:] = [n for n in net if items.sessions[n] is not None or getattr(items.items[n], "client", None) != client]
+
+
+def _changed(channel: Any, what: str, detail: Any) -> Channel:
+    assert isinstance(channel, Channel)
+    match what:
+        case "up":
+            return replace(channel, up=(*channel.up, detail))
+        case "down":
+            return channel if channel.gone else replace(channel, down=(*channel.down, detail))
+        case "gone":
+            return replace(channel, gone=True, down=())
+        case "over" if channel.client == detail:
+            return replace(channel, gone=True, down=())
+        case "crash" if channel.bookie == detail and channel.seen:
+            # streams that the bookie knew are broken; others connect after its restart
+            return replace(channel, up=(), down=() if channel.gone else (*channel.down, "broken"))
+    return channel

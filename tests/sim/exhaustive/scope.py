@@ -43,6 +43,8 @@ class Scope:
     hints: int = 0  # explicit LACs of an idle writer
     closes: int = 0  # the writer may close
     lost_answers: int = 0  # of the metadata store
+    delayed: bool = False  # the writer changes ensembles only when an ack quorum needs it
+    degraded: bool = False  # the writer goes on without spares while it has ack quorums
     acks_at_once: bool = True
     store_at_once: bool = True
     states: int | None = None  # how many there are; None: not exhausted yet

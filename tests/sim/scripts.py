@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripted schedules: for each defect that random schedules show too rarely, the few steps that show it.
+
+A script runs the production machines in a quiet world, holds links back and lets things happen in the order that
+matters. It raises Violation where the defect is in; on the product every one of them passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from bk_core import quorum
+from bk_core.errors import BookKeeperError, NoSuchEntryError
+from tests.sim.checkers import Violation
+from tests.sim.clients import RECOVERY, REQUEST_MS, WRITER, Host, ReadHost
+from tests.sim.knobs import quiet
+from tests.sim.world import World
+
+ENSEMBLE = ("b1", "b2", "b3")
+
+
+def _require(condition: bool, rule: str, what: str) -> None:
+    if not condition:
+        raise Violation(rule, what)
+
+
+def _isolate(world: World, client: str, bookie: str) -> None:
+    there, back = world.links(client, bookie)
+    world.hold(*there, *back)
+
+
+def _die(world: World, host: Host) -> None:
+    """The client dies; what it had sent and nobody got is lost."""
+    host.die()
+    for lane in world.scheduler.held:
+        world.scheduler.drop_held(lane)
+    world.network.leave(host.name)
+
+
+def empty_last_fragment() -> None:
+    """D2: the last fragment is empty, its bookies know of no LAC: what is before it is settled."""
+    world = World("script", quiet(2, 2, 2, spares=2))
+    writer = world.writer("w", ("b1", "b2"))
+    for _ in range(3):
+        writer.append(1)
+        world.run_for(50)
+    for name in world.bookies:
+        _isolate(world, "w", name)
+    writer.append(1)
+    world.run_for(1_500)  # both are replaced, and nothing reaches those that replace them
+    record = world.store.newest(writer.ledger_id)
+    _require(record is not None and len(record.value.fragments) == 2, "setup", f"no ensemble change: {record}")
+    _die(world, writer)
+    recoverer = world.recover(writer.ledger_id, tries=3)
+    world.run_for(2_000)
+    _require(recoverer.finished is not None, "D2", f"recovery failed: {recoverer.error!r}")
+    _require(recoverer.machine.recovered == 0, "D2", "entries of settled fragments were recovered again")
+
+
+def reads_follow() -> None:
+    """D4: a bookie is replaced while recovery writes back; the new one knows nothing of entries not read yet."""
+    world = World("script", quiet(3, 3, 2, spares=1, latency_ms=0.2))
+    writer = world.writer("w", ENSEMBLE, config=replace(WRITER, explicit_lac_delay_ms=10_000))
+    _isolate(world, "w", "b3")
+    for _ in range(8):  # at once, so that no entry carries a LAC
+        writer.append(1)
+    world.run_for(30)
+    _require(writer.machine.lac == 7, "setup", "b1 and b2 should have confirmed all")
+    _die(world, writer)
+    world.crash("b1")
+    config = replace(
+        RECOVERY, read_window_entries=1, write_back_bytes_max=1, reconnect_budget_ms=5, retry_delay_ms=1
+    )
+    recoverer = world.recover(writer.ledger_id, config=config)
+    world.run_for(2_000)
+    _require(recoverer.finished is not None, "D4", f"recovery failed: {recoverer.error!r}")
+
+
+def hung_bookie() -> None:
+    """D15: b3 hangs; b1 and b2 deny, which is enough."""
+    world = World("script", quiet(3, 3, 2, spares=1))
+    writer = world.writer("w", ENSEMBLE)
+    writer.append(2)
+    world.run_for(50)
+    writer.die()
+    _isolate(world, "r", "b3")
+    recoverer = world.recover(writer.ledger_id)
+    world.run_for(REQUEST_MS / 2)
+    _require(recoverer.finished is not None, "D15", "recovery waits for a bookie that hangs")
+
+
+def large_ids() -> None:
+    """D29: write sets of entries beyond 31 and 32 bits."""
+    for entry in (0, 7, 1 << 31, (1 << 32) + 3, (1 << 63) - 1):
+        for size, copies in ((3, 2), (5, 3), (7, 4)):
+            wanted = tuple((entry + i) % size for i in range(copies))
+            found = quorum.write_set(entry, size, copies)
+            _require(found == wanted, "D29", f"entry {entry} of {size}: {found}, not {wanted}")
+
+
+def overload() -> None:
+    """P1: b1 to b3 are slow and refuse what is too much; a later frame is small enough again."""
+    world = World("script", quiet(3, 3, 3, spares=0, latency_ms=0.1, sync_ms=60.0))
+    writer = world.writer("w", ENSEMBLE, config=replace(WRITER, reconnect_budget_ms=5_000, add_timeout_ms=8_000))
+    for _ in range(14):
+        writer.append(150)
+        world.run_for(1)
+    for _ in range(20):
+        world.run_for(20)
+        writer.append(1)
+    world.run_for(20_000)
+    _require(writer.error is None, "P1", f"the writer failed: {writer.error!r}")
+    _require(writer.machine.idle, "P1", "some entries were never confirmed")
+
+
+def idle_writer() -> None:
+    """P9: the writer is idle after its last entry; a tail sees it all the same."""
+    world = World("script", quiet())
+    writer = world.writer("w", ENSEMBLE)
+    tail = world.tail(writer.ledger_id)
+    assert tail is not None
+    world.run_for(20)
+    writer.append(1)
+    world.run_for(60)
+    _require(tail.next == 1, "P9", "an acknowledged entry is not seen within 50 ms")
+
+
+def one_way_to_the_tail() -> None:
+    """P10: the tail hears nothing of b1, which hangs."""
+    world = World("script", quiet())
+    writer = world.writer("w", ENSEMBLE)
+    tail = world.tail(writer.ledger_id)
+    assert tail is not None
+    _isolate(world, "t", "b1")
+    writer.append(1)
+    world.run_for(60)
+    _require(tail.machine.lac == 0, "P10", "the tail hangs on one bookie")
+
+
+def lost_entry() -> None:
+    """MUST14: all copies of an entry are gone."""
+    world = World("script", quiet())
+    writer = world.writer("w", ENSEMBLE)
+    for _ in range(3):
+        writer.append(1)
+        world.run_for(30)
+    writer.close()
+    world.run_for(300)
+    assert writer.closed is not None
+    for bookie in world.bookies.values():
+        for ledger in bookie.back_end.holdings.ledgers.values():
+            ledger.frames = [frame for frame in ledger.frames if frame.extent.first != 1]
+    world.checker.bookies.clear()
+    ends: list[BookKeeperError | None] = []
+    ReadHost(world, "reader", writer.ledger_id, writer.closed.value, 0, 2, ends.append)
+    world.run_for(5_000)
+    _require(len(ends) == 1 and isinstance(ends[0], NoSuchEntryError), "MUST14", f"the reader ended with {ends}")
+
+
+def replaced_bookie_misses_entries() -> None:
+    """P8: b3 misses entries that were acknowledged before it was replaced; its fragment still names it."""
+    world = World("script", quiet(3, 3, 2, spares=1))
+    writer = world.writer("w", ENSEMBLE)
+    _isolate(world, "w", "b3")
+    writer.append(2)
+    world.run_for(1_500)
+    writer.append(1)
+    world.run_for(100)
+    writer.close()
+    world.run_for(500)
+    _require(writer.closed is not None, "setup", "the ledger was not closed")
+
+
+SCRIPTS: dict[str, Callable[[], None]] = {
+    "empty last fragment": empty_last_fragment,
+    "reads follow": reads_follow,
+    "hung bookie": hung_bookie,
+    "large ids": large_ids,
+    "overload": overload,
+    "idle writer": idle_writer,
+    "one way to the tail": one_way_to_the_tail,
+    "lost entry": lost_entry,
+    "replaced bookie misses entries": replaced_bookie_misses_entries,
+}
