@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 
-_PROBE = (
-    "ip link set lo up && ip link add a type bridge && ip link add b type veth peer name c && ip link set b master a"
-)
+_PROBE = """
+ip link set lo up && ip link add trial type bridge && ip link add v1 type veth peer name w1 &&
+ip link set v1 master trial && nsenter -t $$ -n true
+"""
 _INSIDE = "BK_TRIAL_NETWORK"
 
 

@@ -113,12 +113,15 @@ class Round:
         self._at(0, lambda: self._start("tail", "tail", ledgers=ledgers))
         for fault in choose_faults(rng, self._cluster):
             self._at(fault.after_s, lambda fault=fault: self._begin(fault))
+        hits = []
         for name in writers:
             fate = rng.choice(["lives", "lives", "SIGKILL", "SIGSTOP", "SIGSTOP"])
             if fate != "lives":
+                hits.append(rng.uniform(0.1, 1.2))
                 number = getattr(signal, fate)
-                self._at(rng.uniform(0.1, 1.2), lambda name=name, number=number: self._hit(name, number))
-        first = rng.uniform(0.3, 1.3)
+                self._at(hits[-1], lambda name=name, number=number: self._hit(name, number))
+        at_once = hits and rng.random() < 0.5  # entries are in flight, and no LAC tells of them yet
+        first = rng.choice(hits) + rng.uniform(0, 0.05) if at_once else rng.uniform(0.3, 1.3)
         self._at(first, lambda: self._recover("recoverer-0", ledgers))
         if rng.random() < 0.6:
             some = rng.sample(ledgers, rng.randint(1, len(ledgers)))
