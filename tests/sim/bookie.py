@@ -33,8 +33,11 @@ class BackEnd(Protocol):
     def memberships(self, effect: ev.ReadMemberships) -> ev.MembershipsRead: ...
     def idle(self) -> None: ...
     def crash(self, random: Random) -> None: ...
+    def kill(self) -> None: ...
     def commit_torn(self, frames: Sequence[bytes | memoryview], random: Random) -> None: ...
     def restart(self) -> None: ...
+    def wipe(self, ledgers: Sequence[LedgerId]) -> None: ...
+    def flip_bit(self, random: Random) -> tuple[LedgerId, Any] | None: ...
 
 
 class MemoryBackEnd:
@@ -57,6 +60,7 @@ class MemoryBackEnd:
 
     def idle(self) -> None: ...
     def crash(self, random: Random) -> None: ...
+    def kill(self) -> None: ...
 
     def commit_torn(self, frames: Sequence[bytes | memoryview], random: Random) -> None:
         """The process dies in a commit: some first frames of the group are on the disk, unanswered."""
@@ -212,6 +216,18 @@ class SimBookie:
         self.watcher.on_durable(self, group)
         self.feed(ev.GroupCommitted(places))
         self._begin_commit()
+        if not self._group:
+            self._later(f"{self.name} idle", self._idle, mean_ms=20 * self.knobs.sync_ms)
+
+    def _idle(self) -> None:
+        """Record the position, as the commit thread does when nothing comes (RULES S3)."""
+        if self._group or self.failed:
+            return
+        try:
+            self.back_end.idle()
+        except BookKeeperError:
+            self.scheduler.reached("a sync failed")
+            self.kill(in_commit=False)
 
     # --- life ---
 
@@ -226,8 +242,10 @@ class SimBookie:
             if any(parse_header(frame).kind == FrameKind.FENCE for frame in self._group):
                 self.scheduler.reached("crash between fence set and fence durable")
             self.back_end.commit_torn(self._group, random)
-        else:
+        elif random.random() < 0.7:
             self.back_end.crash(random)
+        else:
+            self.back_end.kill()
         for item in self._timers.values():
             item.cancel()
         routes, self.routes = self.routes, {}

@@ -52,12 +52,11 @@ class LedgerTruth:
 class BookieTruth:
     """What one bookie has made durable and what it has said, of one ledger."""
 
-    __slots__ = ("durable", "fence_said", "wiped")
+    __slots__ = ("durable", "fence_said")
 
     def __init__(self) -> None:
         self.durable: dict[EntryId, int] = {}  # id → step at which it became durable
         self.fence_said = False  # it has answered a fencing request
-        self.wiped = False
 
 
 class Checker:
@@ -264,17 +263,18 @@ class Checker:
         return entry in self._brought.get((bookie.name, event.request[0]), ())
 
     def wiped(self, bookie: BookieId) -> None:
-        """A bookie lost everything: its copies do not count any more, and it may not deny them either."""
+        """A bookie lost everything."""
+        self.damaged(bookie)
+        for (name, _), known in self.bookies.items():
+            if name == bookie:
+                known.durable.clear()
+
+    def damaged(self, bookie: BookieId) -> None:
+        """A bookie lost a part of what it had: its copies need not be there any more; deny them it may not."""
         for (name, ledger_id), known in self.bookies.items():
             if name == bookie:
                 for entry in known.durable:
                     self.truth(ledger_id).damaged.setdefault(entry, set()).add(bookie)
-                known.wiped = True
-                known.durable.clear()
-
-    def damaged(self, bookie: BookieId, ledger_id: LedgerId, ids: Sequence[EntryId]) -> None:
-        for entry in ids:
-            self.truth(ledger_id).damaged.setdefault(entry, set()).add(bookie)
 
     # --- readers and recoverers ---
 

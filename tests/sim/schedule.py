@@ -10,7 +10,6 @@ from typing import Any
 
 from bk_core.model import BookieId
 from bookie_server import machine_events as ev
-from tests.sim.bookie import MemoryBackEnd
 from tests.sim.checkers import Violation
 from tests.sim.clients import Host, RecoveryHost, WriterHost
 from tests.sim.knobs import Knobs, swarm, uniform
@@ -212,9 +211,8 @@ class Plan:
 
     def _fill(self) -> None:
         back_end = self.world.bookies[self._some_bookie()].back_end
-        if isinstance(back_end, MemoryBackEnd):
-            back_end.full = True
-            self._at(self.random.expovariate(1 / 40.0), "space again", setattr, back_end, "full", False)
+        back_end.full = True
+        self._at(self.random.expovariate(1 / 40.0), "space again", setattr, back_end, "full", False)
 
     def _flip(self) -> None:
         self.world.flip_bit(self._some_bookie())

@@ -309,3 +309,8 @@ def _take_trailer(answer: Answer, trailer: ReadTrailer) -> None:
         answer.absent.update(set(range(gap.first, gap.last + 1)) - set(answer.found))
     for gap in trailer.unknown:
         answer.unknown.update(dict.fromkeys(range(gap.first, gap.last + 1), gap.reason))
+
+
+def storage_back_end(bookie_id: str, world: object) -> StorageBackEnd:
+    """What a simulated world makes its bookies of in the storage profile."""
+    return StorageBackEnd(bookie_id=bookie_id)

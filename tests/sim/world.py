@@ -137,7 +137,7 @@ class World:
     def wipe(self, name: BookieId) -> None:
         """The bookie comes back with an empty disk, under the same id: fenced and in limbo (RULES S8)."""
         bookie = self.bookies[name]
-        if not isinstance(bookie.back_end, MemoryBackEnd) or not self.may_cripple(name):
+        if not self.may_cripple(name):
             return
         self.crash(name)
         self.scheduler.reached("wiped bookie")
@@ -149,16 +149,15 @@ class World:
         return any(bookie in fragment.ensemble for fragment in metadata.fragments)
 
     def flip_bit(self, name: BookieId) -> None:
+        """Bit rot in a copy at rest."""
         bookie = self.bookies[name]
-        if not isinstance(bookie.back_end, MemoryBackEnd) or not self.may_cripple(name):
+        if not bookie.alive or not self.may_cripple(name):
             return
         hit = bookie.back_end.flip_bit(self.faults)
         if hit is not None:
-            ledger_id, frame = hit
-            ids = range(frame.extent.first, frame.extent.last + 1)
-            self.scheduler.note(f"{name}'s copy of {ids.start}..{ids.stop - 1} is damaged")
+            self.scheduler.note(f"a frame on {name} is damaged")
             self.scheduler.reached("a copy was damaged at rest")
-            self.checker.damaged(name, ledger_id, [i for i in ids if frame.ids is None or i in frame.ids])
+            self.checker.damaged(name)
 
     def hold(self, *lanes: str) -> None:
         for lane in lanes:
@@ -198,8 +197,7 @@ class World:
         self.scheduler.note("--- peace ---")
         self.release()
         for name, bookie in self.bookies.items():
-            if isinstance(bookie.back_end, MemoryBackEnd):
-                bookie.back_end.full = False
+            bookie.back_end.full = False
             self.restart(name)
             bookie.feed(ev.ReadOnlyChanged(False))
         for host in self.hosts:

@@ -99,7 +99,7 @@ class Judge:
         calm = not (scope.crashes or scope.cuts or scope.timeouts or scope.lost_answers)
         for slot in range(1, model.first_bookie):
             recovery = model.parts[slot][world[slot]]
-            if not recovery.over:
+            if not recovery.over and not set(recovery.timers) - {"adds"}:  # others only wait for a budget of the scope
                 return f"STUCK: recovery {slot} waits for ever"
             if calm and scope.recoverers == 1 and recovery.end is None:
                 return f"STUCK: recovery {slot} gave up although nothing failed"

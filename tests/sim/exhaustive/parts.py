@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
-from bk_core.errors import MetadataUnavailableError
+from bk_core.errors import LedgerFencedError, MetadataConflictError, MetadataUnavailableError
 from bk_core.model import DigestType, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase
-from bk_core.protocol.writer import LedgerWriter, WriterState
+from bk_core.protocol.writer import LedgerWriter
 from bookie_server import machine_events as bev
 from tests.sim.exhaustive.scope import Scope
 
@@ -190,6 +190,7 @@ class WriterPart(Client):
         )
         super().__init__(WRITER, machine)
         self.acked = -1
+        self.alone = not scope.recoverers
 
     @property
     def lac(self) -> int:
@@ -201,7 +202,7 @@ class WriterPart(Client):
     def _carry_more(self, effect: Any) -> list[Emission]:
         match effect:
             case ev.Confirm(lac):
-                if self.over or self.machine.state in (WriterState.FAILED,):
+                if self.over:
                     self.problem = f"I1: the writer confirms entry {lac} after it was over"
                 if lac <= self.acked:
                     self.problem = f"I1: the writer confirms entry {lac} after entry {self.acked}"
@@ -210,7 +211,11 @@ class WriterPart(Client):
             case ev.SendLac(bookie, body):
                 event = bev.WriteLacRequested((NOBODY, 1), LEDGER, KEY, body)
                 return [("ask", int(bookie[1:]), NOBODY, event)]
-            case ev.Fail() | ev.FinishClose() | ev.FailClose():
+            case ev.Fail(error):
+                if self.alone and isinstance(error, (LedgerFencedError, MetadataConflictError)):
+                    self.problem = "MUST 8: the writer, which is alone, takes its own write for another client's"
+                return self._end()
+            case ev.FinishClose() | ev.FailClose():
                 return self._end()
         return super()._carry_more(effect)
 

@@ -18,8 +18,10 @@ from bk_core.protocol import events as ev
 from bk_core.protocol import write_back
 from bk_core.protocol.answers import Window
 from bk_core.protocol.delivery import Delivery, Lane
+from bk_core.protocol.keeper import SessionKeeper
 from bk_core.protocol.packets import encode_packet
 from bk_core.protocol.recovery import LedgerRecovery
+from bk_core.protocol.refusals import fenced_error
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWriter
 from bk_core.wire.lane import Reason
@@ -252,6 +254,52 @@ def evaluated_before_unacked() -> AbstractContextManager[None]:
     return patched((LedgerWriter, "_change_written", mutant))
 
 
+def nothing_is_sent_again() -> AbstractContextManager[None]:
+    """D14: the new bookie is never given what the old one had."""
+
+    def mutant(self: SessionKeeper, index: int) -> list[Any]:
+        return [effect for effect in self.delivery.attach(index) if not isinstance(effect, ev.SendFrame)]
+
+    return patched((SessionKeeper, "replaced", mutant))
+
+
+def lost_answer_is_a_conflict() -> AbstractContextManager[None]:
+    """D22: the writer takes its own write, whose answer was lost, for another client's."""
+    reread = LedgerWriter._reread
+
+    def mutant(self: LedgerWriter, metadata: Any) -> list[Any]:
+        if metadata.version != self.metadata.version:
+            return self._fail(fenced_error(self.ledger_id, "conflict", self.lac, self.lap))
+        return reread(self, metadata)
+
+    return patched((LedgerWriter, "_reread", mutant))
+
+
+def counted_before_the_store_has_it() -> AbstractContextManager[None]:
+    """D11: the new bookie is used as soon as it is chosen."""
+    write = LedgerWriter._write_change
+
+    def mutant(self: LedgerWriter, change: Any) -> list[Any]:
+        effects = write(self, change)
+        intent, self.change = self.metadata.value, None
+        for index in change.indices:
+            self.delivery.replace(index, change.ensemble[index], change.first_entry_id - 1)
+            effects += self._keeper.replaced(index)
+        self.failed = []
+        assert intent is not None
+        return effects
+
+    event = LedgerWriter._metadata_event
+
+    def heard(self: LedgerWriter, found: Any) -> list[Any]:
+        if isinstance(found, ev.MetadataWritten) and self._close_intent is None and self.change is None:
+            self.metadata = found.metadata
+            return []
+        return event(self, found)
+
+    return patched((LedgerWriter, "_write_change", mutant), (LedgerWriter, "_metadata_event", heard))
+
+
 def close_at_the_last_pushed() -> AbstractContextManager[None]:
     """D26: the writer closes at the last entry it sent."""
     begin = LedgerWriter._begin_close
@@ -272,13 +320,6 @@ def one_ack_fewer() -> AbstractContextManager[None]:
     return patched((quorum, "confirmed_id", lambda marks, qw, qa, last: confirmed(marks, qw, max(qa - 1, 1), last)))
 
 
-def fenced_writer_goes_on() -> AbstractContextManager[None]:
-    """A refusal by a fence is treated as the failure of that bookie."""
-    from bk_core.protocol import writer
-
-    return patched((writer, "refusal_error", lambda *args: None))
-
-
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("D1", "recovery reads fence", "one-recovery", reads_do_not_fence),
     Mutant("D5-not-logged", "fences are durable", "crash", fence_is_not_logged),
@@ -286,12 +327,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("D6", "a negative answer waits for its fence", "crash", negative_before_the_fence_is_durable),
     Mutant("D6-fence", "a fence is answered when durable", "crash", fence_answered_before_it_is_durable, loss=False),
     Mutant("D7", "acks follow durability", "crash", ack_before_durable),
+    Mutant("D11", "nothing is counted before the store names it", "change", counted_before_the_store_has_it),
     Mutant("D12", "the LAC stands still in a change", "change", lac_moves_during_a_change),
     Mutant("D13", "acks of a replaced bookie are void", "change", acks_of_the_replaced_survive),
     Mutant("D13-order", "un-ack before evaluation", "change", evaluated_before_unacked),
+    Mutant("D14", "a replacement is sent what is owed", "change", nothing_is_sent_again, loss=False),
     Mutant("D16", "recovery passes the fence", "one-recovery", recovery_adds_stop_at_the_fence, loss=False),
     Mutant("D17", "recovery adds carry a frozen LAC", "two-entries", recovery_moves_the_lac, loss=False),
     Mutant("D19", "unknown ledgers are fenced", "one-recovery", unknown_ledgers_are_not_fenced),
+    Mutant("D22", "a lost answer is looked up", "change-lost", lost_answer_is_a_conflict, loss=False),
     Mutant("D26", "a close ends at the LAC", "close-and-recovery", close_at_the_last_pushed),
     Mutant("D27", "write-back before close", "one-recovery", close_before_write_back),
     Mutant("D28-one", "an end needs Qw − Qa + 1 denials", "one-recovery", one_negative_is_enough),
