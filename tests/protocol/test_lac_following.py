@@ -200,6 +200,14 @@ def test_a_record_is_read_once_the_watch_is_set_even_if_a_round_is_under_way() -
     assert machine.step(ev.TimerFired(retry.name)) == [ev.WatchMetadata()]
 
 
+def test_a_round_that_finds_the_ledger_closed_asks_no_bookie() -> None:
+    machine, _ = following()
+    machine.step(ev.RefreshLac(1))
+    effects = machine.step(ev.MetadataRead(closed(9)))
+    assert of(effects, ev.SendReadLac) == []
+    assert effects[-1] == ev.FinishRefresh(1, None)
+
+
 def test_copies_that_moved_after_the_close_are_seen() -> None:
     machine, _ = following()
     machine.step(ev.MetadataChanged(closed(9, version=5)))
@@ -236,6 +244,9 @@ def test_a_bookie_that_answers_twice_counts_once() -> None:
     read = QuorumLacRead(metadata().value, digester())
     assert read.step(proof(0, 3)) == []
     assert read.step(proof(0, 4)) == []
+    assert read.step(proof(0, 4, ledger_id=LEDGER + 1)) == []
+    assert read.step(ev.LacFailed(1, "away")) == []  # 2 may still say
+    assert isinstance(read.step(ev.LacFailed(2, "away"))[0], ev.Fail)
 
 
 def test_the_first_id_of_the_last_fragment_is_a_floor() -> None:
