@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machines that change a log's head, one event at a time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from bk_core.errors import BookKeeperError, LogRecreatedError, MetadataUnavailableError, Outcome
+from bk_core.logs import commit
+from bk_core.logs.head import LogHead, NewExtent, PublishId
+from bk_core.logs.machines import change, vacuum
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.change import HeadChange, State
+from bk_core.logs.machines.publication import Publication, Publish
+from bk_core.logs.machines.transactions import Transaction, recorded
+from bk_core.logs.machines.upkeep import Trim
+from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.paging import Change
+from bk_core.model import Versioned
+
+NONCE = itertools.count().__next__
+EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
+LOST = MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN)
+AWAY = MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED)
+
+
+def extent(ledger_id: int) -> NewExtent:
+    return NewExtent(
+        ledger_id=ledger_id,
+        entry_count=2,
+        size_bytes=2,
+        created_ms=1,
+        ensemble_size=3,
+        write_quorum_size=3,
+        ack_quorum_size=2,
+    )
+
+
+def publication(*ledgers: int, **more: object) -> Publication:
+    extents = tuple(extent(each) for each in ledgers)
+    return Publication(Publish(extents, PublishId.job("j"), 5, NONCE, **more))  # type: ignore[arg-type]
+
+
+def published(head: LogHead, ledger: int, job: str) -> LogHead:
+    return commit.publish(head, [extent(ledger)], PublishId.job(job), now_ms=1, nonce=NONCE).head
+
+
+def run(machine: HeadChange[object] | Publication | Vacuum, *events: ev.Event) -> list[ev.Effect]:
+    effects: list[ev.Effect] = []
+    for event in events:
+        effects = machine.step(event)
+    return effects
+
+
+def writing(machine: Publication, version: int = 0) -> Publication:
+    effects = run(machine, ev.Start(), ev.HeadRead(Versioned(EMPTY, version)), ev.LedgersChecked())
+    assert isinstance(effects[-1], ev.WriteHead)
+    return machine
+
+
+@pytest.mark.rule("N4")
+def test_an_abort_deletes_ledgers_only_before_the_first_compare_and_set() -> None:
+    machine = publication(1, 2)
+    run(machine, ev.Start(), ev.HeadRead(Versioned(EMPTY, 0)))
+    drop, fail = machine.step(ev.Abort())
+    assert drop == ev.DropLedgers((1, 2))
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.NOT_APPLIED
+
+    (fail,) = writing(publication(1)).step(ev.Abort())
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.UNKNOWN
+
+    refused = writing(publication(1))
+    refused.step(ev.HeadConflicted())
+    (fail,) = refused.step(ev.Abort())
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.NOT_APPLIED
+
+
+@pytest.mark.rule("N4")
+def test_a_doubt_lasts_as_long_as_the_head_has_the_version_that_was_compared() -> None:
+    unknown = [ev.HeadWriteUnknown(LOST), ev.WaitEnded()]
+    machine = writing(publication(1), 7)
+    assert run(machine, *unknown) == [ev.ReadHead(sync=True)]
+    run(machine, ev.HeadRead(Versioned(EMPTY, 7)))
+    (fail,) = run(machine, ev.RequestFailed(BookKeeperError("broken")))
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.UNKNOWN
+
+    machine = writing(publication(1), 7)
+    run(machine, *unknown, ev.HeadRead(Versioned(published(EMPTY, 9, "other"), 8)))
+    (fail,) = run(machine, ev.RequestFailed(BookKeeperError("broken")))
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.NOT_APPLIED
+
+    machine = writing(publication(1), 7)
+    (done,) = run(machine, *unknown, ev.HeadRead(Versioned(published(EMPTY, 1, "j"), 8)))
+    assert isinstance(done, ev.Finish)
+
+
+@pytest.mark.rule("N4")
+def test_a_publish_that_may_have_been_forgotten_stays_in_doubt() -> None:
+    machine = writing(publication(1), 7)
+    (fail,) = run(machine, ev.HeadWriteUnknown(LOST), ev.WaitEnded(), ev.HeadRead(Versioned(EMPTY, 7 + 128)))
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.rule("N6")
+def test_ledgers_are_checked_again_for_every_head() -> None:
+    machine = writing(publication(1))
+    (asked,) = run(
+        machine, ev.HeadConflicted(), ev.WaitEnded(), ev.HeadRead(Versioned(published(EMPTY, 9, "other"), 1))
+    )
+    assert isinstance(asked, ev.CheckLedgers)
+
+
+@pytest.mark.rule("N2")
+@pytest.mark.rule("MUST15")
+def test_a_takeover_recovers_every_open_extent_and_the_last_two_ledgers() -> None:
+    new = commit.NewOpenExtent(ledger_id=8, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+    head = commit.add_open_extent(published(EMPTY, 7, "before"), new, nonce=NONCE).head
+    machine = publication(9, takeover=True)
+    (asked,) = run(machine, ev.Start(), ev.HeadRead(Versioned(head, 0)))
+    assert isinstance(asked, ev.RecoverLedgers)
+    assert set(asked.ledgers) == {7, 8}
+    ends = {8: commit.LedgerEnd(entry_count=3, size_bytes=3)}
+    (write,) = run(machine, ev.LedgersRecovered(ends, frozenset({7})), ev.LedgersChecked())
+    assert isinstance(write, ev.WriteHead)
+    assert [(e.ledger_id, e.base_offset) for e in write.head.tail] == [(7, 0), (8, 2), (9, 5)]
+
+    lost = publication(9, takeover=True)
+    run(lost, ev.Start(), ev.HeadRead(Versioned(head, 0)))
+    (fail,) = lost.step(ev.LedgersRecovered({}, frozenset({7, 8})))
+    assert isinstance(fail, ev.Fail)
+    assert "ledger 8" in str(fail.error)
+
+
+@pytest.mark.rule("N5")
+def test_a_transaction_is_written_with_the_head_under_its_own_version() -> None:
+    wanted = Transaction("app", 4)
+    record = recorded(None, Transaction("app", 2), PublishId.txn("app", 2), 1, 1)
+    machine = publication(1, transaction=wanted)
+    assert machine.step(ev.Start()) == [ev.ReadHead(app_id="app")]
+    (write,) = run(machine, ev.HeadRead(Versioned(EMPTY, 0), Versioned(record, 6)), ev.LedgersChecked())
+    assert isinstance(write, ev.WriteHead)
+    assert write.transactions is not None
+    assert [each.version for each in write.transactions.versions] == [2, 4]
+    assert write.transactions_version == 6
+
+
+def test_retries_end() -> None:
+    machine: HeadChange[int] = HeadChange(Trim(2, NONCE), attempts_max=3)
+    head = Versioned(published(EMPTY, 1, "a"), 0)
+    effects = machine.step(ev.Start())
+    for _ in range(2):
+        run(machine, ev.HeadRead(head), ev.HeadConflicted())
+        effects = machine.step(ev.WaitEnded())
+    (fail,) = run(machine, ev.HeadRead(head), ev.HeadConflicted())
+    assert effects
+    assert isinstance(fail, ev.Fail)
+    assert "3 times" in str(fail.error)
+
+    away: HeadChange[int] = HeadChange(Trim(2, NONCE), failures_max=2)
+    (fail,) = run(away, ev.Start(), ev.RequestFailed(AWAY), ev.WaitEnded(), ev.RequestFailed(AWAY))
+    assert fail == ev.Fail(AWAY)
+
+
+def test_a_late_or_doubled_event_is_ignored() -> None:
+    machine = writing(publication(1))
+    for event in (ev.Start(), ev.LedgersChecked(), ev.WaitEnded(), ev.PagesCreated(), ev.PagesRead({})):
+        assert machine.step(event) == []
+    assert machine.state is State.WRITING
+
+
+@pytest.mark.rule("N6")
+def test_a_vacuum_deletes_what_it_condemned_and_forgets_what_is_gone() -> None:
+    head = published(EMPTY, 1, "a")
+    machine = Vacuum(EMPTY.uuid, 100, NONCE)
+    assert machine.step(ev.Start()) == [ev.ListOrphans(EMPTY.uuid, 100)]
+    machine.step(ev.OrphansListed((1, 2, 3)))
+    (write,) = machine.step(ev.HeadRead(Versioned(head, 5)))
+    assert isinstance(write, ev.WriteHead)
+    assert write.head.condemned == (2, 3)
+    assert machine.step(ev.HeadWritten()) == [ev.DeleteLedgers((2, 3), EMPTY.uuid)]
+    machine.step(ev.LedgersDeleted((3,)))
+    (write,) = machine.step(ev.HeadRead(Versioned(write.head, 6)))
+    assert isinstance(write, ev.WriteHead)
+    assert write.head.condemned == (2,)
+    assert machine.step(ev.HeadWritten()) == [ev.ListPages(100)]
+    assert run(machine, ev.PagesListed(("p",)), ev.HeadRead(Versioned(head, 7))) == [ev.WriteHead(head, 7)]
+    assert machine.step(ev.HeadWritten()) == [ev.DeletePages(("p",))]
+    assert machine.step(ev.PagesDeleted()) == [ev.Finish(vacuum.Vacuumed((3,), (2,), ("p",)))]
+
+
+def test_a_vacuum_of_a_log_that_was_made_again_deletes_nothing() -> None:
+    machine = Vacuum("00000000-0000-0000-0000-000000000000", 100, NONCE)
+    (fail,) = run(machine, ev.Start(), ev.OrphansListed((1,)), ev.HeadRead(Versioned(EMPTY, 5)))
+    assert isinstance(fail, ev.Fail)
+    assert isinstance(fail.error, LogRecreatedError)
+
+
+def test_every_state_has_its_moves() -> None:
+    assert set(change.MOVES) == set(change.State)
+    assert set(vacuum.MOVES) == set(vacuum.State)
+    assert Change(EMPTY).transactions is None
