@@ -34,7 +34,7 @@ def searched(name: str) -> Result:
 
 
 @pytest.mark.rule("P11")
-@pytest.mark.parametrize("name", ["pair", "change", "change-lost", "close-and-recovery"])
+@pytest.mark.parametrize("name", ["pair", "pair-crash", "change", "change-lost", "degraded", "close-and-recovery"])
 def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
     found = searched(name)
 
@@ -58,7 +58,9 @@ def test_the_counts_are_the_same_under_every_hash_seed() -> None:
     assert "change" in printed.pop()
 
 
-@pytest.mark.parametrize("name", ["D1", "D5-not-logged", "D5-not-replayed", "D6", "D12", "D13", "D13-order"])
+@pytest.mark.parametrize(
+    "name", ["D1", "D5-not-logged", "D5-not-replayed", "D6", "D11", "D12", "D13", "D13-order", "D27"]
+)
 def test_a_known_defect_put_back_is_found_by_what_it_loses(name: str) -> None:
     defect = mutant(name)
 

@@ -321,12 +321,14 @@ def one_ack_fewer() -> AbstractContextManager[None]:
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("D1", "recovery reads fence", "one-recovery", reads_do_not_fence),
-    Mutant("D5-not-logged", "fences are durable", "crash", fence_is_not_logged),
-    Mutant("D5-not-replayed", "fences outlive a crash", "crash", fence_is_not_replayed),
-    Mutant("D6", "a negative answer waits for its fence", "crash", negative_before_the_fence_is_durable),
-    Mutant("D6-fence", "a fence is answered when durable", "crash", fence_answered_before_it_is_durable, loss=False),
-    Mutant("D7", "acks follow durability", "crash", ack_before_durable),
+    Mutant("D1", "recovery reads fence", "pair", reads_do_not_fence),
+    Mutant("D5-not-logged", "fences are durable", "pair-crash", fence_is_not_logged),
+    Mutant("D5-not-replayed", "fences outlive a crash", "pair-crash", fence_is_not_replayed),
+    Mutant("D6", "a negative answer waits for its fence", "pair-crash", negative_before_the_fence_is_durable),
+    Mutant(
+        "D6-fence", "a fence is answered when durable", "pair-crash", fence_answered_before_it_is_durable, loss=False
+    ),
+    Mutant("D7", "acks follow durability", "pair-crash", ack_before_durable),
     Mutant("D11", "nothing is counted before the store names it", "change", counted_before_the_store_has_it),
     Mutant("D12", "the LAC stands still in a change", "change", lac_moves_during_a_change),
     Mutant("D13", "acks of a replaced bookie are void", "change", acks_of_the_replaced_survive),
