@@ -137,7 +137,9 @@ class World:
                 bad[self.random.randrange(len(bad))] ^= 1 << self.random.randrange(8)
                 said[0] = ev.FramesRead(read.request, memoryview(bytes(bad)))
             case "record":
-                said[0] = ev.FramesRead(read.request, memoryview(self.random.randbytes(self.random.choice((3, 64, 99)))))
+                said[0] = ev.FramesRead(
+                    read.request, memoryview(self.random.randbytes(self.random.choice((3, 64, 99))))
+                )
             case "both":
                 everything = (ev.IdRange(read.first, read.last),)
                 said = [ev.ReadAnswered(read.request, read.last, everything, everything)]
