@@ -49,7 +49,10 @@ class ScenarioItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, TraceDiffersError):
             return str(excinfo.value)
-        if isinstance(excinfo.value, StoryError):
+        cause = excinfo.value
+        while isinstance(cause, StoryError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, StoryError):
             return f"{self.path.name}: {excinfo.value}"
         return super().repr_failure(excinfo, style)
 

@@ -91,6 +91,8 @@ def test_a_step_without_a_trace_says_so() -> None:
         (("deliver b1 b2", "timer w budget:1"), "no timer 'budget:1' running"),
         (("deliver b1 b2", "cut b1\ndeliver w->b1"), "the link w->b1 is cut"),
         (("ack=2", "ack=2 patience=3"), "no option patience"),
+        (("ack=2", "ack=two"), "cannot be understood"),
+        (("ack=2", "ack=2 b4"), "what is 'b4'?"),
         (("append x\n", "append x\n\n"), "commands without ----"),
     ],
 )

@@ -44,7 +44,10 @@ def perform(world: World, line: str) -> None:
     verb = globals().get(f"do_{command.word}")
     if verb is None:
         raise StoryError(f"unknown word {command.word!r}")
-    verb(world, command)
+    try:
+        verb(world, command)
+    except (ValueError, KeyError) as error:
+        raise StoryError(f"cannot be understood ({error})") from error
 
 
 # --- the cast ---------------------------------------------------------------------------------------------------------
@@ -59,6 +62,8 @@ def do_bookies(world: World, command: Command) -> None:
 
 def do_ledger(world: World, command: Command) -> None:
     """TLA ClientCreatesLedger: the record is in the store, and a writer holds it."""
+    if command.arguments:
+        raise StoryError(f"what is {command.arguments[0]!r}?")
     options = dict(command.options)
     ensemble = tuple(options.pop("bookies").split(","))
     spare = options.pop("spare", "").split(",")
