@@ -282,6 +282,8 @@ class LedgerWriter:
 
     def _metadata_event(self, event: ev.MetadataEvent) -> list[WriterEffect]:
         assert self._close_intent is not None or self.change is not None, f"{self.state} {event}"
+        writing = self._close_intent is not None or (self.change is not None and self.change.intent is not None)
+        assert writing or not isinstance(event, (ev.MetadataWritten, ev.MetadataConflicted)), f"{self.state} {event}"
         match event:
             case ev.MetadataWritten(metadata):
                 return self._written(metadata)
