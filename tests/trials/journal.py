@@ -101,15 +101,21 @@ def _add_line(client: str, line: dict[str, Any], told: Told) -> None:
         case "final":
             told.finals[line["ledger"]] = list(_split(line["digests"]))
         case "took_over":
-            told.takeovers_s.append(line["seconds"])
-        case "hang":
-            told.hangs.append(f"{client}: {line['name']} after {line['seconds']:.1f} s: {line['stack']}")
-        case "bug":
-            told.bugs.append(f"{client}: {line['error']}")
-        case "error":
-            if line["code"] in NEVER:
-                told.bugs.append(f"{client}: {line['name']}: {line['text']}")
-            told.errors[f"{line['name']}: {line['code']}"] += 1
+            if not line["final"]:  # those are closed already, but for a few
+                told.takeovers_s.append(round(line["seconds"], 3))
+        case "hang" | "bug" | "error":
+            _add_trouble(client, line, told)
+
+
+def _add_trouble(client: str, line: dict[str, Any], told: Told) -> None:
+    if line["what"] == "hang":
+        told.hangs.append(f"{client}: {line['name']} after {line['seconds']:.1f} s: {line['stack']}")
+    elif line["what"] == "bug":
+        told.bugs.append(f"{client}: {line['error']}")
+    else:
+        told.errors[f"{line['name']}: {line['code']}"] += 1
+        if line["code"] in NEVER:
+            told.bugs.append(f"{client}: {line['name']}: {line['text']}")
 
 
 def _add_seen(told: Told, client: str, line: dict[str, Any], kind: Kind, **values: Any) -> None:

@@ -38,7 +38,7 @@ class RoundReport:
     changed: int = 0
     hangs: int = 0
     problems: list[str] = field(default_factory=list)
-    slowest_takeover_s: float = 0.0
+    takeovers_s: list[float] = field(default_factory=list)
 
 
 class Round:
@@ -216,4 +216,4 @@ class Round:
         report.problems += [f"HANG: {hang}" for hang in told.hangs] + [f"BUG: {bug}" for bug in told.bugs]
         report.counts = counts(told.operations.values())
         report.errors = told.errors
-        report.slowest_takeover_s = max(told.takeovers_s, default=0.0)
+        report.takeovers_s = told.takeovers_s

@@ -106,9 +106,10 @@ def test_a_journal_tells_what_was_acknowledged_even_in_part(tmp_path: Path) -> N
 def test_the_figures_of_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
     figures = Figures(7)
     assert not figures.passed, "nothing ran"
-    figures.add(RoundReport(0, ledgers=2, counts={"acknowledged": 5}, faults=Counter(cut=3), slowest_takeover_s=1.5))
+    figures.add(RoundReport(0, ledgers=2, counts={"acknowledged": 5}, faults=Counter(cut=3), takeovers_s=[1.5, 0.5]))
     figures.save(tmp_path / "state")
     again = Figures.load(tmp_path / "state", 7)
+    assert "| 0.50 / 0.50 / 1.50 s |" in again.text()
     assert (again.passed, again.text()) == (True, figures.text())
     again.add(RoundReport(1, counts={"acknowledged": 1}, faults=Counter(cut=1), lost=1, problems=["LOST: entry 1"]))
     assert (again.rounds, again.faults["cut"], again.passed) == (2, 4, False)
