@@ -98,6 +98,7 @@ class LedgerRecovery:
         assert isinstance(event, known), f"{self.phase} {event}"
         if self._write_back is None:
             return []
+        assert self.failed_bookies or not isinstance(event, ev.BookiesRead), f"{self.phase} {event}"
         return self._after_write_back(self._write_back.step(event))
 
     def copy(self) -> LedgerRecovery:
@@ -120,7 +121,7 @@ class LedgerRecovery:
 
     def _metadata_event(self, event: ev.MetadataEvent) -> list[RecoveryEffect]:
         asked = (Phase.CLAIM, Phase.CLOSE)
-        looked = isinstance(event, ev.MetadataCallFailed) and self._write_back is not None
+        looked = isinstance(event, ev.MetadataCallFailed) and bool(self.failed_bookies)
         assert self.phase in asked or looked, f"{self.phase} {event}"
         match event:
             case ev.MetadataRead(metadata):
