@@ -34,7 +34,9 @@ def searched(name: str) -> Result:
 
 
 @pytest.mark.rule("P11")
-@pytest.mark.parametrize("name", ["pair", "pair-crash", "change", "change-lost", "degraded", "close-and-recovery"])
+@pytest.mark.parametrize(
+    "name", ["pair", "pair-crash", "change", "change-lost", "degraded", "two-recoveries-one-copy", "close-and-recovery"]
+)
 def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
     found = searched(name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scopes that are searched, small to large, with how many worlds each has."""
+"""The scopes that are searched, with how many worlds each has; those without a number have not been exhausted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from tests.sim.exhaustive.scope import Scope
 
 _PAIR: dict[str, Any] = {"bookies": 2, "ensemble": 2, "write_quorum": 2, "ack_quorum": 2}
+_ONE: dict[str, Any] = {"bookies": 1, "ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 _SLOW_STORE: dict[str, Any] = {"acks_at_once": False, "store_at_once": False}
 
 SCOPES: tuple[Scope, ...] = (
@@ -135,6 +136,24 @@ SCOPES: tuple[Scope, ...] = (
         timers=1,
         acks_at_once=False,
         states=13_545,
+    ),
+    Scope(
+        name="two-recoveries-one-copy",
+        says="1/1/1, one entry, two recoveries",
+        **_ONE,
+        recoverers=2,
+        store_at_once=False,
+        states=6_396,
+    ),
+    Scope(
+        name="two-recoveries-empty",
+        says="2/2/2, no entry, two recoveries",
+        **_PAIR,
+        entries=0,
+        recoverers=2,
+        store_at_once=False,
+        states=358_011,
+        seconds=120,
     ),
     Scope(
         name="two-recoveries",
