@@ -33,8 +33,6 @@ class Leader(Client):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name, 0)
         self.elected = True
-        if world.log is None:
-            world.log = Versioned(_EMPTY, 0)
         self.machine = LogLeadership()
         self.feed(lead.TakeOver())
 
@@ -42,7 +40,7 @@ class Leader(Client):
 
     def _on_read_head(self, effect: lead.ReadHead) -> None:
         def do() -> lead.HeadRead:
-            head = _head(self.world)
+            head = head_of(self.world)
             ledgers = tuple(extent.ledger_id for extent in head.value.tail)
             return lead.HeadRead(head, ledgers[-2:])
 
@@ -58,7 +56,7 @@ class Leader(Client):
 
     def _compare_and_set(self, expected: Versioned[LogHead], change: LogHead) -> None:
         def do() -> lead.HeadWritten | lead.HeadConflicted:
-            head = _head(self.world)
+            head = head_of(self.world)
             if head.version != expected.version:
                 self.world.say(
                     f"store refuses {self.name}: the log's version is {head.version}, not {expected.version}"
@@ -78,7 +76,7 @@ class Leader(Client):
         self.world.clients[recoverer.name] = recoverer
 
         def finished(done: ev.FinishRecovery) -> None:
-            self.feed(lead.LedgerRecovered(effect.ledger_id, _end(done.metadata.value)))
+            self.feed(lead.LedgerRecovered(effect.ledger_id, end_of(done.metadata.value)))
 
         recoverer.on_finished = finished
 
@@ -124,7 +122,7 @@ class Leader(Client):
         self.world.clients[writer.name] = writer
 
         def closed() -> None:
-            self._answer(lead.LedgerClosed(ledger_id, _end(self.world.records[ledger_id].value)))
+            self._answer(lead.LedgerClosed(ledger_id, end_of(self.world.records[ledger_id].value)))
 
         def failed(error: BookKeeperError) -> None:
             self._answer(lead.WriterFailed(ledger_id, error))
@@ -170,10 +168,13 @@ LEADER_WORDS: dict[str, Callable[[Leader], None]] = {
 }
 
 
-def _head(world: World) -> Versioned[LogHead]:
-    assert world.log is not None
+def head_of(world: World) -> Versioned[LogHead]:
+    """The log's head; an empty one at first."""
+    if world.log is None:
+        world.log = Versioned(_EMPTY, 0)
     return world.log
 
 
-def _end(record: LedgerMetadata) -> LedgerEnd:
+def end_of(record: LedgerMetadata) -> LedgerEnd:
+    """Where a closed ledger ends."""
     return LedgerEnd(entry_count=record.last_entry_id + 1, size_bytes=record.length, fragments=record.fragments)

@@ -16,6 +16,7 @@ from tests.scenarios.actors import Follower, Reader, Recoverer, Writer
 from tests.scenarios.bookies import Bookie
 from tests.scenarios.clients import Client
 from tests.scenarios.logs import LEADER_WORDS, Leader
+from tests.scenarios.publishing import Publisher
 from tests.scenarios.world import STORE, Link, Message, StoryError, World, describe, describe_log, ranges
 
 LEDGER = 7
@@ -126,6 +127,17 @@ def do_lead(world: World, command: Command) -> None:
     if not isinstance(leader, Leader) or words[0] not in LEADER_WORDS:
         raise StoryError(f"{name} {words[0]}?")
     LEADER_WORDS[words[0]](leader)
+
+
+def do_publish(world: World, command: Command) -> None:
+    """``publish J 8 9``: job J publishes closed ledgers into the log; ``publish J abort``: it will not after all."""
+    name, *words = command.arguments
+    publisher = world.clients.get(name)
+    if isinstance(publisher, Publisher) and words == ["abort"]:
+        publisher.abort()
+        return
+    takeover, job = command.options.get("takeover") == "yes", command.options.get("job", name)
+    world.clients[name] = Publisher(world, name, [int(word) for word in words], takeover=takeover, job=job)
 
 
 # --- what applications do ---------------------------------------------------------------------------------------------
