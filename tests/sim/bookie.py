@@ -257,8 +257,14 @@ class SimBookie:
                     route.lane, f"{route.lane} reset", route.failed, "reset", mean_ms=self.knobs.latency_ms
                 )
 
-    def restart(self) -> None:
+    def restart(self) -> bool:
+        """A new process; False if it refuses to start, because the disk is full."""
         if self.alive or self.dead_for_good:
-            return
-        self.back_end.restart()
+            return self.alive
+        try:
+            self.back_end.restart()
+        except DataDirectoryError:
+            self.scheduler.reached("a bookie could not start on a full disk")
+            return False
         self.start()
+        return True

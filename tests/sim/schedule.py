@@ -31,6 +31,7 @@ class Outcome:
     virtual_ms: float
     acks: int
     violation: str | None = None
+    planned: int = 0  # items of the plan, each of which may be left out
     trace: list[str] = field(default_factory=list)
     sometimes: dict[str, int] = field(default_factory=dict)
 
@@ -38,19 +39,28 @@ class Outcome:
 BackEndOf = Callable[[BookieId, World], Any]
 
 
-def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None = None) -> World:
+def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit: frozenset[int]) -> tuple[World, Plan]:
     """The world of a seed, with its work and faults planned."""
     random = Random(f"{seed}:{engine}:{profile}:knobs")
     knobs = uniform(random) if engine == "uniform" else swarm(random)
     change_points = random.randint(1, 5) if engine == "pct" else 0
     world = World(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
-    Plan(world).lay()
-    return world
+    plan = Plan(world, omit)
+    plan.lay()
+    return world, plan
 
 
-def run_schedule(seed: int, engine: str, profile: str = "protocol", back_end: BackEndOf | None = None) -> Outcome:
+def run_schedule(
+    seed: int,
+    engine: str,
+    profile: str = "protocol",
+    back_end: BackEndOf | None = None,
+    *,
+    omit: frozenset[int] = frozenset(),
+    trace: bool = False,
+) -> Outcome:
     """Run one schedule to its end. Deterministic: the same arguments give the same digest."""
-    world = build(seed, engine, profile, back_end)
+    world, plan = build(seed, engine, profile, back_end, omit)
     violation = None
     try:
         world.run(CHAOS_MS)
@@ -72,7 +82,8 @@ def run_schedule(seed: int, engine: str, profile: str = "protocol", back_end: Ba
         scheduler.now,
         world.checker.acks,
         violation,
-        list(scheduler.trace) if violation else [],
+        plan.items,
+        list(scheduler.trace) if violation or trace else [],
         scheduler.sometimes,
     )
 
@@ -80,8 +91,10 @@ def run_schedule(seed: int, engine: str, profile: str = "protocol", back_end: Ba
 class Plan:
     """Lays the work and the disturbances of a run out in virtual time."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.knobs, self.random = world, world.knobs, world.faults
+    def __init__(self, world: World, omit: frozenset[int] = frozenset()) -> None:
+        self.world, self.knobs, self.random, self.omit = world, world.knobs, world.faults, omit
+        self.items = 0
+        self._laid = False
         self.scheduler = world.scheduler
 
     def lay(self) -> None:
@@ -111,12 +124,17 @@ class Plan:
                 self._at(self._moment(), disturb.__name__, disturb)
         if knobs.dead_at_the_end:
             self._at(CHAOS_MS - 1, "some die for good", self._bury)
+        self._laid = True
 
     def _moment(self) -> float:
         """When something happens: early more often than late."""
         return min(self.random.expovariate(1 / 40.0), CHAOS_MS - 2)
 
     def _at(self, delay_ms: float, label: str, call: Callable[..., Any], *args: Any) -> None:
+        if not self._laid:
+            self.items += 1
+            if self.items - 1 in self.omit:
+                return
         self.scheduler.at(delay_ms, "plan", label, call, *args)
 
     # --- work ---

@@ -32,9 +32,6 @@ class Item:
         self.time, self.seq, self.lane, self.label, self.call, self.args = time, seq, lane, label, call, args
         self.live = True
 
-    def __lt__(self, other: Item) -> bool:
-        return (self.time, self.seq) < (other.time, other.seq)
-
     def cancel(self) -> None:
         self.live = False
 
@@ -49,7 +46,7 @@ class Scheduler:
         self.digest = 0
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.sometimes: dict[str, int] = {}
-        self._heap: list[Item] = []
+        self._heap: list[tuple[float, int, Item]] = []  # tuples: compared without a call
         self._seq = 0
         self._last: dict[str, float] = {}  # time of the last item of a FIFO lane
         self._held: dict[str, list[Item]] = {}
@@ -88,7 +85,7 @@ class Scheduler:
         if lane in self._held:
             self._held[lane].append(item)
         else:
-            heapq.heappush(self._heap, item)
+            heapq.heappush(self._heap, (time, item.seq, item))
         return item
 
     def _class_of(self, lane: str) -> float:
@@ -103,17 +100,17 @@ class Scheduler:
         """Nothing of this lane happens until it is released; what is already on its way waits too."""
         if lane in self._held:
             return
-        waiting = sorted(item for item in self._heap if item.lane == lane)
+        waiting = sorted(entry for entry in self._heap if entry[2].lane == lane)
         if waiting:
-            self._heap = [item for item in self._heap if item.lane != lane]
+            self._heap = [entry for entry in self._heap if entry[2].lane != lane]
             heapq.heapify(self._heap)
-        self._held[lane] = waiting
+        self._held[lane] = [item for _, _, item in waiting]
 
     def release(self, lane: str) -> None:
         """Let a held lane go on, in its order."""
         for item in self._held.pop(lane, ()):
             item.time = max(item.time, self.now)
-            heapq.heappush(self._heap, item)
+            heapq.heappush(self._heap, (item.time, item.seq, item))
 
     def drop_held(self, lane: str) -> None:
         """What waits on a held lane is lost; the lane stays held."""
@@ -130,7 +127,7 @@ class Scheduler:
         """Let the next item happen; False if there is none."""
         heap = self._heap
         while heap:
-            item = heapq.heappop(heap)
+            item = heapq.heappop(heap)[2]
             if not item.live:
                 continue
             if item.time > self.now:
@@ -146,17 +143,20 @@ class Scheduler:
 
     def next_time(self) -> float | None:
         """When the next item is due."""
-        while self._heap and not self._heap[0].live:
+        while self._heap and not self._heap[0][2].live:
             heapq.heappop(self._heap)
-        return self._heap[0].time if self._heap else None
+        return self._heap[0][0] if self._heap else None
 
     def calm(self) -> None:
         """No latency classes any more, and what is still far away arrives soon, in its order. Clocks go on as set."""
         self._is_pct = False
         self._last.clear()
-        late = sorted(item for item in self._heap if item.time > self.now and not item.lane.endswith("clock"))
-        for rank, item in enumerate(late):
-            item.time = min(item.time, self.now + 5 + rank * 0.01)
+        near: list[tuple[float, int, Item]] = []
+        for rank, (time, seq, item) in enumerate(sorted(self._heap)):
+            if not item.lane.endswith("clock"):
+                item.time = min(time, self.now + 5 + rank * 0.01)
+            near.append((item.time, seq, item))
+        self._heap = near
         heapq.heapify(self._heap)
 
     # --- telling ---

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/sim``: run the simulator, try mutants, repeat a seed, measure what simulation covers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tests.sim import corpus
+from tests.sim.campaign import Totals, campaign, engine_of, runner_of
+from tests.sim.exhaustive.scopes import SCOPES
+from tests.sim.exhaustive.search import explore
+from tests.sim.schedule import ENGINES
+from tests.sim.shrink import shrink
+from tests.sim.wanted import WANTED
+
+ROOT = Path(__file__).parents[2]
+
+SHORT = (("protocol", 60.0), ("storage", 40.0), ("disk", 15.0), ("logs", 15.0))
+"""The short form: profiles and seconds."""
+
+SHORT_SCOPES = ("pair", "one-recovery", "pair-crash", "change", "change-lost", "close-and-recovery")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0 only if everything asked for was run and clean."""
+    ask = _parser().parse_args(arguments)
+    if ask.seed is not None:
+        return _repeat(ask)
+    if ask.mutants is not None:
+        return _mutants(ask)
+    if ask.coverage:
+        from tests.sim.covered import measure
+
+        return measure(ask.jobs)
+    if ask.schedules is not None or ask.minutes is not None:
+        return _long(ask)
+    return _short(ask)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__)
+    parser.add_argument("--profile", choices=("protocol", "storage", "disk", "logs"), help="only this one")
+    parser.add_argument("--minutes", type=float, help="run so long, the time shared by the profiles")
+    parser.add_argument("--schedules", type=int, help="run so many in all, counting those of --resume")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file, and keep it up to date")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed to begin with")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, help="repeat one schedule and print its last steps")
+    parser.add_argument("--engine", choices=ENGINES)
+    parser.add_argument("--omit", default="", help="leave out these disturbances of the seed: 3,7")
+    parser.add_argument("--shrink", action="store_true", help="find which disturbances a failing seed needs")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="put known defects back: all, or these")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a mutant is tried")
+    parser.add_argument("--coverage", action="store_true", help="branch coverage of bk_core/protocol by simulation")
+    return parser
+
+
+# --- one seed --------------------------------------------------------------------------------------------------------
+
+
+def _repeat(ask: argparse.Namespace) -> int:
+    profile, engine = ask.profile or "protocol", ask.engine or engine_of(ask.seed)
+    omit = frozenset(int(number) for number in ask.omit.split(",") if number)
+    outcome = corpus.run(profile, engine, ask.seed, omit, trace=True)
+    print("\n".join(outcome.trace))
+    print(f"seed {ask.seed}, {engine}, {profile}: {outcome.steps} steps, digest {outcome.digest:08x}")
+    print(outcome.violation or "every invariant holds")
+    if outcome.violation and ask.shrink:
+        _print_shrunk(profile, engine, ask.seed)
+    return 1 if outcome.violation else 0
+
+
+def _print_shrunk(profile: str, engine: str, seed: int) -> None:
+    omitted, outcome = shrink(profile, engine, seed)
+    print("\n".join(outcome.trace[-50:]))
+    print(f"still: {outcome.violation}")
+    print("repeat: " + corpus.command(profile, engine, seed, omitted))
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+def _tell(totals: Totals) -> None:
+    print(
+        f"  {totals.profile}: {totals.schedules:,} schedules, {len(totals.violations)} violations, "
+        f"{totals.wall_s:,.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _long(ask: argparse.Namespace) -> int:
+    profiles = [ask.profile] if ask.profile else [name for name, _ in SHORT]
+    each = ask.minutes * 60 / len(profiles) if ask.minutes is not None else None
+    done = []
+    for profile in profiles:
+        done.append(
+            campaign(
+                profile,
+                jobs=ask.jobs,
+                schedules=ask.schedules,
+                seconds=each,
+                first_seed=ask.first,
+                state=ask.resume,
+                tell=_tell,
+            )
+        )
+    return _report(done)
+
+
+def _report(done: list[Totals]) -> int:
+    print(f"{'profile':10}{'schedules':>12}{'states':>14}{'histories':>12}{'/s/core':>9}{'wall s':>8}  violations")
+    for t in done:
+        print(
+            f"{t.profile:10}{t.schedules:>12,}{t.steps:>14,}{t.histories:>12,}{t.per_second:>9.0f}{t.wall_s:>8.0f}"
+            f"  {len(t.violations)}"
+        )
+    failed = False
+    for t in done:
+        failed |= _report_sometimes(t) | _report_violations(t) | (t.schedules == 0)
+    return 1 if failed else 0
+
+
+def _report_sometimes(totals: Totals) -> bool:
+    print(f"\nsometimes, {totals.profile}:")
+    for what, count in sorted(totals.sometimes.items()):
+        print(f"  {count:>12,}  {what}")
+    missing = [what for what in WANTED.get(totals.profile, ()) if not totals.sometimes.get(what)]
+    for what in missing:
+        print(f"  {'NEVER':>12}  {what}")
+    return bool(missing)
+
+
+def _report_violations(totals: Totals) -> bool:
+    for engine, seed, what in totals.violations[:10]:
+        print(f"\nVIOLATION {what}\n  {corpus.command(totals.profile, str(engine), int(str(seed)), ())}")
+    for engine, seed, what in totals.violations:
+        corpus.remember(totals.profile, str(engine), int(str(seed)), str(what))
+    if totals.violations and totals.profile in ("protocol", "storage"):
+        engine, seed, _ = totals.violations[0]
+        _print_shrunk(totals.profile, str(engine), int(str(seed)))
+    return bool(totals.violations)
+
+
+# --- the short form --------------------------------------------------------------------------------------------------
+
+
+def _short(ask: argparse.Namespace) -> int:
+    began = time.monotonic()
+    failed = _search() | _replay() | _same_under_hash_seeds()
+    wanted = [(profile, seconds) for profile, seconds in SHORT if ask.profile in (None, profile)]
+    first = ask.first or int(time.time()) % 1_000_000 * 1_000  # other seeds every time
+    done = [
+        campaign(profile, jobs=ask.jobs, seconds=seconds, first_seed=first, tell=_tell) for profile, seconds in wanted
+    ]
+    failed |= bool(_report(done))
+    print(f"\nsim: {'FAILED' if failed else 'everything held'} in {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+def _search() -> bool:
+    """Exhaustive search of the small scopes."""
+    print(f"{'scope':22}{'states':>10}{'transitions':>13}{'depth':>7}{'states/s':>10}  result")
+    failed = False
+    for found in (explore(scope) for scope in SCOPES if scope.name in SHORT_SCOPES):
+        result = "exhausted, clean" if found.exhausted and not found.violation else str(found.violation or "cut off")
+        failed |= found.violation is not None or not found.exhausted
+        rate = found.states / max(found.seconds, 1e-9)
+        print(f"{found.scope:22}{found.states:>10,}{found.transitions:>13,}{found.depth:>7}{rate:>10,.0f}  {result}")
+    return failed
+
+
+def _replay() -> bool:
+    """Every seed that ever failed."""
+    failed = False
+    seeds = corpus.read()
+    for profile, engine, seed, why in seeds:
+        outcome = corpus.run(profile, engine, seed)
+        if outcome.violation:
+            failed = True
+            print(f"corpus: {corpus.command(profile, engine, seed, ())} fails again ({why}): {outcome.violation}")
+    print(f"\ncorpus: {len(seeds)} seeds replayed, {'FAILED' if failed else 'clean'}")
+    return failed
+
+
+def _same_under_hash_seeds() -> bool:
+    """The same seeds give the same histories, whatever the hash seed."""
+    program = (
+        "from tests.sim.campaign import runner_of\n"
+        "for profile in ('protocol', 'storage'):\n"
+        "    for seed in range(12):\n"
+        "        print(profile, seed, runner_of(profile)(seed).digest)\n"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    same = len(printed) == 1 and "protocol 11" in next(iter(printed))
+    print(f"determinism: 24 seeds under two hash seeds, {'the same' if same else 'DIFFERENT'}\n")
+    return not same
+
+
+# --- mutants ---------------------------------------------------------------------------------------------------------
+
+
+def _mutants(ask: argparse.Namespace) -> int:
+    from tests.sim.mutants.table import EQUIVALENT, cases, try_case
+
+    names = [case.name for case in cases() if not ask.mutants or case.name in ask.mutants]
+    unknown = sorted(set(ask.mutants or ()) - {case.name for case in cases()})
+    if unknown:
+        print(f"no such mutants: {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    print(f"{'mutant':46}{'rule':44}{'engine':34}{'after':>18}{'s':>7}  killed by")
+    survived = 0
+    with ProcessPoolExecutor(ask.jobs, max_tasks_per_child=1) as pool:
+        for v in pool.map(try_case, names, [ask.seconds] * len(names)):
+            survived += not v.killed_by
+            after = f"{v.count:,} {v.unit}"
+            print(
+                f"{v.name[:45]:46}{v.rule[:43]:44}{v.engine[:33]:34}{after:>18}{v.seconds:>7.1f}"
+                f"  {v.killed_by[:100] or 'SURVIVED'}",
+                flush=True,
+            )
+    if not ask.mutants:
+        print("\nnot expressible here, or equivalent:")
+        for name, what, why in EQUIVALENT:
+            print(f"  {name}: {what} — {why}")
+    print(f"\nmutants: {len(names) - survived} of {len(names)} killed")
+    return 1 if survived or not names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

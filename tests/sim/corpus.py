@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeds that once failed, and how to run one seed again. ``seeds.txt`` has a line each: profile, engine, seed, why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.sim.schedule import Outcome, run_schedule
+
+SEEDS = Path(__file__).with_name("seeds.txt")
+
+
+def read() -> list[tuple[str, str, int, str]]:
+    """Profile, engine, seed and why of each line."""
+    found = []
+    for line in SEEDS.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            profile, engine, seed, *why = line.split(maxsplit=3)
+            found.append((profile, engine, int(seed), why[0] if why else ""))
+    return found
+
+
+def remember(profile: str, engine: str, seed: int, why: str) -> None:
+    """A seed that failed is replayed for ever."""
+    if (profile, engine, seed) not in {entry[:3] for entry in read()}:
+        with SEEDS.open("a") as file:
+            file.write(f"{profile} {engine} {seed} {why.splitlines()[0][:100]}\n")
+
+
+def command(profile: str, engine: str, seed: int, omit: Iterable[int]) -> str:
+    """What repeats a schedule."""
+    text = ",".join(str(number) for number in sorted(omit))
+    return f"scripts/sim --profile {profile} --engine {engine} --seed {seed}" + (f" --omit {text}" if text else "")
+
+
+def run(
+    profile: str, engine: str, seed: int, omit: frozenset[int] = frozenset(), *, trace: bool = False
+) -> Outcome:
+    """One schedule again, without the disturbances ``omit``."""
+    if profile in ("logs", "disk"):
+        from tests.sim.campaign import runner_of
+
+        return runner_of(profile)(seed)
+    back_end = None
+    if profile == "storage":
+        from tests.sim.storage import storage_back_end as back_end
+    return run_schedule(seed, engine, profile, back_end, omit=omit, trace=trace)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every mutant of every engine, killed or not: the table of ``scripts/sim --mutants``.
+
+A mutant is a known defect put back into the production code while it is tried. It counts as killed by the first
+violation; the engine that suits it best tries it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from bk_core.errors import BookKeeperError
+from tests.sim.exhaustive.scopes import scope
+from tests.sim.exhaustive.search import explore
+from tests.sim.logs import run_log_schedule
+from tests.sim.mutants import exhaustive, logs, protocol
+from tests.sim.mutants.storage import STORAGE_MUTANTS
+from tests.sim.schedule import ENGINES, run_schedule
+from tests.sim.scripts import SCRIPTS
+
+Planted = Callable[[], AbstractContextManager[None]]
+
+EQUIVALENT = (
+    ("D18", "a ledger that is deleted is forgotten and comes back by a late add",
+     "the tombstone lost by replay is a storage mutant; bookies hear of deletions with garbage collection, not built yet"),
+    ("D20", "garbage collection removes live data", "there is no garbage collection yet: nothing deletes by absence"),
+    ("D21", "the journal's mark passes data that is not flushed",
+     "there is no journal beside the data; the nearest, a group that calls itself durable, is a storage mutant"),
+    ("D23", "an open tail loses a write quorum unnoticed", "re-replication is not built yet"),
+    ("D24", "old ledgers opened without recovery, ends assumed",
+     "an API's defect: recover=True is asked for by name, close returns the authoritative end"),
+    ("D25", "messages counted instead of bookies",
+     "acks raise one watermark a bookie, answers are kept by index: a second message has nothing to count in"),
+    ("S1", "an id is denied although an add of it is on its way",
+     "fencing reads wait for the fence record, which stands behind every add accepted before it, and later adds are "
+     "refused: what is denied stays denied; readers stop at the LAC, which is durable. tests/bookie_server keeps S1"),
+    ("P7", "a recoverer does not rewrite a record that is IN_RECOVERY already",
+     "the close compares with the version both read: the first one ends it and the other adopts; the rewrite saves work"),
+    ("LAC reads fence", "fences ask without fencing", "fencing reads do it again before any denial counts (facts §1.7)"),
+    ("errors are coverage", "a failed fence counts as coverage", "the same"),
+)  # fmt: skip
+"""Defects that cannot be expressed here, or change nothing that anybody could see: name, what, why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One mutant and what tries it. ``attempts`` yields (what ran, a call that raises on a violation)."""
+
+    name: str
+    rule: str
+    engine: str
+    planted: Planted
+    attempts: Callable[[], Iterator[Callable[[], None]]]
+    unit: str = "schedules"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``killed_by`` is the violation, or empty where the mutant lives. ``count`` of ``unit`` were run."""
+
+    name: str
+    rule: str
+    engine: str
+    count: int
+    unit: str
+    seconds: float
+    killed_by: str
+
+
+def cases() -> list[Case]:
+    """Every mutant, grouped by engine."""
+    return [*_exhaustive(), *_protocol(), *_storage(), *_logs()]
+
+
+def _exhaustive() -> Iterator[Case]:
+    for m in exhaustive.MUTANTS:
+
+        def search(m: exhaustive.Mutant = m) -> Iterator[Callable[[], None]]:
+            def look() -> None:
+                found = explore(scope(m.scope), seconds=120)
+                if found.violation is not None:
+                    error = AssertionError(found.violation.problem)
+                    error.states = found.states  # type: ignore[attr-defined]
+                    raise error
+
+            yield look
+
+        yield Case(m.name, m.rule, f"exhaustive {m.scope}", m.planted, search, "states")
+
+
+def _protocol() -> Iterator[Case]:
+    for m in protocol.MUTANTS:
+        if m.script:
+            yield Case(m.name, m.rule, f"script: {m.script}", m.planted, lambda s=m.script: iter([SCRIPTS[s]]))
+        else:
+            yield Case(m.name, m.rule, "random", m.planted, _random)
+
+
+def _random() -> Iterator[Callable[[], None]]:
+    seed = 0
+    while True:
+
+        def run(seed: int = seed) -> None:
+            outcome = run_schedule(seed, ENGINES[seed % len(ENGINES)])
+            assert outcome.violation is None, f"{outcome.engine} seed {seed}: {outcome.violation}"
+
+        yield run
+        seed += 1
+
+
+def _storage() -> Iterator[Case]:
+    from tests.sim.test_storage_mutants import attempts
+
+    for name, rule, planted in STORAGE_MUTANTS:
+        yield Case(name, rule, "disk", planted, attempts, "workloads")  # type: ignore[arg-type]
+
+
+def _logs() -> Iterator[Case]:
+    def attempts() -> Iterator[Callable[[], None]]:
+        seed = 0
+        while True:
+            yield lambda seed=seed: run_log_schedule(seed)  # type: ignore[misc]
+            seed += 1
+
+    for name, rule, planted in logs.MUTANTS:
+        yield Case(name, rule, "logs", planted, attempts)
+
+
+def try_case(name: str, seconds: float) -> Verdict:
+    """Plant the mutant and run its attempts until one kills it, or the time is over."""
+    import pytest
+
+    logging.disable(logging.CRITICAL)
+    gc.set_threshold(100_000, 20, 100)
+    case = next(found for found in cases() if found.name == name)
+    began, count, killed = time.perf_counter(), 0, ""
+    with case.planted():
+        for attempt in case.attempts():
+            count += 1
+            try:
+                attempt()
+            except (AssertionError, BookKeeperError, pytest.fail.Exception) as error:
+                killed = str(error).splitlines()[0] if str(error) else type(error).__name__
+                count = getattr(error, "states", count)
+            if killed or time.perf_counter() - began > seconds:
+                break
+    return Verdict(case.name, case.rule, case.engine, count, case.unit, time.perf_counter() - began, killed)
