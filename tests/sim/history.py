@@ -2,7 +2,7 @@
 """Checks what clients of one ledger were told against the ledger as it is in the end. Pure, and linear in the entries.
 
 The simulator and the trials on real processes write down the same :class:`Operation`; :func:`check_ledger` finds every
-promise that was broken. Times are any increasing numbers common to all clients (steps of the scheduler, CLOCK_MONOTONIC).
+promise that was broken. Times are any growing numbers common to all clients (steps of the scheduler, CLOCK_MONOTONIC).
 
 The promises (facts: reliability.md §1.4; RULES P1, P2, P7, P9): what was acknowledged is there, with its bytes, in the
 order given; what was refused is not there; what is unknown is there once or not at all; a LAC names only entries that
@@ -258,7 +258,7 @@ def _check_progress(operations: Sequence[Operation]) -> list[Violation]:
 def counts(histories: Iterable[Sequence[Operation]]) -> dict[str, int]:
     """Totals for a report: operations, entries acknowledged, entries whose fate is unknown, entries refused, reads."""
     operations = list(chain.from_iterable(histories))
-    entries = {outcome: 0 for outcome in Outcome}
+    entries = dict.fromkeys(Outcome, 0)
     for op in operations:
         if op.kind is Kind.APPEND:
             entries[op.outcome] += len(op.digests)
