@@ -15,11 +15,11 @@ from benchmarks.figures import Figure, percentile
 from bk_cli.children import child_environment
 from bk_cli.cluster import LocalCluster
 from bk_core import client
-from bk_core.client.lac import answered
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType, LedgerId
+from bk_core.protocol.events import LacAnswered
 from bk_core.protocol.lac import verified_lac
 
 ENTRIES, ENTRY_BYTES = 100_000, 100
@@ -88,7 +88,9 @@ async def durable_everywhere(bookkeeper: client.BookKeeper, ledger_id: LedgerId,
         for index, bookie in enumerate(metadata.last_fragment.ensemble):
             while True:
                 said = await bookkeeper.transport.read_lac(bookie, ledger_id, deadline_s=DURABLE_S)
-                proven = verified_lac(answered(index, said), digester)[0]
+                proven = verified_lac(
+                    LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame), digester
+                )[0]
                 if (
                     said.last_entry_frame
                     and decode_frame(said.last_entry_frame).last_entry_id == last

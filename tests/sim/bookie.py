@@ -79,9 +79,7 @@ class MemoryBackEnd:
         """Everything is gone; the ledgers that name this bookie are fenced and in limbo (RULES S8)."""
         self.holdings.ledgers.clear()
         for ledger_id in ledgers:
-            self.holdings.ledgers[ledger_id] = StoredLedger(
-                LedgerFacts(known=True, fenced=True, trouble=Reason.LIMBO)
-            )
+            self.holdings.ledgers[ledger_id] = StoredLedger(LedgerFacts(known=True, fenced=True, trouble=Reason.LIMBO))
 
     def flip_bit(self, random: Random) -> tuple[LedgerId, StoredFrame] | None:
         """Damage a frame at rest; it cannot be read any more."""

@@ -70,7 +70,9 @@ def runner_of(profile: str) -> Callable[[int], Outcome]:
                 done = run_storage_schedule(seed)
             except (Violation, AssertionError) as error:
                 return Outcome(seed, "disk", profile, 0, 0, 0.0, 0, str(error))
-            return Outcome(seed, "disk", profile, zlib.crc32(repr(done).encode()), 120, 0.0, 0, sometimes=dict(done.counts))
+            return Outcome(
+                seed, "disk", profile, zlib.crc32(repr(done).encode()), 120, 0.0, 0, sometimes=dict(done.counts)
+            )
 
         return run_disk
     if profile == "storage":
@@ -144,9 +146,7 @@ def campaign(
     return totals
 
 
-def _chunks(
-    totals: Totals, schedules: int | None, began: float, seconds: float | None
-) -> Iterator[tuple[int, int]]:
+def _chunks(totals: Totals, schedules: int | None, began: float, seconds: float | None) -> Iterator[tuple[int, int]]:
     given, first = totals.schedules, totals.next_seed
     while schedules is None or given < schedules:
         if seconds is not None and time.monotonic() - began >= seconds:

@@ -9,6 +9,7 @@ in brackets where it has the same one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bk_core import quorum
@@ -168,7 +169,7 @@ class Checker:
 
     def _check_shape(self, value: LedgerMetadata) -> None:
         firsts = [fragment.first_entry_id for fragment in value.fragments]
-        if any(a >= b for a, b in zip(firsts, firsts[1:])) or not firsts or firsts[0] != 0:
+        if any(a >= b for a, b in pairwise(firsts)) or not firsts or firsts[0] != 0:
             self.fail("I4", f"fragments start at {firsts}")
         for fragment in value.fragments:
             if len(set(fragment.ensemble)) != value.ensemble_size:
@@ -215,6 +216,8 @@ class Checker:
             for entry, payload in zip(ids, payloads, strict=True):
                 if entry >= len(truth.given) or truth.given[entry] != payload:
                     self.fail("I10", f"{bookie.name} stored {payload!r} as entry {entry}")
+                if entry in known.durable:
+                    self.scheduler.reached("an add was applied twice")
                 known.durable.setdefault(entry, self.scheduler.steps)
             lac = frame_extent(frame).max_lac
             if lac > max(truth.acked, truth.closed_at if truth.closed_at is not None else -1):
@@ -230,6 +233,8 @@ class Checker:
         return found
 
     def on_request(self, bookie: SimBookie, event: Any) -> None:
+        if isinstance(event, ev.FenceRequested) and not self._durable(bookie.name, event.ledger_id):
+            self.scheduler.reached("unknown ledger fenced")
         self.asked[bookie.name, event.request[0]] = (event, self.scheduler.steps)
 
     def on_answer(self, bookie: SimBookie, effect: Any) -> None:
@@ -304,6 +309,16 @@ class Checker:
             self.fail("I8", f"{by} was shown entry {entry}, the ledger ends at {truth.closed_at}")
         truth.read = max(truth.read, entry)
 
+    def entries_recovered(self, by: Any, count: int) -> None:
+        """A recoverer took these entries from what the bookies gave."""
+        machine, truth = by.machine, self.truth(by.ledger_id)
+        for entry in range(machine._end - count + 1, machine._end + 1):
+            ensemble = machine.frozen.fragment_of(entry).ensemble
+            if sum(entry in self._durable(bookie, truth.ledger_id) for bookie in ensemble) == 1:
+                self.scheduler.reached("an entry recovered from exactly one copy")
+        if sum(getattr(host, "reading", False) for host in by.world.hosts) > 1:
+            self.scheduler.reached("two recoverers read at once")
+
     def recovered(self, by: Host, record: Versioned[LedgerMetadata], count: int, own: bool) -> None:
         truth = self.truth(by.ledger_id)
         if truth.closed_at != record.value.last_entry_id:
@@ -311,6 +326,8 @@ class Checker:
         if own:
             end = record.value.last_entry_id
             self._check_marked(truth, record.value, range(max(end - count + 1, 0), end + 1), by)
+            if count >= 2:
+                self.scheduler.reached("LAC behind by two or more")
         behind = truth.closed_at - truth.acked
         if count >= 2 and behind >= 1:
             self.scheduler.reached("recovered beyond what was acknowledged")

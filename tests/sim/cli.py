@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tests.sim import corpus
-from tests.sim.campaign import Totals, campaign, engine_of, runner_of
+from tests.sim.campaign import Totals, campaign, engine_of
 from tests.sim.exhaustive.scopes import SCOPES
 from tests.sim.exhaustive.search import explore
 from tests.sim.schedule import ENGINES

@@ -8,6 +8,7 @@ until it is resumed, timers included) and may die between any two effects.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ WRITER = WriterConfig(
     explicit_lac_delay_ms=5,
     close_linger_ms=100,
     metadata_retry_ms=50,
+    add_quorum_timeout_ms=5_000,
+    spare_retry_ms=200,
 )
 RECOVERY = RecoveryConfig(
     read_window_entries=4,
@@ -54,6 +57,7 @@ RECOVERY = RecoveryConfig(
 )
 REQUEST_MS = 500.0
 WATCH_MS = 2_000.0
+SPECULATIVE_MS = 60.0
 
 
 class Host:
@@ -97,6 +101,7 @@ class Host:
         self.carry(effects)
 
     def carry(self, effects: list[Any]) -> None:
+        """Carry effects out, in their order."""
         handlers = self._handlers
         for effect in effects:
             if self.dead:
@@ -230,7 +235,11 @@ class WriterHost(Host):
             ledger_id,
             metadata,
             Digester(value.digest_type, PASSWORD, ledger_id),
-            config=config,
+            config=replace(
+                config,
+                delay_ensemble_change=world.knobs.delay_ensemble_change,
+                allow_degraded_writes=world.knobs.allow_degraded_writes,
+            ),
             new_session=self.sessions,
             random=Random(world.random.random()),
         )
@@ -334,7 +343,7 @@ class RecoveryHost(Host):
         if self.dead:
             return
         self.tries -= 1
-        self.over, self.error = False, None
+        self.over, self.error, self.had_changed = False, None, False
         self.began = self.scheduler.now
         record = self.store.newest(self.ledger_id)
         digest = self.world.digest_type if record is None else record.value.digest_type
@@ -348,7 +357,18 @@ class RecoveryHost(Host):
 
     @property
     def reading(self) -> bool:
-        return not self.dead and self.machine.phase is Phase.READ
+        return not self.dead and not self.over and self.machine.phase is Phase.READ
+
+    def feed(self, event: Any) -> None:
+        before, machine = self.machine.recovered, self.machine
+        self.had_changed = self.had_changed or self.changed_ensemble
+        super().feed(event)
+        if self.over and self.error is not None and self.had_changed:
+            self.scheduler.reached("an ensemble change of recovery was lost")
+        if machine is not self.machine:
+            return
+        if self.machine.recovered > before:
+            self.world.checker.entries_recovered(self, self.machine.recovered - before)
 
     def _back_off(self, effect: pe.BackOff) -> None:
         self.scheduler.reached("a recoverer waited for another")
@@ -363,6 +383,17 @@ class RecoveryHost(Host):
             if frozen is not None and effect.metadata.fragments != frozen.fragments:
                 self.scheduler.reached("recovery changed the ensemble")
         super()._write_metadata(effect)
+
+    def die(self) -> None:
+        if self.changed_ensemble and not self.over:
+            self.scheduler.reached("an ensemble change of recovery was lost")
+        super().die()
+
+    @property
+    def changed_ensemble(self) -> bool:
+        """It has replaced a bookie in its own copy of the record."""
+        back, frozen = self.machine._write_back, self.machine.frozen
+        return back is not None and back.metadata.fragments != frozen.fragments
 
     def _fail(self, effect: pe.Fail) -> None:
         self.scheduler.note(f"{self.name} fails: {type(effect.error).__name__}: {effect.error.what}")
@@ -400,6 +431,7 @@ class ReadHost(Host):
             first,
             last,
             bytes_max=1 << 16,
+            speculative_ms=SPECULATIVE_MS,
             prefer=world.random.randrange(metadata.ensemble_size),
         )
         self._handlers |= {

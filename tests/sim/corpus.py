@@ -34,9 +34,7 @@ def command(profile: str, engine: str, seed: int, omit: Iterable[int]) -> str:
     return f"scripts/sim --profile {profile} --engine {engine} --seed {seed}" + (f" --omit {text}" if text else "")
 
 
-def run(
-    profile: str, engine: str, seed: int, omit: frozenset[int] = frozenset(), *, trace: bool = False
-) -> Outcome:
+def run(profile: str, engine: str, seed: int, omit: frozenset[int] = frozenset(), *, trace: bool = False) -> Outcome:
     """One schedule again, without the disturbances ``omit``."""
     if profile in ("logs", "disk"):
         from tests.sim.campaign import runner_of

@@ -52,6 +52,8 @@ class Knobs:
     second_recoverer: float = 0.4
     early_recovery: float = 0.5
     tails: int = 1
+    delay_ensemble_change: bool = False
+    allow_degraded_writes: bool = False
     dead_at_the_end: bool = False  # Qa − 1 bookies stay dead in the liveness phase
 
 
@@ -103,6 +105,8 @@ def swarm(random: Random) -> Knobs:
         second_recoverer=pick((0.0, 0.5, 1.0)),
         early_recovery=pick((0.0, 0.5, 1.0)),
         tails=pick((0, 0, 1, 2)),
+        delay_ensemble_change=pick((False, False, True)),
+        allow_degraded_writes=pick((False, False, True)),
     )
 
 

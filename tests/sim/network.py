@@ -95,7 +95,9 @@ class Connection:
         if isinstance(effect, ev.CloseStream):
             self.cut("closed by the bookie")
         elif isinstance(effect, ev.SendAcks):
-            label = f"{self.down} acks " + ",".join(f"{s}:{n}" for s, n in zip(effect.sessions, effect.frames))
+            label = f"{self.down} acks " + ",".join(
+                f"{s}:{n}" for s, n in zip(effect.sessions, effect.frames, strict=True)
+            )
             if effect.ended:
                 label += " ended " + ",".join(f"{end.session}:{end.reason.name}" for end in effect.ended)
             self.network.scheduler.add(

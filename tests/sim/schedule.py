@@ -12,7 +12,7 @@ from bk_core.model import BookieId
 from bookie_server import machine_events as ev
 from tests.sim.checkers import Violation
 from tests.sim.clients import Host, RecoveryHost, WriterHost
-from tests.sim.knobs import Knobs, swarm, uniform
+from tests.sim.knobs import swarm, uniform
 from tests.sim.world import World
 
 ENGINES = ("uniform", "swarm", "pct")
@@ -219,7 +219,11 @@ class Plan:
         if host is not None:
             self.world.store.away(host.name, True)
             self._at(
-                self.random.expovariate(1 / 60.0), f"{host.name} has the store again", self.world.store.away, host.name, False
+                self.random.expovariate(1 / 60.0),
+                f"{host.name} has the store again",
+                self.world.store.away,
+                host.name,
+                False,
             )
 
     def _wipe(self) -> None:

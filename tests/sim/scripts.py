@@ -69,9 +69,7 @@ def reads_follow() -> None:
     _require(writer.machine.lac == 7, "setup", "b1 and b2 should have confirmed all")
     _die(world, writer)
     world.crash("b1")
-    config = replace(
-        RECOVERY, read_window_entries=1, write_back_bytes_max=1, reconnect_budget_ms=5, retry_delay_ms=1
-    )
+    config = replace(RECOVERY, read_window_entries=1, write_back_bytes_max=1, reconnect_budget_ms=5, retry_delay_ms=1)
     recoverer = world.recover(writer.ledger_id, config=config)
     world.run_for(2_000)
     _require(recoverer.finished is not None, "D4", f"recovery failed: {recoverer.error!r}")

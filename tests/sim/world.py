@@ -60,9 +60,7 @@ class World:
             self._add_bookie(f"b{number + 1}")
 
     def _add_bookie(self, name: BookieId) -> None:
-        self.network.bookies[name] = SimBookie(
-            name, self._made(name, self), self.scheduler, self.knobs, self.checker
-        )
+        self.network.bookies[name] = SimBookie(name, self._made(name, self), self.scheduler, self.knobs, self.checker)
         self.store.registered[name] = None
 
     @property

@@ -16,8 +16,8 @@ from bk_core import quorum
 from bk_core.entries.frame import decode_frame
 from bk_core.metadata.zookeeper.ledgers import Ledgers
 from bk_core.model import Versioned
-from bk_core.protocol import lac
 from bk_core.protocol import events as ev
+from bk_core.protocol import lac
 from bk_core.protocol.answers import Answer, Window
 from bk_core.protocol.delivery import Delivery
 from bk_core.protocol.follower import LedgerFollower
@@ -386,7 +386,9 @@ def own_create_is_a_conflict() -> AbstractContextManager[None]:
     """D22: after a lost answer the client meets its own record and takes it for another's."""
     owner = next(kind for kind in Ledgers.__mro__ if "_create_settled" in kind.__dict__)
     settle = owner._create_settled
-    return patched((owner, "_create_settled", lambda self, path, data, _: settle(self, path, data, lambda found: False)))
+    return patched(
+        (owner, "_create_settled", lambda self, path, data, _: settle(self, path, data, lambda found: False))
+    )
 
 
 # --- quorums ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ Planted = Callable[[], AbstractContextManager[None]]
 
 EQUIVALENT = (
     ("D18", "a ledger that is deleted is forgotten and comes back by a late add",
-     "the tombstone lost by replay is a storage mutant; bookies hear of deletions with garbage collection, not built yet"),
+     "the tombstone lost by replay is a storage mutant; deletions reach bookies with garbage collection, not built yet"),
     ("D20", "garbage collection removes live data", "there is no garbage collection yet: nothing deletes by absence"),
     ("D21", "the journal's mark passes data that is not flushed",
      "there is no journal beside the data; the nearest, a group that calls itself durable, is a storage mutant"),
@@ -40,8 +40,8 @@ EQUIVALENT = (
      "fencing reads wait for the fence record, which stands behind every add accepted before it, and later adds are "
      "refused: what is denied stays denied; readers stop at the LAC, which is durable. tests/bookie_server keeps S1"),
     ("P7", "a recoverer does not rewrite a record that is IN_RECOVERY already",
-     "the close compares with the version both read: the first one ends it and the other adopts; the rewrite saves work"),
-    ("LAC reads fence", "fences ask without fencing", "fencing reads do it again before any denial counts (facts §1.7)"),
+     "the close compares with the version both read: the first ends it, the other adopts; the rewrite saves work"),
+    ("LAC reads fence", "fences ask without fencing", "fencing reads do it again before a denial counts (facts §1.7)"),
     ("errors are coverage", "a failed fence counts as coverage", "the same"),
 )  # fmt: skip
 """Defects that cannot be expressed here, or change nothing that anybody could see: name, what, why."""
