@@ -36,8 +36,8 @@ from bk_core.protocol.answers import Window
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
-from bk_core.protocol.snapshot import copied, fingerprint_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
+from bk_core.snapshot import copied, fingerprint_of
 from bk_core.wire.lane import Reason
 
 CONTENDED = "another client recovered at the same time, again and again"
@@ -123,6 +123,8 @@ class LedgerRecovery:
         asked = (Phase.CLAIM, Phase.CLOSE)
         looked = isinstance(event, ev.MetadataCallFailed) and bool(self.failed_bookies)
         assert self.phase in asked or looked, f"{self.phase} {event}"
+        wrote = isinstance(event, (ev.MetadataWritten, ev.MetadataConflicted))
+        assert self._intent is not None or not wrote, f"{self.phase} {event}"
         match event:
             case ev.MetadataRead(metadata):
                 return self._metadata_read(metadata)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for every step of every machine, whatever its state and the event: for the transition sweeps.
+
+A sweep brings a machine into each of its states, feeds it every kind of event and compares where that leads with a
+table that the test spells out; the tables are those of docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any, get_args
+
+from bk_core.snapshot import copied, fingerprint_of
+
+Table = Mapping[tuple[str, str], str]
+"""(state, event) → the names of the states it may lead to, in order, separated by spaces; missing: it stays.
+``impossible``: an assertion names both."""
+
+IMPOSSIBLE = "impossible"
+
+
+class Numbers:
+    """Session numbers that go on by themselves in a copy."""
+
+    def __init__(self, next_number: int = 1) -> None:
+        self.next_number = next_number
+
+    def __call__(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+    def copy(self) -> Numbers:
+        return Numbers(self.next_number)
+
+    def fingerprint(self) -> object:
+        return ("numbers", self.next_number)
+
+
+class NoRandom:
+    """Takes the first, and the middle."""
+
+    def sample(self, population: Any, k: int) -> list[Any]:
+        return list(population)[:k]
+
+    def random(self) -> float:
+        return 0.5
+
+
+def twin(machine: Any) -> Any:
+    return machine.copy() if hasattr(machine, "copy") else copied(machine)
+
+
+def printed(machine: Any) -> object:
+    return machine.fingerprint() if hasattr(machine, "fingerprint") else fingerprint_of(machine)
+
+
+def words(thing: Any) -> object:
+    """A print of an event, or of a list of effects. Of an error what it says: whoever passes it on adds its outcome."""
+    if isinstance(thing, list):
+        return [words(one) for one in thing]
+    values = {each.name: getattr(thing, each.name) for each in fields(thing)}
+    said = {name: repr(value) if isinstance(value, Exception) else value for name, value in values.items()}
+    return type(thing).__name__, fingerprint_of(said)
+
+
+def members(*unions: Any) -> tuple[type, ...]:
+    """The classes in unions of classes."""
+    return tuple(cls for union in unions for cls in get_args(union) or (union,))
+
+
+def checked_step(machine: Any, event: Any, names: str, effects_known: tuple[type, ...]) -> list[Any] | None:
+    """The effects of a step; None if the machine said, naming both, that this cannot happen in its state.
+
+    Either way the event is as it was, and a twin does the same; after a refusal the machine is as it was too.
+    """
+    event_was, other = words(event), twin(machine)
+    effects, said = None, ""
+    try:
+        effects = machine.step(event)
+    except AssertionError as error:
+        said = str(error)
+    assert words(event) == event_was, event
+    if effects is None:
+        assert type(event).__name__ in said, f"names no event: {said}"
+        assert names in said, f"names no state {names}: {said}"
+    else:
+        assert isinstance(effects, list)
+        strange = [effect for effect in effects if not isinstance(effect, effects_known)]
+        assert strange == []
+        assert words(other.step(event)) == words(effects)
+    assert printed(other) == printed(machine)
+    return effects
+
+
+def sweep(
+    situations: Mapping[str, Callable[[], Any]],
+    events: Callable[[Any], Iterable[Any]],
+    state_of: Callable[[Any], str],
+    *,
+    effects_known: tuple[type, ...],
+    ends: tuple[str, ...],
+    told: Callable[[Any], str] | None = None,
+) -> dict[tuple[str, str], set[str]]:
+    """Feed every event in every situation, twice; where each (state, event) led.
+
+    ``events`` are those for a machine: some name what it waits for. ``told``: how its assertions name its state.
+    """
+    seen: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for build in situations.values():
+        for event in events(build()):
+            machine = build()
+            for _ in range(2):
+                state, kind = state_of(machine), type(event).__name__
+                names = told(machine) if told else state
+                effects = checked_step(machine, event, names, effects_known)
+                seen[state, kind].add(IMPOSSIBLE if effects is None else state_of(machine))
+                if state in ends:
+                    assert effects == [], f"{state} {event}"
+    return dict(seen)
+
+
+def as_table(seen: Mapping[tuple[str, str], set[str]], order: Iterable[str]) -> dict[tuple[str, str], str]:
+    """What was seen, as a table is written; what only stays is left out."""
+    places = {name: place for place, name in enumerate((*order, IMPOSSIBLE))}
+    return {
+        key: " ".join(sorted(found, key=places.__getitem__)) for key, found in sorted(seen.items()) if found != {key[0]}
+    }
