@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bk_core.protocol.snapshot import copied, fingerprint_of
+from bk_core.snapshot import copied, fingerprint_of
 from bookie_server.machine_adds import Adds
 from bookie_server.machine_compare import Comparisons
 from bookie_server.machine_core import Core, Refusal

@@ -19,23 +19,10 @@ from dataclasses import dataclass, field
 
 from bk_core import quorum
 from bk_core.entries.frame import with_session
+from bk_core.entries.packets import Packet
 from bk_core.model import BookieId, EntryId
 from bk_core.protocol import events as ev
 from bk_core.wire.lane import AttachMode
-
-
-@dataclass(slots=True)
-class Packet:
-    """The frames of one append: one for all bookies, or one for each index (None: this index holds none of it)."""
-
-    first: EntryId
-    last: EntryId
-    size: int  # bytes kept in memory until every lane has it
-    session: int  # the number inside the frames
-    frames: tuple[ev.Buffer | None, ...]
-
-    def frame_for(self, index: int) -> ev.Buffer | None:
-        return self.frames[0] if len(self.frames) == 1 else self.frames[index]
 
 
 class LaneState(enum.Enum):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.packets import verbatim_packet
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.placement import RandomSource
@@ -19,7 +20,6 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import replacement
 from bk_core.protocol.keeper import KeeperConfig, SessionKeeper
-from bk_core.protocol.packets import verbatim_packet
 from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode
 
 WriteBackEvent: TypeAlias = ev.FramesAcked | ev.SessionEnded | ev.SessionBroken | ev.BookiesRead | ev.TimerFired

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from bk_core.entries.apache import lac_body
 from bk_core.entries.digest import Digester
+from bk_core.entries.packets import encode_packet
 from bk_core.errors import (
     BookKeeperError,
     MetadataUnavailableError,
@@ -34,9 +35,8 @@ from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import EnsembleChange, replacement
 from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
-from bk_core.protocol.packets import encode_packet
 from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error
-from bk_core.protocol.snapshot import copied, fingerprint_of
+from bk_core.snapshot import copied, fingerprint_of
 from bk_core.wire.lane import AttachMode, Reason
 
 WriterEvent: TypeAlias = ev.Append | ev.Close | ev.SessionEvent | ev.MetadataEvent | ev.TimerFired

@@ -22,10 +22,10 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame, encode_frame, frame_extent, with_session
 from bk_core.entries.frame_slice import slice_frame
+from bk_core.entries.packets import encode_packet
 from bk_core.metadata.codec import decode_ledger, encode_ledger
 from bk_core.metadata.layout import Layout, ledger_id_of, ledger_path
 from bk_core.model import ENTRY_ID_MAX, DigestType, Fragment, LedgerMetadata
-from bk_core.protocol.packets import encode_packet
 from bk_core.wire.lane import Reason
 from tests.bookie_server.machine_bench import Bench, acks, ended, trailers
 from tests.kit.memory_cluster import eventually, memory_cluster

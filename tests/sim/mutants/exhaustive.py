@@ -13,13 +13,13 @@ from typing import Any
 
 from bk_core import quorum
 from bk_core.entries.digest import Digester
+from bk_core.entries.packets import encode_packet
 from bk_core.model import EntryId
 from bk_core.protocol import events as ev
 from bk_core.protocol import write_back
 from bk_core.protocol.answers import Window
 from bk_core.protocol.delivery import Delivery, Lane
 from bk_core.protocol.keeper import SessionKeeper
-from bk_core.protocol.packets import encode_packet
 from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.refusals import fenced_error
 from bk_core.protocol.write_back import WriteBack

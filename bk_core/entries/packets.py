@@ -7,14 +7,31 @@ E = Qw: one frame, the same bytes for all. E > Qw: one frame an index, with the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import numpy as np
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame, encode_striped
 from bk_core.model import EntryId
-from bk_core.protocol import events as ev
-from bk_core.protocol.delivery import Packet
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class Packet:
+    """The frames of one append: one for all bookies, or one for each index (None: this index holds none of it)."""
+
+    first: EntryId
+    last: EntryId
+    size: int  # bytes kept in memory until every bookie has it
+    session: int  # the number inside the frames
+    frames: tuple[Buffer | None, ...]
+
+    def frame_for(self, index: int) -> Buffer | None:
+        return self.frames[0] if len(self.frames) == 1 else self.frames[index]
 
 
 def encode_packet(
@@ -42,7 +59,7 @@ def encode_packet(
         )
         return Packet(first, last, len(frame), session, (frame,))
     digests = digester.compute_run(first, lac, length_before, batch.lengths, batch.payload)
-    frames: tuple[ev.Buffer | None, ...] = tuple(
+    frames: tuple[Buffer | None, ...] = tuple(
         encode_striped(
             batch,
             ledger_id=ledger_id,
@@ -68,12 +85,12 @@ def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int,
         frame = encode_frame(batch, digester=None, session=session)
         return Packet(first, last, len(frame), session, (frame,))
     ids = batch.entry_ids()
-    frames: list[ev.Buffer | None] = []
+    frames: list[Buffer | None] = []
     for index in range(ensemble_size):
         part = batch.select(np.flatnonzero((index - ids) % ensemble_size < write_quorum))
         frames.append(encode_frame(part, digester=None, session=session) if len(part) else None)
     return Packet(first, last, _size(tuple(frames)), session, tuple(frames))
 
 
-def _size(frames: tuple[ev.Buffer | None, ...]) -> int:
+def _size(frames: tuple[Buffer | None, ...]) -> int:
     return sum(len(frame) for frame in frames if frame is not None)
