@@ -145,6 +145,8 @@ class LedgerFollower:
         return [ev.ReadMetadata()]
 
     def _record_read(self, event: ev.MetadataRead | ev.MetadataCallFailed) -> list[FollowEffect]:
+        if not self._reading:
+            return []
         self._reading, effects = False, list[FollowEffect]()
         if isinstance(event, ev.MetadataRead):
             effects = self._take(event.metadata)

@@ -76,7 +76,9 @@ class RangeRead:
         if self.done or window is None:
             return []
         if isinstance(event, ev.TimerFired):
-            return self._look_for_late(window) if event.name == "late" else self._open_window()
+            if event.name == "late":
+                return self._look_for_late(window)
+            return [] if window.pending() else self._open_window()
         answer = window.answers.get(event.request)
         if answer is None or answer.finished:
             return []
