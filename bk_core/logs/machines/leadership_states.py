@@ -31,7 +31,7 @@ class State(enum.Enum):
     LOST = "lost"
 
 
-_SETTLING = (State.ASKING, State.WAITING, State.REREADING)
+_SETTLING = (State.ASKING, State.WAITING)
 MOVES: dict[State, tuple[State, ...]] = {
     State.NEW: (State.READING, State.ENDED),
     State.READING: (State.RECOVERING, State.CREATING, State.LOST),

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machines of a log, fed every event in every state that they can be brought into: a search from the first state
+on, over heads as friends and rivals may write them. Each move that a machine's table allows is seen, and no other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
+from bk_core.logs import paging
+from bk_core.logs.commit import condemn, publish, seal
+from bk_core.logs.head import LogHead, NewExtent, PublishId
+from bk_core.logs.machines import change, leadership_states, vacuum
+from bk_core.logs.machines import change_events as cev
+from bk_core.logs.machines import leadership_events as lev
+from bk_core.logs.machines.change import HeadChange
+from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.publication import Publication, Publish
+from bk_core.logs.machines.upkeep import Compact
+from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.paging import TAIL_EXTENTS_MAX
+from bk_core.model import Fragment, Versioned
+from tests.kit.transitions import members, printed, words
+from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, end, listed, opened, rolling, run, serving
+
+
+class NoNonce:
+    """Names pages all alike, so that copies stay alike."""
+
+    def __call__(self) -> int:
+        return 5
+
+    def copy(self) -> NoNonce:
+        return self
+
+    def fingerprint(self) -> object:
+        return "nonce"
+
+
+Moves = set[tuple[str, str, str]]
+AWAY = MetadataUnavailableError("the store is away")
+GONE = NoSuchLedgerError("deleted")
+
+
+class Search:
+    """Every state that events lead to, breadth first, up to a bound; ``moves`` are the (state, event, state) seen."""
+
+    def __init__(
+        self,
+        firsts: Iterable[Any],
+        events: Callable[[Any], Iterable[Any]],
+        effects_known: tuple[type, ...],
+        ends: tuple[str, ...],
+        *,
+        key: Callable[[Any], object] = printed,
+        states_max: int = 900,
+    ) -> None:
+        self.moves: Moves = set()
+        self.states = 0
+        todo = deque(firsts)
+        seen = {key(first) for first in todo}
+        while todo and self.states < states_max:
+            machine = todo.popleft()
+            self.states += 1
+            for event in events(machine):
+                twin = machine.copy()
+                state, was = machine.state.name, words(event)
+                effects = twin.step(event)
+                assert words(event) == was, event
+                assert all(isinstance(effect, effects_known) for effect in effects), effects
+                self.moves.add((state, type(event).__name__, twin.state.name))
+                if state in ends:
+                    assert twin.state is machine.state
+                    self.check_after_the_end(event, effects)
+                elif twin.state.name in ends:
+                    assert sum(type(effect).__name__ in ENDINGS for effect in effects) == 1
+                    assert type(effects[-1]).__name__ in ENDINGS
+                else:
+                    assert all(type(effect).__name__ not in ENDINGS for effect in effects)
+                print_of_it = key(twin)
+                if print_of_it not in seen:
+                    seen.add(print_of_it)
+                    todo.append(twin)
+
+    def check_after_the_end(self, event: Any, effects: list[Any]) -> None:
+        """Nothing follows; but a ledger that was under way is deleted when it comes."""
+        assert effects == [] or (type(event).__name__, *map(type, effects)) == ("LedgerCreated", lev.DeleteLedger)
+
+    def pairs(self) -> set[tuple[str, str]]:
+        """Moves between different states."""
+        return {(before, after) for before, _, after in self.moves if before != after}
+
+
+ENDINGS = ("Finish", "Fail", "FinishLeadership", "LoseLeadership")
+
+
+def table_of(moves: dict[Any, tuple[Any, ...]]) -> set[tuple[str, str]]:
+    return {(state.name, target.name) for state, targets in moves.items() for target in targets if target is not state}
+
+
+# --- leadership ---
+
+OTHER = listed(EMPTY, 20)  # a rival leads
+OURS = listed(EMPTY, 7)
+SEALED = seal(OURS, {7: end(5)}, nonce=NONCE).head
+ROLLED = seal(BOTH, {7: end(5)}, nonce=NONCE).head
+REBORN = replace(EMPTY, uuid="aaaaaaaa-9abc-def0-1234-56789abcdef0")
+
+
+def leadership_key(machine: LogLeadership) -> object:
+    """Of a head what it decides: which ledgers are open. Its version counts only beside that of the next one."""
+    opened = machine._head and tuple(extent.ledger_id for extent in machine._head.value.open_extents)
+    rest = [getattr(machine, each.name) for each in fields(machine) if each.name != "_head"]
+    return (opened, *rest)
+
+
+def leaderships() -> Iterable[LogLeadership]:
+    """A new one, and one that comes back with a ledger in hand to a log whose ledgers are all sealed."""
+    yield LogLeadership(attempts_max=2)
+    machine = LogLeadership(attempts_max=2)
+    sealed = lev.HeadRead(Versioned(EMPTY, 1), last_ledgers=(3,))
+    run(machine, lev.TakeOver(), sealed, lev.LedgerRecovered(3, end(5)), lev.LedgerCreated(opened(7)))
+    run(machine, lev.HeadConflicted(), lev.LeaderAnswered(True), lev.WaitEnded())
+    yield machine
+    for state in ("SERVING", "ROLL_LISTING", "ROLL_CLOSING"):
+        machine = serving() if state == "SERVING" else rolling()
+        machine.attempts_max = 2
+        if state == "ROLL_CLOSING":
+            machine.step(lev.HeadWritten(Versioned(BOTH, 2)))
+        assert machine.state.name == state
+        yield machine
+
+
+def leadership_events(machine: LogLeadership) -> Iterable[lev.LeadershipEvent]:
+    yield from (lev.TakeOver(), lev.Roll(), lev.GiveUp(), lev.HeadConflicted(), lev.HeadWriteUnknown(), lev.WaitEnded())
+    yield from (lev.LeaderAnswered(True), lev.LeaderAnswered(False), lev.RequestFailed(AWAY))
+    known = machine._head.version if machine._head is not None else 0
+    for head in (EMPTY, OTHER, OURS, BOTH, SEALED, ROLLED):
+        yield lev.HeadRead(Versioned(head, known + 1))
+        yield lev.HeadWritten(Versioned(head, known + 1))
+    yield lev.HeadRead(Versioned(OURS, known))
+    yield lev.HeadRead(Versioned(EMPTY, known), last_ledgers=(3,))
+    yield lev.HeadRead(Versioned(REBORN, known))
+    for ledger in (3, 7, 8, 20):  # sealed, ours, ours after a roll, a rival's
+        yield lev.LedgerRecovered(ledger, end(5))
+        yield lev.LedgerMissing(ledger)
+        yield lev.LedgerClosed(ledger, end(5))
+        yield lev.WriterFailed(ledger, AWAY)
+    yield from (lev.LedgerCreated(opened(ledger)) for ledger in (7, 8))
+
+
+@pytest.mark.rule("MUST15")
+def test_every_event_in_every_state_of_a_leadership_leads_where_its_table_says() -> None:
+    found = Search(
+        leaderships(),
+        leadership_events,
+        members(*members(lev.LeadershipEffect)),
+        ("ENDED", "LOST"),
+        key=leadership_key,
+    )
+    kinds = {cls.__name__ for cls in members(lev.LeadershipEvent)}
+    states = leadership_states.State.__members__
+    assert {(state, kind) for state, kind, _ in found.moves} == {(state, kind) for state in states for kind in kinds}
+    assert found.pairs() == table_of(leadership_states.MOVES)
+
+
+# --- changes of the head, publishing, vacuum ---
+
+
+def extent(ledger_id: int) -> NewExtent:
+    return NewExtent(
+        ledger_id=ledger_id,
+        entry_count=10,
+        size_bytes=10,
+        created_ms=2,
+        ensemble_size=3,
+        write_quorum_size=3,
+        ack_quorum_size=2,
+        fragments=(Fragment(0, ("b1", "b2", "b3")),),
+    )
+
+
+JOB = PublishId.job("a")
+
+
+def published(head: LogHead, *ledgers: int, job: str = "other") -> LogHead:
+    return publish(
+        head, [extent(ledger) for ledger in ledgers], PublishId.job(job), now_ms=3, nonce=NONCE, pages={}
+    ).head
+
+
+def change_events(machine: HeadChange[Any] | Vacuum) -> Iterable[cev.Event]:
+    inner = machine._change if isinstance(machine, Vacuum) else machine
+    found = inner._found if isinstance(inner, HeadChange) else None
+    known = found.version if found is not None else 0
+    yield from (
+        cev.Start(),
+        cev.Abort(),
+        cev.LedgersChecked(),
+        cev.PagesCreated(),
+        cev.PagesRead(PAGES),
+        cev.HeadWritten(),
+    )
+    yield from (cev.HeadConflicted(), cev.HeadWriteUnknown(AWAY), cev.WaitEnded(), cev.PagesDeleted())
+    yield from (cev.RequestFailed(AWAY), cev.RequestFailed(GONE))
+    for head in HEADS:
+        yield cev.HeadRead(Versioned(head, known + 1))
+    yield cev.HeadRead(Versioned(found.value if found is not None else EMPTY, known))
+    yield cev.LedgersRecovered({20: end(5), 3: end(5)})
+    yield cev.LedgersRecovered({}, frozenset({20}))
+    yield from (cev.OrphansListed(ledgers) for ledgers in ((), (30,), (30, 31)))
+    yield from (cev.LedgersDeleted(ledgers) for ledgers in ((), (30,), (30, 31)))
+    yield from (cev.PagesListed(names) for names in ((), ("p-lost",), tuple(PAGES)))
+
+
+_SPILLED = publish(
+    EMPTY,
+    [extent(100 + each) for each in range(TAIL_EXTENTS_MAX + 1)],
+    PublishId.job("big"),
+    now_ms=3,
+    nonce=NONCE,
+    pages={},
+)
+PAGES = {new.name: new.page for new in _SPILLED.new_pages}
+assert PAGES
+
+HEADS = (
+    _SPILLED.head,
+    EMPTY,
+    OTHER,
+    REBORN,
+    published(EMPTY, 3),
+    published(EMPTY, 3, 4, 5),
+    published(EMPTY, 9, job="a"),
+    condemn(EMPTY, (30,), nonce=NONCE, pages={}).head,
+)
+
+
+def change_key(machine: HeadChange[Any] | Vacuum) -> object:
+    """What decides: which head it knows, what it knows beside it, and how often it tried."""
+    own: tuple[object, ...] = (type(machine).__name__, machine.state)
+    inner: HeadChange[Any] | None
+    if isinstance(machine, Vacuum):
+        inner, own = machine._change, (*own, machine._candidates, machine.result)
+    else:
+        inner = machine
+    if inner is None:
+        return own
+    head = next((place for place, head in enumerate(HEADS) if inner._found and inner._found.value is head), None)
+    facts = inner._facts
+    known = (facts.is_checked, *sorted(facts.pages), *sorted(facts.ends), facts.missing)
+    doubt = inner._doubt and inner._found and inner._found.version - inner._doubt[0]
+    tried = (inner._attempts, inner._failures, inner.was_attempted, doubt)
+    names = getattr(inner.intent, "names", ())
+    return (*own, type(inner.intent).__name__, names, inner.state, head, known, tried, inner.result is None)
+
+
+def check_change(found: Search, moves: Any, kinds: set[str]) -> None:
+    states = {state.name for state in moves}
+    assert {(state, kind) for state, kind, _ in found.moves} == {(state, kind) for state in states for kind in kinds}
+    assert found.pairs() == table_of(moves)
+
+
+@pytest.mark.rule("N4")
+def test_every_event_in_every_state_of_a_publish_leads_where_its_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "TAIL_EXTENTS_MAX", 3)
+    monkeypatch.setattr(paging, "TAIL_EXTENTS_KEPT", 1)
+    first = next(page.extents[0] for page in PAGES.values() if page.extents)
+    intent = Publish((extent(9),), JOB, 5, NoNonce(), takeover=True)
+    firsts = [
+        Publication(intent, attempts_max=2, failures_max=2),
+        HeadChange(Compact((first,), extent(first.ledger_id), NoNonce()), attempts_max=2, failures_max=2),
+    ]
+    known = members(*members(cev.Effect))
+    found = Search(firsts, change_events, known, ("DONE", "FAILED"), key=change_key)
+    check_change(found, change.MOVES, {cls.__name__ for cls in members(cev.Event)})
+
+
+@pytest.mark.rule("N6")
+def test_every_event_in_every_state_of_a_vacuum_leads_where_its_table_says() -> None:
+    without_ledgers = Vacuum(EMPTY.uuid, 1000, NoNonce())
+    for event in (cev.Start(), cev.OrphansListed(()), cev.HeadRead(Versioned(EMPTY, 0))):
+        without_ledgers.step(event)
+    firsts = [Vacuum(EMPTY.uuid, 1000, NoNonce()), without_ledgers]
+    known = members(*members(cev.Effect))
+    found = Search(firsts, change_events, known, ("DONE", "FAILED"), key=change_key)
+    check_change(found, vacuum.MOVES, {cls.__name__ for cls in members(cev.Event)})
