@@ -264,5 +264,17 @@ class SimBookie:
         except DataDirectoryError:
             self.scheduler.reached("a bookie could not start on a full disk")
             return False
+        report = getattr(self.back_end, "report", None)
+        if report is not None:
+            self._note(report)
         self.start()
         return True
+
+    def _note(self, report: Any) -> None:
+        """What the production start-up found."""
+        if report.tail_bytes_dropped:
+            self.scheduler.reached("a torn tail was trimmed")
+        if report.damage:
+            self.scheduler.reached("damage was found by a start")
+        if report.limbo or report.ledgers_in_limbo:
+            self.scheduler.reached("a ledger was put in limbo by damage")

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.sim.schedule import ENGINES, Outcome, run_schedule
@@ -171,7 +171,7 @@ def save(state: Path | None, totals: Totals) -> None:
     if state is None:
         return
     everything = json.loads(state.read_text()) if state.exists() else {}
-    everything[totals.profile] = asdict(totals)
+    everything[totals.profile] = {**vars(totals), "sometimes": dict(totals.sometimes)}
     temporary = state.with_suffix(".tmp")
     temporary.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n")
     os.replace(temporary, state)

@@ -319,17 +319,15 @@ class Checker:
         if sum(getattr(host, "reading", False) for host in by.world.hosts) > 1:
             self.scheduler.reached("two recoverers read at once")
 
-    def recovered(self, by: Host, record: Versioned[LedgerMetadata], count: int, own: bool) -> None:
+    def recovered(self, by: Host, record: Versioned[LedgerMetadata], ids: range) -> None:
+        """Who recovered tells the end as it stands; ``ids`` are what its own last attempt wrote back (P7)."""
         truth = self.truth(by.ledger_id)
         if truth.closed_at != record.value.last_entry_id:
             self.fail("I3", f"{by.name} says the ledger ends at {record.value.last_entry_id}, it is {truth.closed_at}")
-        if own:
-            end = record.value.last_entry_id
-            self._check_marked(truth, record.value, range(max(end - count + 1, 0), end + 1), by)
-            if count >= 2:
-                self.scheduler.reached("LAC behind by two or more")
-        behind = truth.closed_at - truth.acked
-        if count >= 2 and behind >= 1:
+        self._check_marked(truth, record.value, ids, by)
+        if len(ids) >= 2:
+            self.scheduler.reached("LAC behind by two or more")
+        if len(ids) >= 2 and truth.closed_at is not None and truth.closed_at > truth.acked:
             self.scheduler.reached("recovered beyond what was acknowledged")
 
     # --- the end ---

@@ -344,6 +344,7 @@ class RecoveryHost(Host):
             return
         self.tries -= 1
         self.over, self.error, self.had_changed = False, None, False
+        self.written_back: tuple[int, EntryId] = (0, 0)  # attempt, and the first entry it wrote back
         self.began = self.scheduler.now
         record = self.store.newest(self.ledger_id)
         digest = self.world.digest_type if record is None else record.value.digest_type
@@ -368,7 +369,10 @@ class RecoveryHost(Host):
         if machine is not self.machine:
             return
         if self.machine.recovered > before:
-            self.world.checker.entries_recovered(self, self.machine.recovered - before)
+            count = self.machine.recovered - before
+            if self.written_back[0] != self.machine.attempt:
+                self.written_back = (self.machine.attempt, self.machine._end - count + 1)
+            self.world.checker.entries_recovered(self, count)
 
     def _back_off(self, effect: pe.BackOff) -> None:
         self.scheduler.reached("a recoverer waited for another")
@@ -407,7 +411,9 @@ class RecoveryHost(Host):
         self.scheduler.note(f"{self.name} recovered: last entry {value.last_entry_id}")
         self.finished, self.over = effect.metadata, True
         own = self.closing and self.world.store.closed_by.get(self.ledger_id) == self.name
-        self.world.checker.recovered(self, effect.metadata, effect.recovered_entries, own)
+        attempt, first = self.written_back
+        ids = range(first, value.last_entry_id + 1) if own and attempt == self.machine.attempt else range(0)
+        self.world.checker.recovered(self, effect.metadata, ids)
 
 
 class ReadHost(Host):

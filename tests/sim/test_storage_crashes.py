@@ -22,6 +22,8 @@ from tests.sim.disk import KEEPS, SimDisk
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
 from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step, crash_everywhere
 
+pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
+
 WORKLOADS: dict[str, list[Step]] = {
     "small groups": [
         [key_record(1), entries(1, range(3))],

@@ -14,6 +14,8 @@ from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
 from tests.sim.storage_life import crash_everywhere
 from tests.sim.storage_schedule import run_storage_schedule
 
+pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
+
 SCHEDULES = 60
 _SCRIPTS: list[Callable[[], object]] = [
     lambda: crash_everywhere(scripts.WORKLOADS["small groups"], "nothing"),

@@ -27,7 +27,7 @@ Planted = Callable[[], AbstractContextManager[None]]
 
 EQUIVALENT = (
     ("D18", "a ledger that is deleted is forgotten and comes back by a late add",
-     "the tombstone lost by replay is a storage mutant; deletions reach bookies with garbage collection, not built yet"),
+     "the tombstone lost by replay is a storage mutant; deletions reach bookies with garbage collection, later"),
     ("D20", "garbage collection removes live data", "there is no garbage collection yet: nothing deletes by absence"),
     ("D21", "the journal's mark passes data that is not flushed",
      "there is no journal beside the data; the nearest, a group that calls itself durable, is a storage mutant"),

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulator in everyone's daily run: some seeds of every profile, and proof that it would notice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim import corpus
+from tests.sim.campaign import campaign, load, run_chunk, runner_of
+from tests.sim.mutants import protocol, table
+from tests.sim.schedule import ENGINES, run_schedule
+from tests.sim.scripts import SCRIPTS
+from tests.sim.shrink import shrink
+from tests.sim.wanted import WANTED
+
+ROOT = Path(__file__).parents[2]
+QUICK = ("D9", "D10", "D11-random", "D30", "P2", "P4", "P8", "P7-epoch", "MUST8", "MUST11")
+"""Mutants that random schedules kill within a second or so; scripts/sim --mutants tries all."""
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    import gc
+    import logging
+
+    threshold = gc.get_threshold()
+    yield
+    logging.disable(logging.NOTSET)
+    gc.set_threshold(*threshold)
+
+
+@pytest.mark.rule("MUST13")
+def test_two_hundred_seeds_of_the_protocol_are_clean() -> None:
+    found = run_chunk("protocol", 0, 200)
+
+    assert found.violations == []
+    assert found.histories == found.schedules == 200
+    assert found.acks > 300
+
+
+def test_seeds_with_the_production_storage_in_the_loop_are_clean() -> None:
+    found = run_chunk("storage", 0, 60)
+
+    assert found.violations == []
+    assert found.sometimes["crash in a commit"] > 0
+
+
+def test_seeds_that_failed_once_are_clean() -> None:
+    again = {line: corpus.run(*line[:3]).violation for line in corpus.read()}
+    assert [line for line, violation in again.items() if violation] == []
+
+
+@pytest.mark.rule("P11")
+def test_a_seed_is_the_same_under_every_hash_seed() -> None:
+    program = "from tests.sim.cli import digests; print(digests(6))"
+    printed = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+        printed.add(done.stdout)
+
+    assert len(printed) == 1
+    assert len(printed.pop().splitlines()) == 12
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_product_passes_every_script(name: str) -> None:
+    SCRIPTS[name]()
+
+
+@pytest.mark.parametrize("name", [m.name for m in protocol.MUTANTS if m.script] + list(QUICK))
+def test_a_defect_that_is_put_back_is_found(name: str) -> None:
+    verdict = table.try_case(name, seconds=40)
+
+    assert verdict.killed_by, f"{name} survives {verdict.count} {verdict.unit}"
+
+
+def test_every_mutant_has_a_name_of_its_own_and_can_be_planted() -> None:
+    names = [case.name for case in table.cases()]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    for case in table.cases():
+        with case.planted():
+            pass
+
+
+def test_a_failing_seed_is_shrunk_to_the_disturbances_it_needs() -> None:
+    mutant = next(m for m in protocol.MUTANTS if m.name == "D10")
+    with mutant.planted():
+        seed = next(s for s in range(3, 600, 3) if run_schedule(s, ENGINES[0]).violation)
+        omitted, outcome = shrink("protocol", ENGINES[0], seed)
+
+        assert outcome.violation is not None
+        assert 0 < len(omitted) < outcome.planned
+        assert corpus.run("protocol", ENGINES[0], seed, omitted).violation == outcome.violation
+
+
+def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    campaign("protocol", jobs=1, schedules=40, state=state)
+    whole = campaign("protocol", jobs=1, schedules=100, state=state)
+
+    assert whole.schedules == whole.next_seed == 100
+    again = load(state, "protocol")
+    assert again is not None
+    assert (again.schedules, again.steps) == (whole.schedules, whole.steps)
+    assert whole.steps == run_chunk("protocol", 0, 100).steps
+
+
+def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:
+    assert set(WANTED) == {"protocol", "storage", "disk", "logs"}
+    for profile in WANTED:
+        assert runner_of(profile)(1).violation is None
