@@ -28,6 +28,8 @@ Place: TypeAlias = object
 
 @dataclass(frozen=True, slots=True)
 class SessionAttached:
+    """A client opened a session: frames of one ledger will follow under this number, proven by its key (RULES L2)."""
+
     stream: StreamId
     session: int
     ledger_id: LedgerId
@@ -46,12 +48,16 @@ class FramesArrived:
 
 @dataclass(frozen=True, slots=True)
 class SessionsDetached:
+    """The client wants to hear nothing more of these sessions; what they gave to the log goes on."""
+
     stream: StreamId
     sessions: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed:
+    """The stream is gone, and with it its sessions, requests and parts."""
+
     stream: StreamId
 
 
@@ -115,6 +121,8 @@ class PartSent:
 
 @dataclass(frozen=True, slots=True)
 class FenceRequested:
+    """Fence the ledger, known or not, and answer with the evidence of its LAC."""
+
     request: RequestId
     ledger_id: LedgerId
     ledger_key: bytes
@@ -122,12 +130,16 @@ class FenceRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReadLacRequested:
+    """Answer with the evidence of the LAC, without fencing."""
+
     request: RequestId
     ledger_id: LedgerId
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLacRequested:
+    """The writer says how far it is confirmed (RULES P9)."""
+
     request: RequestId
     ledger_id: LedgerId
     ledger_key: bytes
@@ -136,6 +148,8 @@ class WriteLacRequested:
 
 @dataclass(frozen=True, slots=True)
 class WatchLacRequested:
+    """Answer once there is evidence of a LAC above ``previous_lac``, or after the time (RULES P10)."""
+
     request: RequestId
     ledger_id: LedgerId
     previous_lac: EntryId
@@ -151,6 +165,8 @@ class RequestCancelled:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
+    """The timer of this id ran out."""
+
     timer: TimerId
 
 
@@ -228,6 +244,8 @@ class PauseStream:
 
 @dataclass(frozen=True, slots=True)
 class ResumeStream:
+    """Take messages of this stream again."""
+
     stream: StreamId
 
 
@@ -295,12 +313,16 @@ class SendReply:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
+    """Fire once after ``delay_ms``."""
+
     timer: TimerId
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
+    """Stop the timer of this id, if it runs."""
+
     timer: TimerId
 
 

@@ -132,7 +132,7 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class ReadPages:
-    """→ PagesRead"""
+    """Read these pages. → PagesRead"""
 
     names: tuple[str, ...]
 
@@ -154,7 +154,7 @@ class RecoverLedgers:
 
 @dataclass(frozen=True, slots=True)
 class CreatePages:
-    """→ PagesCreated"""
+    """Create these pages, which nothing names yet. → PagesCreated"""
 
     pages: tuple[NewPage, ...]
 
@@ -210,7 +210,7 @@ class ListPages:
 
 @dataclass(frozen=True, slots=True)
 class DeletePages:
-    """→ PagesDeleted"""
+    """Delete pages that no head reaches or will reach. → PagesDeleted"""
 
     names: tuple[str, ...]
 
