@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Protocol
 
-from bk_core.entries.frame import FrameKind, parse_header
+from bk_core.entries.frame import FrameKind, record_payload
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.model import BookieId, LedgerId
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server import machine_events as ev
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_state import Holdings, LedgerFacts, MachineLimits
-from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, StoredLedger, read_piece, stored
+from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, StoredLedger, read_piece
+from tests.sim.frames import contents, stored
 from tests.sim.knobs import Knobs
 from tests.sim.scheduler import Item, Scheduler
 
@@ -70,8 +71,7 @@ class MemoryBackEnd:
                 ledger = self.holdings.ledgers.setdefault(place.header.ledger_id, StoredLedger())
                 ledger.frames.append(place)
             else:
-                payload = bytes(frame)[-_payload_bytes(frame) :] if _payload_bytes(frame) else b""
-                self.holdings.fold(place.header.ledger_id, place.header.kind, payload)
+                self.holdings.fold(place.header.ledger_id, place.header.kind, bytes(record_payload(frame)))
 
     def restart(self) -> None: ...
 
@@ -89,12 +89,6 @@ class MemoryBackEnd:
         ledger_id, frame = random.choice(intact)
         frame.damaged = True
         return ledger_id, frame
-
-
-def _payload_bytes(frame: bytes | memoryview) -> int:
-    from bk_core.entries.frame import record_payload
-
-    return len(record_payload(frame))
 
 
 class Watcher(Protocol):
@@ -115,7 +109,11 @@ class SimBookie:
         self.dead_for_good = False
         self.routes: dict[int, Any] = {}  # stream → connection or request
         self.modes: dict[int, AttachMode] = {}  # session → mode, to tell recovery adds from normal ones
-        self._limits = MachineLimits(stream_bytes_max=4096, in_flight_bytes_max=8192, lac_persist_ms=50)
+        self._limits = MachineLimits(
+            stream_bytes_max=knobs.bookie_bytes_max // 2,
+            in_flight_bytes_max=knobs.bookie_bytes_max,
+            lac_persist_ms=50,
+        )
         self.start()
 
     def start(self) -> None:
@@ -237,7 +235,7 @@ class SimBookie:
         random = self.scheduler.random
         if self._group and in_commit and random.random() < self.knobs.torn_commit:
             self.scheduler.reached("crash in a commit")
-            if any(parse_header(frame).kind == FrameKind.FENCE for frame in self._group):
+            if any(contents(frame).header.kind == FrameKind.FENCE for frame in self._group):
                 self.scheduler.reached("crash between fence set and fence durable")
             self.back_end.commit_torn(self._group, random)
         elif random.random() < 0.7:

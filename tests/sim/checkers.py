@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, decode_frame, frame_extent, parse_header
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.wire.lane import AttachMode
 from bookie_server import machine_events as ev
 from tests.sim.bookie import SimBookie
+from tests.sim.frames import contents, tag_of
 from tests.sim.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ class Checker:
         self.bookies: dict[tuple[BookieId, LedgerId], BookieTruth] = {}
         self.asked: dict[tuple[BookieId, int], tuple[Any, int]] = {}  # request stream → its event, step of arrival
         self.acks = 0
-        self._payloads: dict[tuple[EntryId, bytes], tuple[list[EntryId], list[bytes]]] = {}
         self._brought: dict[tuple[BookieId, int], set[EntryId]] = {}  # ids that an answer's frames brought
 
     def fail(self, invariant: str, what: str) -> NoReturn:
@@ -205,32 +204,20 @@ class Checker:
     def on_durable(self, bookie: SimBookie, frames: Sequence[bytes | memoryview]) -> None:
         """I5, I6, I7 and the bytes themselves [NoOutOfOrderEntries]."""
         for frame in frames:
-            header = parse_header(frame)
-            if header.kind != FrameKind.ENTRIES:
+            header, extent, ids, payloads, _ = contents(frame)
+            if not ids:
                 continue
             truth, known = self.truth(header.ledger_id), self.bookie(bookie.name, header.ledger_id)
-            mode = bookie.modes.get(header.tag)
-            if known.fence_said and mode is AttachMode.WRITE:
+            if known.fence_said and bookie.modes.get(tag_of(frame)) is AttachMode.WRITE:
                 self.fail("I5", f"{bookie.name} stored a normal add of ledger {header.ledger_id} after a fence")
-            ids, payloads = self._contents(frame)
             for entry, payload in zip(ids, payloads, strict=True):
                 if entry >= len(truth.given) or truth.given[entry] != payload:
                     self.fail("I10", f"{bookie.name} stored {payload!r} as entry {entry}")
                 if entry in known.durable:
                     self.scheduler.reached("an add was applied twice")
                 known.durable.setdefault(entry, self.scheduler.steps)
-            lac = frame_extent(frame).max_lac
-            if lac > max(truth.acked, truth.closed_at if truth.closed_at is not None else -1):
-                self.fail("I7", f"{bookie.name} holds LAC {lac}, acknowledged is {truth.acked}")
-
-    def _contents(self, frame: bytes | memoryview) -> tuple[list[EntryId], list[bytes]]:
-        header = parse_header(frame)
-        key = (header.first_entry_id, bytes(frame[FRAME_HEADER_BYTES:]))
-        found = self._payloads.get(key)
-        if found is None:
-            batch = decode_frame(frame)
-            found = self._payloads[key] = (batch.entry_ids().tolist(), batch.to_list())
-        return found
+            if extent.max_lac > max(truth.acked, truth.closed_at if truth.closed_at is not None else -1):
+                self.fail("I7", f"{bookie.name} holds LAC {extent.max_lac}, acknowledged is {truth.acked}")
 
     def on_request(self, bookie: SimBookie, event: Any) -> None:
         if isinstance(event, ev.FenceRequested) and not self._durable(bookie.name, event.ledger_id):
@@ -262,7 +249,7 @@ class Checker:
         """Absent ranges may span ids that a frame of the same answer brought (docs/formats.md)."""
         brought = self._brought.setdefault((bookie.name, effect.request[0]), set())
         for frame in effect.frames:
-            brought.update(self._contents(frame)[0])
+            brought.update(contents(frame).ids)
 
     def _in_answer(self, bookie: SimBookie, event: Any, entry: EntryId) -> bool:
         return entry in self._brought.get((bookie.name, event.request[0]), ())

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
-from bk_core.entries.frame import parse_header
 from bk_core.errors import BookKeeperError, Outcome
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as pe
@@ -132,8 +131,7 @@ class Host:
         )
 
     def _send(self, effect: pe.SendFrame) -> None:
-        header = parse_header(effect.frame)
-        self.network.send(self.name, effect.bookie, effect.session, effect.frame, f"{header.first_entry_id}")
+        self.network.send(self.name, effect.bookie, effect.session, effect.frame)
 
     def _write_metadata(self, effect: pe.WriteMetadata) -> None:
         self.store.write(self.name, self.ledger_id, effect.metadata, effect.version, self.feed)
@@ -475,19 +473,33 @@ class TailHost(Host):
             pe.SendWatchLac: self._watch_lac,
             pe.SendReadLac: lambda e: self._ask_lac(e, lambda r: ev.ReadLacRequested(r, self.ledger_id), "read LAC"),
             pe.Confirm: self._confirm,
-            pe.FinishRefresh: lambda _: None,
+            pe.FinishRefresh: self._refreshed,
             pe.Fail: self._fail,
         }
+        self.refreshes = 0
         self.carry(self.machine.start())
         self._read_on()  # a closed ledger has nothing to follow
 
+    def refresh(self) -> None:
+        """The application wants the record and the LAC as they are now."""
+        if not self.dead and self.paused is None:
+            self.refreshes += 1
+            before = self.over
+            self.over = False  # a refresh is answered after the end too
+            self.feed(pe.RefreshLac(self.refreshes))
+            self.over = before
+
+    def _refreshed(self, effect: pe.FinishRefresh) -> None:
+        self.scheduler.reached("a refresh failed" if effect.error else "a refresh was answered")
+        self.world.checker.lac_seen(self, self.machine.lac, self.machine.metadata)
+
     def _watch_record(self, _: pe.WatchMetadata) -> None:
-        self.store.watch(self.name, self.ledger_id, lambda record: self.feed(pe.MetadataChanged(record)))
+        error = self.store.watch(self.name, self.ledger_id, lambda record: self.feed(pe.MetadataChanged(record)))
         self.scheduler.add(
             f"store>{self.name}",
             f"{self.name} watches",
             self.feed,
-            pe.MetadataWatched(None),
+            pe.MetadataWatched(error),
             mean_ms=self.world.knobs.store_ms,
             fifo=True,
         )

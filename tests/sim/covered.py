@@ -13,7 +13,7 @@ import coverage
 ROOT = Path(__file__).parents[2]
 SOURCE = "bk_core/protocol"
 WANTED_PERCENT = 98.0
-SCHEDULES = 8_000
+SCHEDULES = 4_000
 SCOPES = ("pair", "pair-crash", "change", "change-lost", "degraded", "delayed-change", "close-and-recovery")
 
 

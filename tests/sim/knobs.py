@@ -42,6 +42,7 @@ class Knobs:
     read_only: int = 0
     wipes: int = 0  # a bookie comes back empty, in limbo (RULES S8)
     no_space: int = 0
+    bookie_bytes_max: int = 8192  # frames that wait for a commit; what is far above it is refused
     deletes: float = 0.0
     flipped_bits: int = 0  # frames damaged at rest
     hostile: float = 0.0  # an answer's LAC body or frame is flipped on its way

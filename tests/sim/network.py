@@ -9,14 +9,15 @@ point, and only then does the bookie see the end of the stream: half-open connec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from bk_core.model import BookieId, LedgerId
 from bk_core.protocol.events import FramesAcked, SessionBroken, SessionEnded
 from bk_core.wire.lane import AttachMode
 from bookie_server import machine_events as ev
+from tests.sim import lies
 from tests.sim.bookie import SimBookie
+from tests.sim.frames import contents
 from tests.sim.knobs import Knobs
 from tests.sim.scheduler import Item, Scheduler
 
@@ -95,6 +96,9 @@ class Connection:
         if isinstance(effect, ev.CloseStream):
             self.cut("closed by the bookie")
         elif isinstance(effect, ev.SendAcks):
+            random = self.network.scheduler.random
+            if self.network.knobs.hostile and random.random() < self.network.knobs.hostile / 4:
+                effect = lies.acks(effect, self.network.scheduler)
             label = f"{self.down} acks " + ",".join(
                 f"{s}:{n}" for s, n in zip(effect.sessions, effect.frames, strict=True)
             )
@@ -256,11 +260,11 @@ class SimNetwork:
             f"attach {session} {mode.name.lower()}",
         )
 
-    def send(self, client: str, bookie_id: BookieId, session: int, frame: Any, label: str) -> None:
+    def send(self, client: str, bookie_id: BookieId, session: int, frame: Any) -> None:
         connection = self.connections.get((client, bookie_id))
         if connection is not None and session in connection.sending:
             event = ev.FramesArrived(connection.stream, memoryview(bytes(frame)))
-            connection.tell(event, f"frame {session} {label}")
+            connection.tell(event, f"frame {session} from {contents(frame).header.first_entry_id}")
 
     def detach(self, client: str, bookie_id: BookieId, session: int) -> None:
         connection = self.connections.get((client, bookie_id))
@@ -330,25 +334,14 @@ class SimNetwork:
     # --- lies on the way ---
 
     def corrupt(self, effect: Any) -> Any:
-        """Now and then an answer arrives with a flipped bit, as a hostile or sick peer would send it (RULES P5)."""
+        """Now and then an answer is what no honest peer would send (RULES P5; facts: reliability.md §5)."""
         random = self.scheduler.random
         if not self.knobs.hostile or random.random() >= self.knobs.hostile:
             return effect
-        self.scheduler.reached("an answer with a flipped bit")
         if isinstance(effect, ev.SendPart):
-            whole = bytearray(b"".join(effect.frames))
-            _flip(whole, random.randrange(len(whole) * 8))
-            return ev.SendPart(effect.request, [bytes(whole)])
+            return lies.part(effect, random, self.scheduler)
+        if isinstance(effect, ev.SendTrailer):
+            return lies.trailer(effect, random, self.scheduler)
         if isinstance(effect, ev.SendLac):
-            said = effect.evidence
-            fields = [name for name in ("lac_body", "last_entry_frame", "lac_frame") if len(getattr(said, name))]
-            if fields:
-                name = random.choice(fields)
-                data = bytearray(getattr(said, name))
-                _flip(data, random.randrange(len(data) * 8))
-                return replace(effect, evidence=replace(said, **{name: bytes(data)}))
+            return lies.evidence(effect, random, self.scheduler)
         return effect
-
-
-def _flip(data: bytearray, bit: int) -> None:
-    data[bit // 8] ^= 1 << bit % 8

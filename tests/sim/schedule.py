@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from bk_core.entries.frame import FrameKind
 from bk_core.model import BookieId
 from bookie_server import machine_events as ev
+from tests.sim.bookie import MemoryBackEnd
 from tests.sim.checkers import Violation
-from tests.sim.clients import Host, RecoveryHost, WriterHost
+from tests.sim.clients import Host, RecoveryHost, TailHost, WriterHost
 from tests.sim.knobs import swarm, uniform
 from tests.sim.world import World
 
@@ -102,13 +104,18 @@ class Plan:
         writer = self.world.writer("w")
         self._work(writer)
         for number in range(knobs.tails):
-            self._at(self._moment() / 4, f"tail t{number} begins", self.world.tail, writer.ledger_id, f"t{number}")
+            name = f"t{number}"
+            self._at(self._moment() / 4, f"tail {name} begins", self._tail, writer, name)
+            self._at(self._moment(), f"{name} refreshes", self._refresh, name)
+            if self.random.random() < 0.1:
+                self._at(0, f"{name} has no store", self.world.store.away, name, True)
+                self._at(60, f"{name} has the store again", self.world.store.away, name, False)
         if self.random.random() < knobs.early_recovery:
             self._at(self._moment(), "somebody recovers", self._recover, writer, "r1")
             if self.random.random() < knobs.second_recoverer:
                 self._at(self._moment(), "another recovers", self._recover, writer, "r2")
         if self.random.random() < knobs.deletes:
-            self._at(self._moment(), "the ledger is deleted", self.world.store.delete, writer.ledger_id)
+            self._at(self._moment(), "the ledger is deleted", self._delete, writer)
         for count, disturb in (
             (knobs.cuts, self._cut),
             (knobs.partitions, self._partition),
@@ -137,6 +144,14 @@ class Plan:
                 return
         self.scheduler.at(delay_ms, "plan", label, call, *args)
 
+    def _tail(self, writer: WriterHost, name: str) -> None:
+        self.world.tail(writer.ledger_id, name)
+
+    def _refresh(self, name: str) -> None:
+        for host in self.world.hosts:
+            if isinstance(host, TailHost) and host.name == name:
+                host.refresh()
+
     # --- work ---
 
     def _work(self, writer: WriterHost) -> None:
@@ -160,6 +175,14 @@ class Plan:
             self.scheduler.reached("two recoverers at once")
         if self.random.random() < 0.25:
             self._at(self.random.expovariate(1 / 10.0), f"{name} dies", self._die, recoverer)
+
+    def _delete(self, writer: WriterHost) -> None:
+        """An operator deletes the ledger; some bookies hear of it at once (D18)."""
+        self.world.store.delete(writer.ledger_id)
+        for bookie in self.world.bookies.values():
+            if isinstance(bookie.back_end, MemoryBackEnd) and bookie.alive and self.random.random() < 0.3:
+                self.scheduler.reached("a bookie forgot a deleted ledger")
+                bookie.back_end.holdings.fold(writer.ledger_id, FrameKind.DELETED)
 
     # --- disturbances ---
 

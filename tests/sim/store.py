@@ -15,6 +15,7 @@ from bk_core.errors import (
     BookKeeperError,
     MetadataConflictError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     Outcome,
 )
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
@@ -106,8 +107,14 @@ class SimStore:
         self.scheduler.reached("missing copies were marked")
         self.underreplicated.append((ledger_id, bookies))
 
-    def watch(self, client: str, ledger_id: LedgerId, call: Callable[[Record | None], None]) -> None:
+    def watch(self, client: str, ledger_id: LedgerId, call: Callable[[Record | None], None]) -> BookKeeperError | None:
+        """Set a watch; what stands in the way."""
+        if client in self._away:
+            return MetadataUnavailableError("the store is away", value=client, outcome=Outcome.NOT_APPLIED)
+        if not self._history[ledger_id]:
+            return NoSuchLedgerError(f"ledger {ledger_id} was deleted")
         self._watches.setdefault(ledger_id, []).append((client, call))
+        return None
 
     def _call(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
         self.scheduler.add(

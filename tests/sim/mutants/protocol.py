@@ -17,7 +17,7 @@ from typing import Any
 from bk_core import quorum
 from bk_core.entries.frame import decode_frame
 from bk_core.metadata.zookeeper.ledgers import Ledgers
-from bk_core.model import Versioned
+from bk_core.model import NO_ENTRY, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol import lac
 from bk_core.protocol.answers import Answer, Window
@@ -56,7 +56,12 @@ class Mutant:
 def no_floor() -> AbstractContextManager[None]:
     """D2: recovery starts at what the bookies answer, below the last fragment's first entry."""
     make = LacQuery.__init__
-    return patched((LacQuery, "__init__", lambda self, *args, floor=-1, **kw: make(self, *args, **kw)))
+
+    def mutant(self: LacQuery, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        self.lac = NO_ENTRY
+
+    return patched((LacQuery, "__init__", mutant))
 
 
 def changes_are_published_early() -> AbstractContextManager[None]:
@@ -124,7 +129,7 @@ def no_window_after_the_first() -> AbstractContextManager[None]:
     open_window = LedgerRecovery._open_window
 
     def mutant(self: LedgerRecovery, first: int) -> list[Any]:
-        return open_window(self, first) if self._window is None else self._end_found(self._window)
+        return open_window(self, first) if self._window is None else self._end_found()
 
     return patched((LedgerRecovery, "_open_window", mutant))
 
