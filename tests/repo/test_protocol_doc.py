@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/protocol.md names every event, effect and state of the code, and its tables are the code's own.
+
+Between ``<!-- table: name -->`` and ``<!-- end -->`` stands what is made here from docstrings, the machines' MOVES and
+the tables of the transition sweeps; ``pytest --rewrite tests/repo/test_protocol_doc.py`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bk_core.logs.machines
+import bk_core.protocol
+from bk_core import quorum
+from bk_core.logs.machines import change, change_events, leadership_events, leadership_states, vacuum
+from bk_core.protocol import events
+from bk_core.protocol.delivery import LaneState
+from bk_core.protocol.follower import FollowEffect, FollowEvent
+from bk_core.protocol.reader import ReadEffect, ReadEvent
+from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
+from bk_core.protocol.writer import WriterEffect, WriterEvent, WriterState
+from bookie_server import machine_events
+from tests.bookie_server import test_transitions as bookie_sweep
+from tests.kit.transitions import IMPOSSIBLE, members
+from tests.protocol import test_transitions_reader as reader_sweep
+from tests.protocol import test_transitions_recovery as recovery_sweep
+from tests.protocol import test_transitions_writer as writer_sweep
+
+DOC = Path(__file__).parents[2] / "docs" / "protocol.md"
+LINES_MAX = 600
+BLOCK = re.compile(r"(?<=<!-- table: )([a-z ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+SHAPES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 2, 2), (5, 3, 3), (6, 3, 2), (6, 3, 3), (7, 3, 3)]
+
+
+def dataclasses_of(module: ModuleType) -> list[type]:
+    """In the order of the file, imported ones not."""
+    return [cls for cls in vars(module).values() if is_dataclass(cls) and cls.__module__ == module.__name__]
+
+
+EVENTS = members(
+    *members(WriterEvent, RecoveryEvent, ReadEvent, FollowEvent, machine_events.Event),
+    *members(change_events.Event, leadership_events.LeadershipEvent),
+)
+EFFECTS = members(
+    *members(WriterEffect, RecoveryEffect, ReadEffect, FollowEffect, machine_events.Effect),
+    *members(change_events.Effect, leadership_events.LeadershipEffect),
+)
+
+
+def kind_of(cls: type) -> str:
+    """``part``: of an event or an effect."""
+    assert not (cls in EVENTS and cls in EFFECTS)
+    return "event" if cls in EVENTS else "effect" if cls in EFFECTS else "part"
+
+
+def meaning_of(cls: type) -> str:
+    """The first sentences of its docstring, on one line."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    assert text, f"{cls.__name__} needs a docstring"
+    assert not text.startswith(f"{cls.__name__}("), f"{cls.__name__} needs a docstring"
+    first = re.sub(r"\s+", " ", text.split("\n\n")[0]).replace("``", "`").replace("|", "\\|")
+    return re.sub(r":(?:func|class|meth):`\.*(.*?)`", lambda found: found[1].rpartition(".")[2], first)
+
+
+def words_table(module: ModuleType) -> list[str]:
+    rows = sorted(dataclasses_of(module), key=lambda cls: ("event", "effect", "part").index(kind_of(cls)))
+    made = [f"| {kind_of(cls)} | `{cls.__name__}` | {meaning_of(cls)} |" for cls in rows]
+    return ["| | name | meaning |", "|---|---|---|", *made]
+
+
+def sweep_table(table: Mapping[tuple[str, str], str], order: Iterable[str]) -> list[str]:
+    """One row a state; events that lead nowhere are left out."""
+    out = ["| in | what may lead where | cannot happen |", "|---|---|---|"]
+    for state in order:
+        leads: dict[str, list[str]] = {}
+        never: list[str] = []
+        for (before, event), after in table.items():
+            names = [name for name in after.split() if name not in (state, IMPOSSIBLE)]
+            if before == state and names:
+                leads.setdefault(", ".join(names), []).append(f"`{event}`")
+            if before == state and IMPOSSIBLE in after.split():
+                never.append(f"`{event}`" + (" unasked" if after != IMPOSSIBLE else ""))
+        where = "; ".join(f"{', '.join(names)} → {after}" for after, names in leads.items())
+        out.append(f"| `{state}` | {where or 'nothing'} | {', '.join(never)} |")
+    return out
+
+
+def moves_table(moves: Mapping[Any, Iterable[Any]]) -> list[str]:
+    out = ["| from | to |", "|---|---|"]
+    for state, targets in moves.items():
+        out.append(f"| `{state.name}` | {', '.join(target.name for target in targets) or 'nowhere'} |")
+    return out
+
+
+def quorum_table() -> list[str]:
+    out = ["| E/Qw/Qa | negatives | fewest answers that may cover | most that may not |", "|---|---|---|---|"]
+    for e, qw, qa in SHAPES:
+        sizes: dict[bool, list[int]] = {True: [], False: []}
+        for bits in range(1 << e):
+            known = [index for index in range(e) if bits >> index & 1]
+            sizes[quorum.covers(known, e, qw, qa)].append(len(known))
+        out.append(f"| {e}/{qw}/{qa} | {quorum.negatives_needed(qw, qa)} | {min(sizes[True])} | {max(sizes[False])} |")
+    return out
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "quorums": quorum_table,
+    "client words": lambda: words_table(events),
+    "bookie words": lambda: words_table(machine_events),
+    "leadership words": lambda: words_table(leadership_events),
+    "change words": lambda: words_table(change_events),
+    "writer moves": lambda: sweep_table(writer_sweep.TABLE, WriterState.__members__),
+    "recovery moves": lambda: sweep_table(recovery_sweep.TABLE, Phase.__members__),
+    "reader moves": lambda: sweep_table(reader_sweep.READ_TABLE, reader_sweep.READ_STATES),
+    "follower moves": lambda: sweep_table(reader_sweep.TABLE, reader_sweep.FOLLOW_STATES),
+    "bookie moves": lambda: sweep_table(bookie_sweep.TABLE, bookie_sweep.STATES),
+    "leadership moves": lambda: moves_table(leadership_states.MOVES),
+    "change moves": lambda: moves_table(change.MOVES),
+    "vacuum moves": lambda: moves_table(vacuum.MOVES),
+}
+
+
+def test_tables_of_the_protocol_page_are_the_codes_own(request: pytest.FixtureRequest) -> None:
+    text = DOC.read_text(encoding="utf-8")
+    assert {found[1] for found in BLOCK.finditer(text)} == set(TABLES)
+    wanted = BLOCK.sub(lambda found: found[1] + found[2] + "\n".join(TABLES[found[1]]()) + "\n", text)
+    if request.config.getoption("--rewrite"):
+        DOC.write_text(wanted, encoding="utf-8")
+        return
+    assert text == wanted, "pytest --rewrite tests/repo/test_protocol_doc.py writes the tables anew; read the diff"
+
+
+def enums_of(package: ModuleType) -> list[type[enum.Enum]]:
+    found: dict[str, type[enum.Enum]] = {}
+    for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        module = importlib.import_module(each.name)
+        for cls in vars(module).values():
+            if isinstance(cls, type) and issubclass(cls, enum.Enum) and cls.__module__ == module.__name__:
+                found[f"{cls.__module__}.{cls.__name__}"] = cls
+    return list(found.values())
+
+
+STATES = [*enums_of(bk_core.protocol), *enums_of(bk_core.logs.machines)]
+SECTIONS = {
+    WriterState: "Writer",
+    LaneState: "Lane",
+    Phase: "Recovery",
+    leadership_states.State: "Leadership",
+    change.State: "Head change",
+    vacuum.State: "Vacuum",
+}
+
+
+def section(title: str) -> str:
+    found = re.search(
+        rf"^### \d+\.\d+ {title}\n(.*?)(?=^##)", DOC.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert found, f"no section {title}"
+    return found[1]
+
+
+def state_rows(text: str) -> list[str]:
+    """First cells of the tables whose head is ``state``."""
+    tables = re.findall(r"^\| state \|.*?\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [name for table in tables for name in re.findall(r"^\| `(\w+)`", table, re.MULTILINE)]
+
+
+def test_every_enum_of_states_has_its_section() -> None:
+    assert set(STATES) == set(SECTIONS)
+
+
+@pytest.mark.parametrize("states", SECTIONS, ids=SECTIONS.values())
+def test_a_section_explains_its_machines_states_and_no_others(states: type[enum.Enum]) -> None:
+    assert state_rows(section(SECTIONS[states])) == list(states.__members__)
+
+
+def test_states_that_are_not_in_an_enum_are_those_of_the_sweeps() -> None:
+    assert state_rows(section("Range read")) == list(reader_sweep.READ_STATES)
+    assert state_rows(section("Follower")) == list(reader_sweep.FOLLOW_STATES)
+    assert state_rows(section("Bookie")) == list(bookie_sweep.STATES)
+
+
+def test_names_of_classes_in_the_page_exist() -> None:
+    known = {cls.__name__ for module in MODULES for cls in dataclasses_of(module)}
+    known |= {cls.__name__ for cls in STATES} | ELSEWHERE
+    named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", DOC.read_text(encoding="utf-8")))
+    assert named - known == set()
+
+
+MODULES = (events, machine_events, change_events, leadership_events)
+ELSEWHERE = {"LedgerMetadata", "LedgerState", "NewExtent"}
+
+
+def test_the_page_stays_short() -> None:
+    assert len(DOC.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
