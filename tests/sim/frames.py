@@ -18,7 +18,7 @@ from bk_core.entries.frame import (
 from bk_core.model import EntryId
 from tests.kit.memory_holdings import StoredFrame
 
-_TAG = struct.Struct("<Q")
+_TAG = struct.Struct("<I")
 _TAG_AT = FRAME_HEADER_BYTES - _TAG.size
 _KEPT_MAX = 20_000
 

@@ -99,7 +99,7 @@ def swarm(random: Random) -> Knobs:
         no_space=pick((0, 0, 1)),
         deletes=pick((0.0, 0.0, 0.0, 0.5)),
         flipped_bits=pick((0, 0, 0, 1)) if knobs.ack_quorum > 1 else 0,
-        hostile=pick((0.0, 0.0, 0.05)),
+        hostile=pick((0.0, 0.0, 0.03, 0.1)),
         batches=pick((0, 1, 3, 8)),
         entries_max=pick((1, 3, 7)),
         think_ms=pick((0.0, 2.0, 20.0)),
