@@ -7,7 +7,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriterConfig:
+class DeliveryConfig:
+    """Whoever sends frames to an ensemble and keeps the ledger's record."""
+
+    reconnect_budget_ms: float = 2_000
+    retry_delay_ms: float = 50
+    add_timeout_ms: float = 10_000
+    slow_bookie_bytes_max: int = 64 << 20
+    close_linger_ms: float = 2_000
+    ensemble_changes_max: int = 20
+    metadata_retry_ms: float = 250
+    metadata_retries_max: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterConfig(DeliveryConfig):
     """Times and bounds of one writer.
 
     ``delay_ensemble_change``: a failed bookie is replaced only once an ack quorum of some write set needs it.
@@ -16,34 +30,18 @@ class WriterConfig:
     ``ensemble_changes_max``: in a row, without an entry confirmed in between.
     """
 
-    reconnect_budget_ms: float = 2_000
-    retry_delay_ms: float = 50
-    add_timeout_ms: float = 10_000
-    slow_bookie_bytes_max: int = 64 << 20
     explicit_lac_delay_ms: float = 5
-    close_linger_ms: float = 2_000
     add_quorum_timeout_ms: float = 60_000
     delay_ensemble_change: bool = False
     allow_degraded_writes: bool = False
     spare_retry_ms: float = 5_000
-    ensemble_changes_max: int = 20
-    metadata_retry_ms: float = 250
-    metadata_retries_max: int = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryConfig:
+class RecoveryConfig(DeliveryConfig):
     """Bounds of one recovery."""
 
     attempts_max: int = 10
     read_window_entries: int = 1 << 14
     read_bytes_max: int = 4 << 20
     write_back_bytes_max: int = 16 << 20
-    add_timeout_ms: float = 10_000
-    retry_delay_ms: float = 50
-    slow_bookie_bytes_max: int = 64 << 20
-    reconnect_budget_ms: float = 2_000
-    close_linger_ms: float = 2_000
-    ensemble_changes_max: int = 20
-    metadata_retry_ms: float = 250
-    metadata_retries_max: int = 20

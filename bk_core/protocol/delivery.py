@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from bk_core import quorum
 from bk_core.entries.frame import with_session
 from bk_core.entries.packets import Packet
-from bk_core.model import BookieId, EntryId
+from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.wire.lane import AttachMode
 
@@ -54,16 +54,14 @@ class Delivery:
 
     def __init__(
         self,
-        ensemble: tuple[BookieId, ...],
-        write_quorum: int,
-        ack_quorum: int,
+        metadata: LedgerMetadata,
         *,
         confirmed: EntryId,
         mode: AttachMode,
         new_session: Callable[[], int],
     ) -> None:
-        self.write_quorum, self.ack_quorum, self.mode = write_quorum, ack_quorum, mode
-        self.lanes = [Lane(bookie, confirmed) for bookie in ensemble]
+        self.write_quorum, self.ack_quorum, self.mode = metadata.write_quorum_size, metadata.ack_quorum_size, mode
+        self.lanes = [Lane(bookie, confirmed) for bookie in metadata.last_fragment.ensemble]
         self.packets: deque[Packet] = deque()
         self.base = 0  # number of packets[0]
         self.last_sent = confirmed
@@ -92,6 +90,11 @@ class Delivery:
         return tuple({**self._missed, **now})
 
     @property
+    def owing(self) -> bool:
+        """Whether a lane that has not failed still misses something."""
+        return any(lane.watermark < self.last_sent and lane.state is not LaneState.FAILED for lane in self.lanes)
+
+    @property
     def quorums_left(self) -> bool:
         """Whether every write set has an ack quorum of lanes that have not failed."""
         dead = [index for index, lane in enumerate(self.lanes) if lane.state is LaneState.FAILED]
@@ -101,7 +104,7 @@ class Delivery:
             for first in range(len(self.lanes))
         )
 
-    def is_impossible(self, event: ev.FramesAcked) -> bool:
+    def is_impossible(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
         """Whether it acks what was never sent in its session, or less than before: no honest bookie says that."""
         if not self.is_current(event.index, event.session):
             return False
@@ -118,10 +121,7 @@ class Delivery:
 
     def attach_all(self) -> list[ev.SessionEffect]:
         """Open sessions before the first packet, so that it finds the connections made."""
-        effects: list[ev.SessionEffect] = []
-        for index in range(len(self.lanes)):
-            effects += self.attach(index)
-        return effects
+        return [effect for index in range(len(self.lanes)) for effect in self.attach(index)]
 
     def push(self, packet: Packet) -> list[ev.SessionEffect]:
         """Take the next packet and send it to every lane that can send."""
@@ -142,12 +142,11 @@ class Delivery:
         lane = self.lanes[index]
         fresh = lane.session == 0
         lane.session = self.common_session if fresh else self._new_session()
-        lane.state, lane.acked = LaneState.ATTACHED, 0
-        lane.outstanding.clear()
-        lane.next_number = self._first_above(lane.watermark)
+        lane.acked = 0
+        self._rewind(lane, LaneState.ATTACHED)
         return [ev.AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
 
-    def acked(self, event: ev.FramesAcked) -> bool:
+    def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
         """Take an ack; False if it is of an earlier session or says nothing new."""
         lane = self.lanes[event.index]
         if lane.session != event.session or lane.state is not LaneState.ATTACHED or event.frames <= lane.acked:
@@ -167,19 +166,15 @@ class Delivery:
     def broken(self, index: int) -> bool:
         """The lane's session is over; True if it has something to send again."""
         lane = self.lanes[index]
-        lane.outstanding.clear()
         owed = lane.watermark < self.last_sent
-        lane.state = LaneState.WAITING if owed else LaneState.IDLE
-        lane.next_number = self._first_above(lane.watermark)
+        self._rewind(lane, LaneState.WAITING if owed else LaneState.IDLE)
         return owed
 
     def fail(self, index: int) -> list[ev.SessionEffect]:
         """Give the lane up until it is replaced."""
         lane = self.lanes[index]
         was = lane.state
-        lane.state = LaneState.FAILED
-        lane.outstanding.clear()
-        lane.next_number = self._first_above(lane.watermark)
+        self._rewind(lane, LaneState.FAILED)
         return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
     def abandon(self, indices: Iterable[int], *, abandoned: bool = True) -> None:
@@ -194,16 +189,12 @@ class Delivery:
         old = self.lanes[index]
         if old.watermark < confirmed:
             self._missed[old.bookie] = None
-        self.lanes[index] = Lane(bookie, confirmed, session=old.session)
-        # keep the old number: attach() then draws a new one, which no stale callback can carry
-        self.lanes[index].next_number = self._first_above(confirmed)
+        # keep the old session's number: attach() then draws a new one, which no stale callback can carry
+        self.lanes[index] = Lane(bookie, confirmed, session=old.session, next_number=self._first_above(confirmed))
         self._release()
 
     def detach_all(self) -> list[ev.SessionEffect]:
-        effects: list[ev.SessionEffect] = []
-        for index in range(len(self.lanes)):
-            effects += self.fail(index)
-        return effects
+        return [effect for index in range(len(self.lanes)) for effect in self.fail(index)]
 
     def _send_rest(self, index: int) -> list[ev.SessionEffect]:
         lane = self.lanes[index]
@@ -226,13 +217,13 @@ class Delivery:
         reached = self.packets[first - self.base].first - 1 if first < self.end else self.last_sent
         lane.watermark = max(lane.watermark, reached)
 
+    def _rewind(self, lane: Lane, state: LaneState) -> None:
+        """What its watermark does not cover is to be sent again."""
+        lane.state, lane.next_number = state, self._first_above(lane.watermark)
+        lane.outstanding.clear()
+
     def _first_above(self, watermark: EntryId) -> int:
-        number = self.base
-        for packet in self.packets:
-            if packet.last > watermark:
-                break
-            number += 1
-        return number
+        return next((n for n, packet in enumerate(self.packets, self.base) if packet.last > watermark), self.end)
 
     def _release(self) -> None:
         """Forget packets that every lane has; none while a failed lane waits for its replacement, which needs what the

@@ -339,6 +339,10 @@ class LacFailed:
     reason: Reason = Reason.REASON_NONE
 
 
+LacEvent: TypeAlias = LacAnswered | LacFailed
+ReadEvent: TypeAlias = FramesRead | ReadAnswered | ReadFailed
+
+
 @dataclass(frozen=True, slots=True)
 class FinishRecovery:
     """The ledger is CLOSED in the store, by us or by another recoverer; this is its end."""

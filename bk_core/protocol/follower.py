@@ -19,7 +19,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.lac import QuorumLacRead, verified_lac
 
 _Record: TypeAlias = ev.MetadataWatched | ev.MetadataChanged | ev.MetadataRead | ev.MetadataCallFailed
-FollowEvent: TypeAlias = _Record | ev.LacAnswered | ev.LacFailed | ev.RefreshLac | ev.TimerFired
+FollowEvent: TypeAlias = _Record | ev.LacEvent | ev.RefreshLac | ev.TimerFired
 _Ask: TypeAlias = ev.WatchMetadata | ev.ReadMetadata | ev.SendWatchLac | ev.SendReadLac | ev.CancelRead | ev.SetTimer
 FollowEffect: TypeAlias = _Ask | ev.Confirm | ev.FinishRefresh | ev.Fail
 PAUSED = -1
@@ -183,7 +183,7 @@ class LedgerFollower:
         self._requests += 1
         return ev.SendWatchLac(self._requests - 1, bookie, self._proven)
 
-    def _heard(self, event: ev.LacAnswered | ev.LacFailed) -> list[FollowEffect]:
+    def _heard(self, event: ev.LacEvent) -> list[FollowEffect]:
         for bookie, (request, above) in self._watches.items():
             if request == event.index:
                 return self._watch_heard(bookie, above, event)
@@ -198,9 +198,7 @@ class LedgerFollower:
                 effects += self._round_over(effect.error if isinstance(effect, ev.Fail) else None)
         return effects
 
-    def _watch_heard(
-        self, bookie: BookieId, above: EntryId, event: ev.LacAnswered | ev.LacFailed
-    ) -> list[FollowEffect]:
+    def _watch_heard(self, bookie: BookieId, above: EntryId, event: ev.LacEvent) -> list[FollowEffect]:
         """Watch again: at once after news, else after a pause, so that no bookie makes us spin."""
         pause_ms, lac = self.stall_ms, above
         if isinstance(event, ev.LacAnswered):

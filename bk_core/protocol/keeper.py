@@ -8,9 +8,10 @@ What to do about a failed bookie is the caller's.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from bk_core.protocol import events as ev
+from bk_core.protocol.config import DeliveryConfig
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.wire.lane import Reason
 
@@ -22,26 +23,11 @@ RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Re
 STALL_TICKS = 4
 """The add deadline is checked this many times within ``add_timeout_ms``."""
 
-TIMERS = ("retry", "budget", "adds")
-
-
-class KeeperConfig(Protocol):
-    """The times and bounds it needs."""
-
-    @property
-    def reconnect_budget_ms(self) -> float: ...
-    @property
-    def retry_delay_ms(self) -> float: ...
-    @property
-    def add_timeout_ms(self) -> float: ...
-    @property
-    def slow_bookie_bytes_max(self) -> int: ...
-
 
 class SessionKeeper:
     """Looks after the lanes of one delivery."""
 
-    def __init__(self, delivery: Delivery, config: KeeperConfig) -> None:
+    def __init__(self, delivery: Delivery, config: DeliveryConfig) -> None:
         self.delivery, self.config = delivery, config
         size = len(delivery.lanes)
         self._budgets = [False] * size  # whether the reconnect budget of an index runs
@@ -56,35 +42,38 @@ class SessionKeeper:
         self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
         return [self._next_tick()]
 
-    def acked(self, event: ev.FramesAcked) -> list[KeeperEffect] | None:
-        """Take an ack; None if it says nothing new."""
-        if not self.delivery.acked(event):
-            return None
-        return self._stop_budget(event.index)
+    def step(self, event: ev.SessionEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
+        """What to do about ``event``, and the indices whose bookies have failed by it: they are given up. Events of
+        earlier sessions are ignored."""
+        effects, failed = self._timer(event.name) if isinstance(event, ev.TimerFired) else self._session(event)
+        for index in failed:
+            effects += [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
+        return effects, failed
 
-    def session_over(self, event: ev.SessionEnded | ev.SessionBroken) -> tuple[list[KeeperEffect], bool]:
-        """A current session is over: re-attach later if something is owed, or (True) the bookie has failed."""
+    def _session(self, event: ev.SessionEvent) -> tuple[list[KeeperEffect], list[int]]:
+        index, effects = event.index, list[KeeperEffect]()
+        if not isinstance(event, ev.SessionBroken):
+            if self.delivery.is_impossible(event):
+                return [], [index]  # it acks what it was never sent: nothing of it is believed
+            if self.delivery.acked(event):
+                effects += self._stop_budget(index)
+        if isinstance(event, ev.FramesAcked) or not self.delivery.is_current(index, event.session):
+            return effects, []
         if isinstance(event, ev.SessionEnded) and event.reason not in RETRIED:
-            return [], True
-        effects: list[KeeperEffect] = []
-        if self.delivery.broken(event.index):
-            effects.append(ev.SetTimer(f"retry:{event.index}", self.config.retry_delay_ms))
-            if not self._budgets[event.index]:
-                self._budgets[event.index] = True
-                effects.append(ev.SetTimer(f"budget:{event.index}", self.config.reconnect_budget_ms))
-        return effects, False
-
-    def give_up(self, index: int) -> list[KeeperEffect]:
-        """No more sending to a failed bookie."""
-        return [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
+            return effects, [index]
+        if self.delivery.broken(index):
+            effects.append(ev.SetTimer(f"retry:{index}", self.config.retry_delay_ms))
+            if not self._budgets[index]:
+                self._budgets[index] = True
+                effects.append(ev.SetTimer(f"budget:{index}", self.config.reconnect_budget_ms))
+        return effects, []
 
     def replaced(self, index: int) -> list[KeeperEffect]:
         """Another bookie stands at ``index`` now: attach it and send what it has to hold."""
         self._stalls[index] = (0, 0)
         return [*self.delivery.attach(index)]
 
-    def timer(self, name: str) -> tuple[list[KeeperEffect], list[int]]:
-        """One of TIMERS fired; also returns the indices whose bookies have failed by it."""
+    def _timer(self, name: str) -> tuple[list[KeeperEffect], list[int]]:
         kind, _, number = name.partition(":")
         if kind == "adds":
             return self._tick()
@@ -115,10 +104,8 @@ class SessionKeeper:
 
     def stop(self) -> list[KeeperEffect]:
         """End all sessions and timers."""
-        effects: list[KeeperEffect] = [*self.delivery.detach_all(), ev.CancelTimer("adds")]
-        for index in range(len(self.delivery.lanes)):
-            effects += [ev.CancelTimer(f"retry:{index}"), ev.CancelTimer(f"budget:{index}")]
-        return effects
+        timers = [f"{kind}:{index}" for index in range(len(self.delivery.lanes)) for kind in ("retry", "budget")]
+        return [*self.delivery.detach_all(), ev.CancelTimer("adds"), *map(ev.CancelTimer, timers)]
 
     def _next_tick(self) -> ev.SetTimer:
         return ev.SetTimer("adds", self.config.add_timeout_ms / STALL_TICKS)

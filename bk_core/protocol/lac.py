@@ -7,8 +7,6 @@ the LAC is evidence only when digested, so a bookie whose evidence fails its dig
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bk_core import quorum
 from bk_core.entries.apache import parse_lac_body
 from bk_core.entries.batch import EntryBatch
@@ -17,10 +15,9 @@ from bk_core.entries.frame import decode_frame
 from bk_core.errors import IntegrityError, Outcome, QuorumTimeoutError
 from bk_core.model import NO_ENTRY, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
-from bk_core.protocol.events import Buffer, LacAnswered, LacFailed
 
 
-def one_entry(frame: Buffer, digester: Digester) -> EntryBatch:
+def one_entry(frame: ev.Buffer, digester: Digester) -> EntryBatch:
     """The entry of a one-entry frame, verified end to end. Raises IntegrityError."""
     batch = decode_frame(frame, digester=digester, verify_digests=True)
     if len(batch) != 1 or batch.ledger_id != digester.ledger_id:
@@ -28,7 +25,7 @@ def one_entry(frame: Buffer, digester: Digester) -> EntryBatch:
     return batch
 
 
-def verified_lac(event: LacAnswered, digester: Digester) -> tuple[EntryId, dict[EntryId, int]]:
+def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, dict[EntryId, int]]:
     """The highest LAC that a bookie's evidence proves (−1: none), and the ledger length at the entries that came with
     it. Raises IntegrityError if any part of the evidence fails its digest."""
     lac, lengths = NO_ENTRY, dict[EntryId, int]()
@@ -43,18 +40,17 @@ def verified_lac(event: LacAnswered, digester: Digester) -> tuple[EntryId, dict[
 
 
 class LacQuery:
-    """Answers of one ensemble to a fence or a LAC read.
+    """Answers of the last ensemble to a fence or a LAC read, whose requests are numbered from ``first_request`` on.
 
-    ``lac`` never falls below ``floor`` (MUST 9: the first entry id of the last fragment − 1). ``known`` are the indices
-    heard; ``problems`` says why others are not. ``lengths`` keeps the ledger length at entries that came as evidence.
+    ``lac`` is never below the last fragment (MUST 9: its first entry id − 1). ``known`` are the indices heard;
+    ``problems`` says why others are not. ``lengths`` keeps the ledger length at entries that came as evidence.
     """
 
-    def __init__(
-        self, digester: Digester, ensemble_size: int, write_quorum: int, ack_quorum: int, *, floor: EntryId = NO_ENTRY
-    ) -> None:
-        self.digester = digester
-        self.ensemble_size, self.write_quorum, self.ack_quorum = ensemble_size, write_quorum, ack_quorum
-        self.lac = floor
+    def __init__(self, digester: Digester, metadata: LedgerMetadata, *, first_request: int = 0) -> None:
+        last = metadata.last_fragment
+        self.digester, self.ensemble, self.first_request = digester, last.ensemble, first_request
+        self.sizes = metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
+        self.lac: EntryId = last.first_entry_id - 1
         self.known: dict[int, EntryId] = {}
         self.problems: dict[int, str] = {}
         self.lengths: dict[EntryId, int] = {}
@@ -62,69 +58,71 @@ class LacQuery:
     @property
     def covered(self) -> bool:
         """No ack quorum is left unheard."""
-        return quorum.covers(self.known, self.ensemble_size, self.write_quorum, self.ack_quorum)
+        return quorum.covers(self.known, *self.sizes)
 
     @property
     def exhausted(self) -> bool:
         """Every bookie answered or failed."""
-        return len(self.known) + len(self.problems) == self.ensemble_size
+        return len(self.known) + len(self.problems) == len(self.ensemble)
 
-    def answered(self, event: LacAnswered) -> None:
+    @property
+    def said(self) -> str:
+        """Why some were not heard."""
+        return "; ".join(f"{self.ensemble[index]}: {why}" for index, why in sorted(self.problems.items()))
+
+    def asked(self, event: ev.LacEvent) -> bool:
+        """Whether the event answers a request of this query."""
+        return 0 <= event.index - self.first_request < len(self.ensemble)
+
+    def hear(self, event: ev.LacEvent) -> None:
         """Count a bookie, after verifying what it brought."""
-        if event.index in self.known:
+        index = event.index - self.first_request
+        if index in self.known:
+            return
+        if isinstance(event, ev.LacFailed):
+            self.problems[index] = f"{event.reason.name} {event.message}" if event.reason else event.message
             return
         try:
-            lac = self._verified(event)
+            lac, lengths = verified_lac(event, self.digester)
         except IntegrityError as error:
-            self.problems[event.index] = str(error)
+            self.problems[index] = str(error)
             return
-        self.problems.pop(event.index, None)
-        self.known[event.index] = lac
+        self.problems.pop(index, None)
+        self.known[index] = lac
         self.lac = max(self.lac, lac)
-
-    def failed(self, event: LacFailed) -> None:
-        if event.index not in self.known:
-            self.problems[event.index] = f"{event.reason.name} {event.message}" if event.reason else event.message
-
-    def _verified(self, event: LacAnswered) -> EntryId:
-        lac, lengths = verified_lac(event, self.digester)
         self.lengths.update(lengths)
-        return lac
 
 
 class QuorumLacRead:
     """One quorum LAC read of the last ensemble; never fences (client.md §3.12).
 
-    Confirm once no ack quorum is left unheard, Fail when too few bookies could say. Requests are numbered from
-    ``first_request`` on; ``query`` is good for what it proves (``lac``) before that too.
+    Confirm once no ack quorum is left unheard, Fail when too few bookies could say. ``query`` is good for what it
+    proves (``lac``) before that too.
     """
 
     def __init__(self, metadata: LedgerMetadata, digester: Digester, *, first_request: int = 0) -> None:
-        last = metadata.last_fragment
-        self.ensemble, self.first_request, self.done = last.ensemble, first_request, False
-        sizes = metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
-        self.query = LacQuery(digester, *sizes, floor=last.first_entry_id - 1)
+        self.query, self.done = LacQuery(digester, metadata, first_request=first_request), False
+        self.ensemble = self.query.ensemble
 
     def start(self) -> list[ev.SendReadLac]:
-        return [ev.SendReadLac(self.first_request + i, bookie) for i, bookie in enumerate(self.ensemble)]
+        return [
+            ev.SendReadLac(request, bookie) for request, bookie in enumerate(self.ensemble, self.query.first_request)
+        ]
 
-    def step(self, event: LacAnswered | LacFailed) -> list[ev.CancelRead | ev.Confirm | ev.Fail]:
+    def step(self, event: ev.LacEvent) -> list[ev.CancelRead | ev.Confirm | ev.Fail]:
         """Hear one bookie. Nothing for an answer to another read, or once done."""
-        index = event.index - self.first_request
-        if self.done or not 0 <= index < len(self.ensemble):
+        query = self.query
+        if self.done or not query.asked(event):
             return []
-        if isinstance(event, LacAnswered):
-            self.query.answered(replace(event, index=index))
-        else:
-            self.query.failed(replace(event, index=index))
-        if self.query.covered:
-            return [*self.stop(), ev.Confirm(self.query.lac)]
-        if not self.query.exhausted:
+        query.hear(event)
+        if query.covered:
+            return [*self.stop(), ev.Confirm(query.lac)]
+        if not query.exhausted:
             return []
         self.done = True
         error = QuorumTimeoutError(
-            f"too few bookies could say how far ledger {self.query.digester.ledger_id} is confirmed",
-            value="; ".join(f"{self.ensemble[i]}: {why}" for i, why in sorted(self.query.problems.items())),
+            f"too few bookies could say how far ledger {query.digester.ledger_id} is confirmed",
+            value=query.said,
             remedy="bring these bookies back and try again",
             outcome=Outcome.NOT_APPLIED,
         )
@@ -133,5 +131,5 @@ class QuorumLacRead:
     def stop(self) -> list[ev.CancelRead]:
         """No more answers are wanted."""
         self.done = True
-        heard = self.query.known.keys() | self.query.problems.keys()
-        return [ev.CancelRead(self.first_request + i) for i in range(len(self.ensemble)) if i not in heard]
+        heard, first = self.query.known.keys() | self.query.problems.keys(), self.query.first_request
+        return [ev.CancelRead(first + index) for index in range(len(self.ensemble)) if index not in heard]

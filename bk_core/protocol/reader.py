@@ -26,7 +26,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
-ReadEvent: TypeAlias = ev.FramesRead | ev.ReadAnswered | ev.ReadFailed | ev.TimerFired
+ReadEvent: TypeAlias = ev.ReadEvent | ev.TimerFired
 ReadEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.DeliverBatch | ev.FinishRead | ev.Fail | ev.SetTimer
 
 WINDOW_IDS = 1 << 18

@@ -37,22 +37,17 @@ from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
-from bk_core.snapshot import copied, fingerprint_of
+from bk_core.snapshot import Machine
 from bk_core.wire.lane import Reason
 
 CONTENDED = "another client recovered at the same time, again and again"
 
 
-class LedgerRecovery:
+class LedgerRecovery(Machine):
     """One recovery of one ledger, with its attempts. Step it with one event at a time."""
 
     def __init__(
-        self,
-        digester: Digester,
-        *,
-        config: RecoveryConfig,
-        new_session: Callable[[], int],
-        random: RandomSource,
+        self, digester: Digester, *, config: RecoveryConfig, new_session: Callable[[], int], random: RandomSource
     ) -> None:
         self.digester, self.config, self.random, self._new_session = digester, config, random, new_session
         self._injected = (new_session, random)
@@ -72,7 +67,11 @@ class LedgerRecovery:
         self._answer_lost = False  # of the last write
         self._claimed_from = -1  # version that the claim was written against
         self._epoch = -1  # version that the claim made
-        self._first_fence = 0  # fences of each attempt have numbers of their own: late answers are not counted
+
+    @property
+    def _claimed(self) -> LedgerMetadata:
+        assert self.frozen is not None
+        return self.frozen
 
     @property
     def failed_bookies(self) -> tuple[BookieId, ...]:
@@ -86,28 +85,19 @@ class LedgerRecovery:
         """What to do about ``event``; nothing once DONE."""
         if self.phase is Phase.DONE:
             return []
-        if isinstance(event, (ev.MetadataWritten, ev.MetadataConflicted, ev.MetadataRead, ev.MetadataCallFailed)):
-            return self._metadata_event(event)
-        if isinstance(event, (ev.LacAnswered, ev.LacFailed)):
-            return self._fence_event(event)
-        if isinstance(event, (ev.FramesRead, ev.ReadAnswered, ev.ReadFailed)):
-            return self._read_event(event)
-        if isinstance(event, ev.TimerFired) and event.name in ("again", "metadata"):
-            return self._timer(event.name)
-        known = (ev.FramesAcked, ev.SessionEnded, ev.SessionBroken, ev.BookiesRead, ev.TimerFired)
-        assert isinstance(event, known), f"{self.phase} {event}"
-        if self._write_back is None:
-            return []
-        assert self.failed_bookies or not isinstance(event, ev.BookiesRead), f"{self.phase} {event}"
-        return self._after_write_back(self._write_back.step(event))
-
-    def copy(self) -> LedgerRecovery:
-        """An independent twin (RULES P11); what was injected is shared."""
-        return copied(self, self._injected)
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """Canonical and hashable: equal for equal states."""
-        return fingerprint_of(self, self._injected)
+        match event:
+            case ev.MetadataWritten() | ev.MetadataConflicted() | ev.MetadataRead() | ev.MetadataCallFailed():
+                return self._metadata_event(event)
+            case ev.LacAnswered() | ev.LacFailed():
+                return self._fence_event(event)
+            case ev.FramesRead() | ev.ReadAnswered() | ev.ReadFailed():
+                return self._read_event(event)
+            case ev.TimerFired("again" | "metadata"):
+                return self._timer(event.name)
+        known = isinstance(event, (ev.FramesAcked, ev.SessionEnded, ev.SessionBroken, ev.TimerFired))
+        awaited = isinstance(event, ev.BookiesRead) and (self._write_back is None or self.failed_bookies)
+        assert known or awaited, f"{self.phase} {event}"
+        return [] if self._write_back is None else self._after_write_back(self._write_back.step(event))
 
     # --- claim -------------------------------------------------------------------------------------------------------
 
@@ -186,76 +176,48 @@ class LedgerRecovery:
         value = self.metadata.value
         self.phase, self.frozen, self._epoch = Phase.FENCE, value, self.metadata.version
         self._intent, self._length = None, None
-        self._query = LacQuery(
-            self.digester,
-            value.ensemble_size,
-            value.write_quorum_size,
-            value.ack_quorum_size,
-            floor=value.last_fragment.first_entry_id - 1,
-        )
-        self._first_fence = (self.attempt - 1) * value.ensemble_size
-        return [ev.SendFence(i, bookie) for i, bookie in enumerate(value.last_fragment.ensemble, self._first_fence)]
+        # fences of each attempt have numbers of their own: late answers are not counted
+        self._query = LacQuery(self.digester, value, first_request=(self.attempt - 1) * value.ensemble_size)
+        return [ev.SendFence(i, bookie) for i, bookie in enumerate(self._query.ensemble, self._query.first_request)]
 
-    def _fence_event(self, event: ev.LacAnswered | ev.LacFailed) -> list[RecoveryEffect]:
-        if self.phase is not Phase.FENCE or self._query is None or event.index < self._first_fence:
+    def _fence_event(self, event: ev.LacEvent) -> list[RecoveryEffect]:
+        query = self._query
+        if self.phase is not Phase.FENCE or query is None or not query.asked(event):
             return []
-        event = replace(event, index=event.index - self._first_fence)
-        if isinstance(event, ev.LacAnswered):
-            self._query.answered(event)
-        elif event.reason is Reason.UNAUTHORIZED:
-            return self._fail(
-                WrongPasswordError(
-                    f"the bookies hold ledger {self.digester.ledger_id} under another password",
-                    remedy="give the password the ledger was created with",
-                )
-            )
-        else:
-            self._query.failed(event)
-        if self._query.covered:
-            return self._begin_reading()
-        if self._query.exhausted:
-            assert self.frozen is not None
-            names = self.frozen.last_fragment.ensemble
-            problems = "; ".join(f"{names[i]}: {why}" for i, why in sorted(self._query.problems.items()))
-            why = f"too few bookies could be fenced ({problems})"
-            return self._abort(why, "bring these bookies back and try again")
-        return []
+        if isinstance(event, ev.LacFailed) and event.reason is Reason.UNAUTHORIZED:
+            what = f"the bookies hold ledger {self.digester.ledger_id} under another password"
+            return self._fail(WrongPasswordError(what, remedy="give the password the ledger was created with"))
+        query.hear(event)
+        if query.covered:
+            return self._begin_reading(query)
+        return self._abort(f"too few bookies could be fenced ({query.said})") if query.exhausted else []
 
     # --- read on -----------------------------------------------------------------------------------------------------
 
-    def _begin_reading(self) -> list[RecoveryEffect]:
-        assert self.frozen is not None
-        assert self._query is not None
-        self.phase, start = Phase.READ, self._query.lac
-        self._end = start
-        self._length = 0 if start == NO_ENTRY else self._query.lengths.get(start)
+    def _begin_reading(self, query: LacQuery) -> list[RecoveryEffect]:
+        self.phase, self._end, start = Phase.READ, query.lac, query.lac
+        self._length = 0 if start == NO_ENTRY else query.lengths.get(start)
         self._write_back = WriteBack(
-            self.frozen,
-            confirmed=start,
-            config=self.config,
-            new_session=self._new_session,
-            random=self.random,
+            self._claimed, confirmed=start, config=self.config, new_session=self._new_session, random=self.random
         )
         return self._open_window(start + 1)
 
     def _open_window(self, first: EntryId) -> list[RecoveryEffect]:
-        assert self.frozen is not None
         if first > ENTRY_ID_MAX:
             return self._end_found()  # no id is left that could have been acknowledged
         dropped = self._drop_window()
         self._window = Window(first, min(first + self.config.read_window_entries - 1, ENTRY_ID_MAX))
         last = self._window.last
-        return [*dropped, *(self._ask(index, first, last) for index in range(self.frozen.ensemble_size))]
+        return [*dropped, *(self._ask(index, first, last) for index in range(self._claimed.ensemble_size))]
 
     def _ask(self, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
-        assert self.frozen is not None
         assert self._window is not None
         self._request += 1
         self._window.asked(self._request, index, first, last)
-        bookie = self.frozen.fragment_of(first).ensemble[index]
+        bookie = self._claimed.fragment_of(first).ensemble[index]
         return ev.SendRead(self._request, bookie, first, last, self.config.read_bytes_max, fence=True)
 
-    def _read_event(self, event: ev.FramesRead | ev.ReadAnswered | ev.ReadFailed) -> list[RecoveryEffect]:
+    def _read_event(self, event: ev.ReadEvent) -> list[RecoveryEffect]:
         window = self._window
         if window is None or event.request not in window.answers or window.answers[event.request].finished:
             return []
@@ -284,10 +246,9 @@ class LedgerRecovery:
             effects += self._recovered(batch)
         if window.cursor > window.last:
             return effects + self._open_window(window.cursor)
-        assert self.frozen is not None
-        entry, size, write_quorum = window.cursor, self.frozen.ensemble_size, self.frozen.write_quorum_size
+        entry, size, write_quorum = window.cursor, self._claimed.ensemble_size, self._claimed.write_quorum_size
         replicas = quorum.write_set(entry, size, write_quorum)
-        needed = quorum.negatives_needed(write_quorum, self.frozen.ack_quorum_size)
+        needed = quorum.negatives_needed(write_quorum, self._claimed.ack_quorum_size)
         if len(window.deniers(entry, replicas)) >= needed:
             return effects + self._end_found()
         if window.waiting(entry, replicas):
@@ -295,14 +256,12 @@ class LedgerRecovery:
         if window.unanswered(entry, replicas) and entry > window.first:
             return effects + self._open_window(entry)
         return effects + self._abort(
-            f"entry {entry} is neither found nor denied by {needed} bookies ({self._said(window, entry)})",
-            "bring these bookies back and try again",
+            f"entry {entry} is neither found nor denied by {needed} bookies ({self._said(window, entry)})"
         )
 
     def _said(self, window: Window, entry: EntryId) -> str:
         """What each bookie said about the entry."""
-        assert self.frozen is not None
-        names = self.frozen.fragment_of(entry).ensemble
+        names = self._claimed.fragment_of(entry).ensemble
         said = ((a.index, "denies it" if a.denies(entry) else a.problem or "UNKNOWN") for a in window.answers.values())
         return "; ".join(f"{names[index]}: {what}" for index, what in sorted(said))
 
@@ -320,8 +279,7 @@ class LedgerRecovery:
             assert self._write_back is not None
             return effects + self._after_write_back(self._write_back.finish())
         self.phase = Phase.LENGTH
-        assert self.frozen is not None
-        replicas = quorum.write_set(self._end, self.frozen.ensemble_size, self.frozen.write_quorum_size)
+        replicas = quorum.write_set(self._end, self._claimed.ensemble_size, self._claimed.write_quorum_size)
         self._window = Window(self._end, self._end)
         return [*effects, *(self._ask(index, self._end, self._end) for index in replicas)]
 
@@ -332,8 +290,7 @@ class LedgerRecovery:
             return self._end_found()
         if window.all_finished:
             return self._abort(
-                f"entry {self._end}, which was confirmed, cannot be read ({self._said(window, self._end)})",
-                "bring these bookies back and try again",
+                f"entry {self._end}, which was confirmed, cannot be read ({self._said(window, self._end)})"
             )
         return []
 
@@ -370,8 +327,7 @@ class LedgerRecovery:
     def _with_changes(self) -> LedgerMetadata:
         """The frozen metadata with this recovery's ensemble changes, without fragments that got no entry."""
         assert self._write_back is not None
-        assert self.frozen is not None
-        changed, kept = self._write_back.metadata, len(self.frozen.fragments)
+        changed, kept = self._write_back.metadata, len(self._claimed.fragments)
         used = tuple(f for i, f in enumerate(changed.fragments) if i < kept or f.first_entry_id <= self._end)
         return replace(changed, fragments=used)
 
@@ -385,15 +341,10 @@ class LedgerRecovery:
         write_back, self._write_back, self._query = self._write_back, None, None
         return effects if write_back is None else [*effects, *write_back.stop()]
 
-    def _abort(self, why: str, remedy: str) -> list[RecoveryEffect]:
+    def _abort(self, why: str, remedy: str = "bring these bookies back and try again") -> list[RecoveryEffect]:
         """Leave the ledger IN_RECOVERY; nothing of it was exposed, and the next attempt may succeed (MUST 9)."""
-        return self._fail(
-            RecoveryInconclusiveError(
-                f"recovery of ledger {self.digester.ledger_id} could not finish: {why}",
-                remedy=remedy,
-                outcome=Outcome.NOT_APPLIED,
-            )
-        )
+        what = f"recovery of ledger {self.digester.ledger_id} could not finish: {why}"
+        return self._fail(RecoveryInconclusiveError(what, remedy=remedy, outcome=Outcome.NOT_APPLIED))
 
     def _fail(self, error: BookKeeperError) -> list[RecoveryEffect]:
         effects = self._drop_work()

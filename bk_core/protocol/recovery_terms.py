@@ -9,30 +9,9 @@ from typing import TypeAlias
 from bk_core.protocol import events as ev
 from bk_core.protocol.write_back import WriteBackEffect
 
-RecoveryEvent: TypeAlias = (
-    ev.SessionEvent
-    | ev.MetadataEvent
-    | ev.TimerFired
-    | ev.LacAnswered
-    | ev.LacFailed
-    | ev.FramesRead
-    | ev.ReadAnswered
-    | ev.ReadFailed
-)
-
-
-RecoveryEffect: TypeAlias = (
-    ev.SessionEffect
-    | ev.MetadataEffect
-    | WriteBackEffect
-    | ev.SetTimer
-    | ev.SendFence
-    | ev.SendRead
-    | ev.CancelRead
-    | ev.BackOff
-    | ev.Fail
-    | ev.FinishRecovery
-)
+RecoveryEvent: TypeAlias = ev.SessionEvent | ev.MetadataEvent | ev.TimerFired | ev.LacEvent | ev.ReadEvent
+_Asked: TypeAlias = ev.SendFence | ev.SendRead | ev.CancelRead | ev.BackOff
+RecoveryEffect: TypeAlias = WriteBackEffect | ev.MetadataEffect | _Asked | ev.Fail | ev.FinishRecovery
 
 
 class Phase(enum.Enum):

@@ -9,7 +9,7 @@ recovery goes on while an ack quorum of every write set is left; what then misse
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.packets import verbatim_packet
@@ -17,24 +17,16 @@ from bk_core.errors import NotEnoughBookiesError
 from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.placement import RandomSource
 from bk_core.protocol import events as ev
-from bk_core.protocol.delivery import Delivery, LaneState
+from bk_core.protocol.config import DeliveryConfig
+from bk_core.protocol.delivery import Delivery
 from bk_core.protocol.ensemble_change import replacement
-from bk_core.protocol.keeper import KeeperConfig, SessionKeeper
+from bk_core.protocol.keeper import SessionKeeper
 from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode
 
-WriteBackEvent: TypeAlias = ev.FramesAcked | ev.SessionEnded | ev.SessionBroken | ev.BookiesRead | ev.TimerFired
+WriteBackEvent: TypeAlias = ev.SessionEvent | ev.BookiesRead | ev.TimerFired
 WriteBackEffect: TypeAlias = ev.SessionEffect | ev.ReadBookies | ev.SetTimer | ev.CancelTimer
 
 SLICE_BYTES = FRAME_BYTES_MAX // 4
-
-
-class WriteBackConfig(KeeperConfig, Protocol):
-    """The bounds it needs of the recovery's."""
-
-    @property
-    def close_linger_ms(self) -> float: ...
-    @property
-    def ensemble_changes_max(self) -> int: ...
 
 
 class WriteBack:
@@ -45,20 +37,13 @@ class WriteBack:
         metadata: LedgerMetadata,
         *,
         confirmed: EntryId,
-        config: WriteBackConfig,
+        config: DeliveryConfig,
         new_session: Callable[[], int],
         random: RandomSource,
     ) -> None:
         self.metadata, self.config, self.random = metadata, config, random
         self.problem: str | None = None
-        self.delivery = Delivery(
-            metadata.last_fragment.ensemble,
-            metadata.write_quorum_size,
-            metadata.ack_quorum_size,
-            confirmed=confirmed,
-            mode=AttachMode.RECOVER,
-            new_session=new_session,
-        )
+        self.delivery = Delivery(metadata, confirmed=confirmed, mode=AttachMode.RECOVER, new_session=new_session)
         self._keeper = SessionKeeper(self.delivery, config)
         self._complete = False  # no more entries follow
         self._lingered = False
@@ -87,20 +72,15 @@ class WriteBack:
         )
 
     def _waiting(self) -> bool:
-        lanes = self.delivery.lanes
-        return any(lane.watermark < self.delivery.last_sent and lane.state is not LaneState.FAILED for lane in lanes)
+        return self.delivery.owing
 
     def push(self, batch: EntryBatch) -> list[WriteBackEffect]:
         """Write these entries back; they follow the last ones."""
         effects: list[WriteBackEffect] = []
-        value = self.metadata
+        sizes = self.metadata.ensemble_size, self.metadata.write_quorum_size
         for part in _pieces(batch):
-            packet = verbatim_packet(
-                part,
-                ensemble_size=value.ensemble_size,
-                write_quorum=value.write_quorum_size,
-                session=self.delivery.common_session,
-            )
+            session = self.delivery.common_session
+            packet = verbatim_packet(part, ensemble_size=sizes[0], write_quorum=sizes[1], session=session)
             effects += self.delivery.push(packet)
         return [*effects, *self._keeper.pushed()]
 
@@ -113,47 +93,14 @@ class WriteBack:
         return [*self._keeper.stop(), ev.CancelTimer("linger")]
 
     def step(self, event: WriteBackEvent) -> list[WriteBackEffect]:
-        match event:
-            case ev.FramesAcked():
-                return self._acked(event)
-            case ev.SessionEnded() | ev.SessionBroken():
-                return self._session_over(event)
-            case ev.BookiesRead():
-                return self._bookies_read(event)
-            case ev.TimerFired(name):
-                return self._timer(name)
-        raise AssertionError(f"write-back {event}")
-
-    def _acked(self, event: ev.FramesAcked) -> list[WriteBackEffect]:
-        if self.delivery.is_impossible(event):
-            return self._bookies_failed(event.index)
-        return [*(self._keeper.acked(event) or [])]
-
-    def _session_over(self, event: ev.SessionEnded | ev.SessionBroken) -> list[WriteBackEffect]:
-        if not self.delivery.is_current(event.index, event.session):
-            return []
-        effects: list[WriteBackEffect] = []
-        if isinstance(event, ev.SessionEnded):
-            effects += self._acked(ev.FramesAcked(event.index, event.session, event.frames))
-            if not self.delivery.is_current(event.index, event.session):
-                return effects
-        kept, failed = self._keeper.session_over(event)
-        effects += kept
-        return effects + self._bookies_failed(event.index) if failed else effects
-
-    def _timer(self, name: str) -> list[WriteBackEffect]:
-        if name == "linger":
+        if isinstance(event, ev.BookiesRead):
+            return self._bookies_read(event)
+        if event == ev.TimerFired("linger"):
             self._lingered = True
             return []
-        kept, failed = self._keeper.timer(name)
-        return [*kept, *(self._bookies_failed(*failed) if failed else ())]
-
-    def _bookies_failed(self, *indices: int) -> list[WriteBackEffect]:
-        effects: list[WriteBackEffect] = []
-        for index in indices:
-            effects += self._keeper.give_up(index)
-        self._failed += indices
-        return effects + self._look_for_spares()
+        effects, failed = self._keeper.step(event)
+        self._failed += failed
+        return [*effects, *self._look_for_spares()]
 
     def _look_for_spares(self) -> list[WriteBackEffect]:
         """One change at a time."""

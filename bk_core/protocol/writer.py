@@ -23,11 +23,7 @@ from typing import TypeAlias
 from bk_core.entries.apache import lac_body
 from bk_core.entries.digest import Digester
 from bk_core.entries.packets import encode_packet
-from bk_core.errors import (
-    BookKeeperError,
-    MetadataUnavailableError,
-    Outcome,
-)
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
 from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
 from bk_core.protocol import events as ev
@@ -36,7 +32,7 @@ from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.ensemble_change import EnsembleChange, replacement
 from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
 from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error
-from bk_core.snapshot import copied, fingerprint_of
+from bk_core.snapshot import Machine
 from bk_core.wire.lane import AttachMode, Reason
 
 WriterEvent: TypeAlias = ev.Append | ev.Close | ev.SessionEvent | ev.MetadataEvent | ev.TimerFired
@@ -53,7 +49,7 @@ class WriterState(enum.Enum):
     FAILED = "failed"
 
 
-class LedgerWriter:
+class LedgerWriter(Machine):
     """Step it with one event at a time; see the module for its rules.
 
     ``lac`` is the last entry confirmed, ``lap`` the last pushed; ``length`` counts payload bytes up to ``lap``.
@@ -69,20 +65,12 @@ class LedgerWriter:
         new_session: Callable[[], int],
         random: RandomSource,
     ) -> None:
-        value = metadata.value
         self.ledger_id, self.metadata, self.digester = ledger_id, metadata, digester
         self.config, self.random = config, random
         self.state = WriterState.OPEN
         self.lac: EntryId = NO_ENTRY
         self.length = 0
-        self.delivery = Delivery(
-            value.last_fragment.ensemble,
-            value.write_quorum_size,
-            value.ack_quorum_size,
-            confirmed=NO_ENTRY,
-            mode=AttachMode.WRITE,
-            new_session=new_session,
-        )
+        self.delivery = Delivery(metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session)
         self._injected = (new_session, random)
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
@@ -128,25 +116,15 @@ class LedgerWriter:
                 return self._append(event)
             case ev.Close():
                 return self._close()
-            case ev.FramesAcked():
-                return self._acked(event)
-            case ev.SessionEnded() | ev.SessionBroken():
-                return self._session_over(event)
-            case ev.TimerFired(name):
-                return self._timer(name)
+            case ev.FramesAcked() | ev.SessionEnded() | ev.SessionBroken():
+                return self._session_event(event)
+            case ev.TimerFired():
+                return self._timer(event)
             case ev.BookiesRead():
                 return self._bookies_read(event)
             case ev.MetadataWritten() | ev.MetadataConflicted() | ev.MetadataRead() | ev.MetadataCallFailed():
                 return self._metadata_event(event)
         raise AssertionError(f"{self.state} {event}")
-
-    def copy(self) -> LedgerWriter:
-        """An independent twin (RULES P11); what was injected is shared."""
-        return copied(self, self._injected)
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """Canonical and hashable: equal for equal states."""
-        return fingerprint_of(self, self._injected)
 
     # --- adding ------------------------------------------------------------------------------------------------------
 
@@ -164,13 +142,7 @@ class LedgerWriter:
             session=self.delivery.common_session,
         )
         self.length += event.batch.payload_bytes
-        return [*self.delivery.push(packet), *self._keeper.pushed(), *(self._start_change() if self.failed else ())]
-
-    def _acked(self, event: ev.FramesAcked) -> list[WriterEffect]:
-        if self.delivery.is_impossible(event):
-            return self._bookies_failed(event.index)  # it acks what it was never sent: nothing of it is believed
-        effects = self._keeper.acked(event)
-        return [] if effects is None else [*effects, *self._evaluate()]
+        return [*self.delivery.push(packet), *self._keeper.pushed(), *self._start_change()]
 
     def _evaluate(self) -> list[WriterEffect]:
         """Move the LAC as far as quorums allow; never during an ensemble change (MUST 6)."""
@@ -187,30 +159,28 @@ class LedgerWriter:
 
     # --- sessions (RULES P1, P3) -------------------------------------------------------------------------------------
 
-    def _session_over(self, event: ev.SessionEnded | ev.SessionBroken) -> list[WriterEffect]:
-        if not self.delivery.is_current(event.index, event.session):
-            return []
-        effects: list[WriterEffect] = []
-        if isinstance(event, ev.SessionEnded):
-            effects += self._acked(ev.FramesAcked(event.index, event.session, event.frames))
-            if self.state is WriterState.FAILED or not self.delivery.is_current(event.index, event.session):
-                return effects
-            bookie = self.delivery.lanes[event.index].bookie
-            refusal = refusal_error(event.reason, bookie, self.ledger_id, self.lac, self.lap)
-            if refusal is not None:
-                return effects + self._fail(refusal)
-            self._urgent = self._urgent or event.reason is Reason.READ_ONLY
-        self._hinted = NO_ENTRY
-        kept, failed = self._keeper.session_over(event)
-        effects += kept
-        return effects + self._bookies_failed(event.index) if failed else effects
+    def _session_event(self, event: ev.SessionEvent) -> list[WriterEffect]:
+        refusal = self._refusal(event)
+        kept, failed = self._keeper.step(event)
+        effects = [*kept, *self._evaluate()]
+        if refusal is not None:
+            return effects + self._fail(refusal)
+        return effects + self._bookies_failed(failed)
 
-    def _bookies_failed(self, *indices: int) -> list[WriterEffect]:
+    def _refusal(self, event: ev.SessionEvent) -> BookKeeperError | None:
+        """The error that ends the writer, where a bookie refuses the ledger."""
+        if isinstance(event, ev.FramesAcked) or not self.delivery.is_current(event.index, event.session):
+            return None
+        self._hinted = NO_ENTRY
+        if isinstance(event, ev.SessionBroken) or self.delivery.is_impossible(event):
+            return None
+        self._urgent = self._urgent or event.reason is Reason.READ_ONLY
+        bookie = self.delivery.lanes[event.index].bookie
+        return refusal_error(event.reason, bookie, self.ledger_id, self.lac, self.lap)
+
+    def _bookies_failed(self, indices: list[int]) -> list[WriterEffect]:
         self.failed += indices
-        effects: list[WriterEffect] = []
-        for index in indices:
-            effects += self._keeper.give_up(index)
-        return effects + self._start_change()
+        return self._start_change() if indices else []
 
     # --- ensemble change ---------------------------------------------------------------------------------------------
 
@@ -273,10 +243,8 @@ class LedgerWriter:
             self.delivery.replace(index, change.ensemble[index], change.first_entry_id - 1)
         self.failed = [index for index in self.failed if index not in change.indices]
         self._hinted, self._urgent = NO_ENTRY, False
-        effects: list[WriterEffect] = []
-        for index in change.indices:
-            effects += self._keeper.replaced(index)
-        return effects + self._start_change() + self._evaluate()
+        sent = [effect for index in change.indices for effect in self._keeper.replaced(index)]
+        return [*sent, *self._start_change(), *self._evaluate()]
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
@@ -340,13 +308,12 @@ class LedgerWriter:
         """Close once everything is confirmed and, within the linger time, delivered to every copy (RULES P8)."""
         if self.state is not WriterState.CLOSING or not self.idle or self._close_intent or self.change:
             return []
-        waiting = any(lane.watermark < self.lap and lane.state is not LaneState.FAILED for lane in self.delivery.lanes)
-        if waiting:
-            if self._lingering:
-                return []
-            self._lingering = True
-            return [ev.SetTimer("linger", self.config.close_linger_ms)]
-        return self._begin_close()
+        if not self.delivery.owing:
+            return self._begin_close()
+        if self._lingering:
+            return []
+        self._lingering = True
+        return [ev.SetTimer("linger", self.config.close_linger_ms)]
 
     def _begin_close(self) -> list[WriterEffect]:
         effects: list[WriterEffect] = [ev.CancelTimer("linger"), ev.CancelTimer("lac")]
@@ -374,8 +341,8 @@ class LedgerWriter:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def _timer(self, name: str) -> list[WriterEffect]:
-        match name:
+    def _timer(self, event: ev.TimerFired) -> list[WriterEffect]:
+        match event.name:
             case "lac":
                 return self._hint_lac()
             case "linger":
@@ -385,11 +352,9 @@ class LedgerWriter:
             case "spares":
                 self._resting = False
                 return [] if self.idle else self._start_change()
-        kept, failed = self._keeper.timer(name)
-        effects: list[WriterEffect] = [*kept]
-        if failed:
-            effects += self._bookies_failed(*failed)
-        if name == "adds" and self.state is not WriterState.FAILED:
+        kept, failed = self._keeper.step(event)
+        effects = [*kept, *self._bookies_failed(failed)]
+        if event.name == "adds" and self.state is not WriterState.FAILED:
             effects += self._deadline()
         return effects
 
