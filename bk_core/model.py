@@ -69,8 +69,8 @@ class Fragment:
 class LedgerMetadata:
     """What the metadata store holds of one ledger.
 
-    Invariants (checked by :meth:`validate`): E ≥ Qw ≥ Qa ≥ 1; fragments begin at 0 and strictly increase; each has
-    exactly E distinct bookies; ``last_entry_id`` and ``length`` are −1 and 0 unless CLOSED.
+    Invariants (checked by :meth:`problem`): E ≥ Qw ≥ Qa ≥ 1; fragments begin at 0 and strictly increase; each has
+    exactly E distinct bookies; ``last_entry_id`` ≥ −1 and ``length`` ≥ 0, which say something only once CLOSED.
     ``unknown_fields`` are protobuf bytes of fields we do not know; they survive our rewrites (RULES M4).
     """
 
@@ -127,9 +127,11 @@ class LedgerMetadata:
         if not firsts or firsts[0] != 0 or any(a >= b for a, b in pairwise(firsts)):
             return f"fragments start at {firsts}: must begin at 0 and increase"
         for fragment in self.fragments:
-            if len(fragment.ensemble) != e or len(set(fragment.ensemble)) != e:
+            if len(fragment.ensemble) != e or len(set(fragment.ensemble)) != e or "" in fragment.ensemble:
                 members = ", ".join(fragment.ensemble)
                 return f"fragment {fragment.first_entry_id} has ensemble {members}: must be {e} distinct bookies"
+        if self.length < 0 or self.last_entry_id < NO_ENTRY:
+            return f"last entry {self.last_entry_id}, length {self.length}: must be at least -1 and 0"
         return None
 
 

@@ -63,7 +63,7 @@ def decode_ledger(data: bytes) -> LedgerMetadata:
         raise MetadataCorruptError(
             f"The ledger metadata cannot be read (version {version})", value=str(error)[:200]
         ) from error
-    problem = metadata.problem() or _problem_of_end(metadata)
+    problem = metadata.problem()
     if problem:
         raise MetadataCorruptError("The ledger metadata is not consistent", value=problem)
     return metadata
@@ -82,12 +82,6 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
             remedy="read the ledger with a newer release",
         )
     return version, body
-
-
-def _problem_of_end(metadata: LedgerMetadata) -> str | None:
-    if metadata.length < 0 or metadata.last_entry_id < NO_ENTRY:
-        return f"last entry {metadata.last_entry_id}, length {metadata.length}"
-    return None
 
 
 # --- versions 2 and 3: one message ---

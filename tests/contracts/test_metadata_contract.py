@@ -294,10 +294,11 @@ def test_rewrite_keeps_the_format_the_record_was_read_with(metadata_world: Metad
     assert tree_of(store).get(f"{metadata_world.root}/00/0000/L0000")[0].startswith(b"BookieMetadataFormatVersion\t2\n")
 
 
-def test_damaged_record_names_its_ledger(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+def test_damaged_record_names_its_ledger_and_its_znode(metadata_world: MetadataWorld, store: MetadataStore) -> None:
     ledger_id, _ = store.create_ledger(a_ledger())
-    tree_of(store).set(f"{metadata_world.root}/00/0000/L0000", b"BookieMetadataFormatVersion\t4\nxx", 0)
-    with pytest.raises(MetadataCorruptError, match=r"version 4.*ledger 0"):
+    path = f"{metadata_world.root}/00/0000/L0000"
+    tree_of(store).set(path, b"BookieMetadataFormatVersion\t4\nxx", 0)
+    with pytest.raises(MetadataCorruptError, match=rf"version 4.*ledger 0, znode {path}:"):
         store.read_ledger(ledger_id)
 
 

@@ -111,10 +111,10 @@ class Ledgers(Part):
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         """See the port."""
         try:
-            data, stat = self._tree.get(self._znode_of(ledger_id))
+            data, stat = self._tree.get(path := self._znode_of(ledger_id))
         except NoNodeError as error:
             _raise_no_such_ledger(ledger_id, error)
-        return _versioned(ledger_id, data, stat)
+        return _versioned(ledger_id, path, data, stat)
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
         """See the port."""
@@ -183,20 +183,21 @@ class Ledgers(Part):
         """See the port."""
 
         def changed(found: tuple[bytes, NodeStat] | None) -> None:
-            callback(None if found is None else _versioned(ledger_id, *found))
+            callback(None if found is None else _versioned(ledger_id, path, *found))
 
-        present, cancel = self._watches.add(self._znode_of(ledger_id), read_data, changed)
+        path = self._znode_of(ledger_id)
+        present, cancel = self._watches.add(path, read_data, changed)
         if present is None:
             _raise_no_such_ledger(ledger_id, None)
         return cancel
 
 
-def _versioned(ledger_id: LedgerId, data: bytes, stat: NodeStat) -> Versioned[LedgerMetadata]:
+def _versioned(ledger_id: LedgerId, path: str, data: bytes, stat: NodeStat) -> Versioned[LedgerMetadata]:
     try:
         return Versioned(decode_ledger(data), stat.version)
     except MetadataCorruptError as error:
         raise MetadataCorruptError(
-            error.what, value=f"ledger {ledger_id}: {error.value}", remedy=error.remedy
+            error.what, value=f"ledger {ledger_id}, znode {path}: {error.value}", remedy=error.remedy
         ) from error
 
 
