@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -130,9 +131,9 @@ class Stripe(NamedTuple):
 
     def present(self, first_entry_id: int) -> npt.NDArray[np.bool_]:
         """Which ids of the span this frame holds: a pattern that repeats every E ids."""
-        period = min(self.ensemble_size, self.span)
-        pattern = (self.index - first_entry_id - np.arange(period)) % self.ensemble_size < self.write_quorum
-        return np.tile(pattern, -(-self.span // period))[: self.span]
+        phase = (self.index - first_entry_id) % self.ensemble_size
+        make = _small_pattern if self.span <= SMALL_SPAN else _pattern
+        return make(self.ensemble_size, self.write_quorum, phase, self.span)
 
     def extent(self, first_entry_id: int) -> tuple[int, int]:
         """First and last id present, of a span that holds one: write sets wrap at E, so at most E − Qw ids away."""
@@ -141,6 +142,21 @@ class Stripe(NamedTuple):
         behind = (self.index - last) % self.ensemble_size
         first_present = first_entry_id + max(0, ahead - self.write_quorum + 1)
         return first_present, last - (self.ensemble_size - behind if behind >= self.write_quorum else 0)
+
+
+SMALL_SPAN = 64
+"""Of small frames numpy's calls cost more than their work: their patterns are kept."""
+
+
+def _pattern(ensemble_size: int, write_quorum: int, phase: int, span: int) -> npt.NDArray[np.bool_]:
+    period = min(ensemble_size, span)
+    pattern = (phase - np.arange(period)) % ensemble_size < write_quorum
+    tiled = np.tile(pattern, -(-span // period))[:span]
+    tiled.flags.writeable = False
+    return tiled
+
+
+_small_pattern = lru_cache(maxsize=4096)(_pattern)
 
 
 class Columns(NamedTuple):

@@ -212,7 +212,7 @@ class SimBookie:
         self.watcher.on_durable(self, group)
         self.feed(ev.GroupCommitted(places))
         self._begin_commit()
-        if not self._group:
+        if not self._group and not isinstance(self.back_end, MemoryBackEnd):
             self._later(f"{self.name} idle", self._idle, mean_ms=20 * self.knobs.sync_ms)
 
     def _idle(self) -> None:

@@ -20,8 +20,7 @@ from bk_core.protocol import events as pe
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.reader import RangeRead
-from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.protocol.recovery_terms import Phase
+from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.writer import LedgerWriter, WriterState
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as ev

@@ -44,7 +44,7 @@ class Scheduler:
         self.now = 0.0
         self.steps = 0
         self.digest = 0
-        self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self._trace: deque[tuple[float, str]] = deque(maxlen=TRACE_LINES)
         self.sometimes: dict[str, int] = {}
         self._heap: list[tuple[float, int, Item]] = []  # tuples: compared without a call
         self._seq = 0
@@ -161,10 +161,15 @@ class Scheduler:
 
     # --- telling ---
 
+    @property
+    def trace(self) -> list[str]:
+        """The last lines."""
+        return [f"{now:10.2f}  {line}" for now, line in self._trace]
+
     def note(self, line: str) -> None:
         """A line of the trace."""
         self.digest = zlib.crc32(line.encode(), self.digest)
-        self.trace.append(f"{self.now:10.2f}  {line}")
+        self._trace.append((self.now, line))
 
     def reached(self, what: str) -> None:
         """A rare state was reached: counted, so that a set of runs can prove that it reaches it."""

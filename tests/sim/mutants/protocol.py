@@ -26,8 +26,7 @@ from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.keeper import SessionKeeper
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.reader import RangeRead
-from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.protocol.recovery_terms import Phase
+from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWriter
 from bk_core.wire.lane import Reason

@@ -136,7 +136,7 @@ def try_case(name: str, seconds: float) -> Verdict:
     import pytest
 
     logging.disable(logging.CRITICAL)
-    gc.set_threshold(100_000, 20, 100)
+    gc.set_threshold(20_000, 5, 1_000)
     case = next(found for found in cases() if found.name == name)
     began, count, killed = time.perf_counter(), 0, ""
     with case.planted():
