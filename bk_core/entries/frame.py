@@ -280,3 +280,17 @@ def _numbered(
         length_before=wanted[3],
         ledger_lengths=batch.ledger_lengths,
     )
+
+
+def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
+    """The batches of an answer's frames; raises IntegrityError at the first that fails.
+
+    Both CRCs are always checked. Entry digests are verified when ``always`` (recovery, MAC ledgers) and where the
+    bookie cut the frame: a frame as it was stored bears its placement stamp, a cut one bears 0 (docs/formats.md §1.4).
+    """
+    batches = []
+    for header, frame in split_frames(frames):
+        if header.kind != FrameKind.ENTRIES:
+            raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
+        batches.append(decode_frame(frame, digester=digester, verify_digests=always or header.tag == 0))
+    return batches

@@ -16,8 +16,11 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame, encode_striped
 from bk_core.model import EntryId
+from bk_core.wire.lane import FRAME_BYTES_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+SLICE_BYTES = FRAME_BYTES_MAX // 4
 
 
 @dataclass(slots=True)
@@ -90,6 +93,20 @@ def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int,
         part = batch.select(np.flatnonzero((index - ids) % ensemble_size < write_quorum))
         frames.append(encode_frame(part, digester=None, session=session) if len(part) else None)
     return Packet(first, last, _size(tuple(frames)), session, tuple(frames))
+
+
+def pieces(batch: EntryBatch) -> list[EntryBatch]:
+    """The batch in parts that fit a frame with room to spare; one entry at least in each."""
+    if batch.payload_bytes <= SLICE_BYTES:
+        return [batch]
+    offsets = batch.offsets()
+    parts, start = [], 0
+    while start < len(batch):
+        stop = int(offsets.searchsorted(offsets[start] + SLICE_BYTES, side="right")) - 1
+        stop = min(max(stop, start + 1), len(batch))
+        parts.append(batch.slice(start, stop))
+        start = stop
+    return parts
 
 
 def _size(frames: tuple[Buffer | None, ...]) -> int:

@@ -7,7 +7,6 @@ are kept apart (MUST 4): FOUND, ABSENT and UNKNOWN; what was not answered is non
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,24 +14,10 @@ import numpy.typing as npt
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import FrameKind, decode_frame, split_frames
+from bk_core.entries.frame import verified_batches
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId
-from bk_core.protocol.events import CancelRead, IdRange, ReadAnswered
-
-
-def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
-    """The batches of an answer's frames; raises IntegrityError at the first that fails.
-
-    Both CRCs are always checked. Entry digests are verified when ``always`` (recovery, MAC ledgers) and where the
-    bookie cut the frame: a frame as it was stored bears its placement stamp, a cut one bears 0 (docs/formats.md §1.4).
-    """
-    batches = []
-    for header, frame in split_frames(frames):
-        if header.kind != FrameKind.ENTRIES:
-            raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
-        batches.append(decode_frame(frame, digester=digester, verify_digests=always or header.tag == 0))
-    return batches
+from bk_core.protocol import events as ev
 
 
 @dataclass(slots=True)
@@ -44,8 +29,8 @@ class Answer:
     first: EntryId
     last: EntryId
     through: EntryId | None = None  # None: not finished
-    absent: tuple[IdRange, ...] = ()
-    unknown: tuple[IdRange, ...] = ()
+    absent: tuple[ev.IdRange, ...] = ()
+    unknown: tuple[ev.IdRange, ...] = ()
     problem: str = ""
     failed: bool = False
     heard: bool = False
@@ -110,7 +95,7 @@ class Window:
             self.held.append(batch)
             self._found[ids - self.first] = True
 
-    def finish(self, event: ReadAnswered) -> None:
+    def finish(self, event: ev.ReadAnswered) -> None:
         answer = self.answers[event.request]
         if event.answered_through > answer.last:
             return self.fail(event.request, f"answered through {event.answered_through}, not {answer.last}")
@@ -121,18 +106,18 @@ class Window:
         """The bookie gave no (further) answer: everything from here on is UNKNOWN by it."""
         answer = self.answers[request]
         answer.through = self.last
-        answer.unknown, answer.problem, answer.failed = (IdRange(answer.first, self.last),), problem, True
+        answer.unknown, answer.problem, answer.failed = (ev.IdRange(answer.first, self.last),), problem, True
 
     def pending(self) -> list[tuple[int, Answer]]:
         """Requests that have not ended."""
         return [(request, answer) for request, answer in self.answers.items() if not answer.finished]
 
-    def cancel_pending(self, but: int = 0) -> list[CancelRead]:
+    def cancel_pending(self, but: int = 0) -> list[ev.CancelRead]:
         """Forget requests that have not ended."""
         cancelled = [request for request, _ in self.pending() if request != but]
         for request in cancelled:
             del self.answers[request]
-        return [CancelRead(request) for request in cancelled]
+        return [ev.CancelRead(request) for request in cancelled]
 
     @property
     def all_finished(self) -> bool:
@@ -168,21 +153,14 @@ class Window:
         self.held, self.cursor = kept, end
         return EntryBatch.merge_by_id(taken)  # even one: what was cut out of a striped frame still lists its ids
 
-    def deniers(self, entry_id: EntryId, indices: Iterable[int]) -> set[int]:
+    def deniers(self, entry_id: EntryId, indices: tuple[int, ...]) -> set[int]:
         """Which of ``indices`` say that the entry is absent; a set of bookies, never of messages (MUST 5)."""
-        wanted = tuple(indices)
-        return {a.index for a in self.answers.values() if a.index in wanted and a.denies(entry_id)}
+        return {a.index for a in self.answers.values() if a.index in indices and a.denies(entry_id)}
 
-    def waiting(self, entry_id: EntryId, indices: Iterable[int]) -> bool:
+    def waiting(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
         """Whether one of ``indices`` may still say something about the entry."""
-        wanted = tuple(indices)
-        return any(a.index in wanted and not a.finished for a in self.answers.values())
+        return any(a.index in indices and not a.finished for a in self.answers.values())
 
-    def unanswered(self, entry_id: EntryId, indices: Iterable[int]) -> bool:
+    def unanswered(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
         """Whether one of ``indices`` finished below the entry, so that it has to be asked again."""
-        wanted = tuple(indices)
-        return any(a.index in wanted and a.finished and not a.answers(entry_id) for a in self.answers.values())
-
-    def problems(self) -> str:
-        said = [f"index {a.index}: {a.problem or 'UNKNOWN'}" for a in self.answers.values() if a.unknown or a.problem]
-        return "; ".join(said) or "no bookie could say"
+        return any(a.index in indices and a.finished and not a.answers(entry_id) for a in self.answers.values())

@@ -53,12 +53,7 @@ class Delivery:
     """Frames of one ledger on their way to one ensemble. Methods return effects; none is taken back."""
 
     def __init__(
-        self,
-        metadata: LedgerMetadata,
-        *,
-        confirmed: EntryId,
-        mode: AttachMode,
-        new_session: Callable[[], int],
+        self, metadata: LedgerMetadata, *, confirmed: EntryId, mode: AttachMode, new_session: Callable[[], int]
     ) -> None:
         self.write_quorum, self.ack_quorum, self.mode = metadata.write_quorum_size, metadata.ack_quorum_size, mode
         self.lanes = [Lane(bookie, confirmed) for bookie in metadata.last_fragment.ensemble]
@@ -80,9 +75,8 @@ class Delivery:
         return tuple(lane.bookie for lane in self.lanes)
 
     def confirmed(self) -> EntryId:
-        return quorum.confirmed_id(
-            [lane.watermark for lane in self.lanes], self.write_quorum, self.ack_quorum, self.last_sent
-        )
+        marks = [lane.watermark for lane in self.lanes]
+        return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
     def behind(self) -> tuple[BookieId, ...]:
         """Bookies that still miss something, replaced ones too (RULES P8)."""
@@ -99,10 +93,9 @@ class Delivery:
         """Whether every write set has an ack quorum of lanes that have not failed."""
         dead = [index for index, lane in enumerate(self.lanes) if lane.state is LaneState.FAILED]
         spared = self.write_quorum - self.ack_quorum
-        return all(
-            sum((index - first) % len(self.lanes) < self.write_quorum for index in dead) <= spared
-            for first in range(len(self.lanes))
-        )
+        size = len(self.lanes)
+        failed = [sum((index - first) % size < self.write_quorum for index in dead) for first in range(size)]
+        return max(failed) <= spared
 
     def is_impossible(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
         """Whether it acks what was never sent in its session, or less than before: no honest bookie says that."""

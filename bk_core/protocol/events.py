@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.packets import Buffer as Buffer
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
+from bk_core.model import IdRange as IdRange
 from bk_core.wire.lane import AttachMode, Reason
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # --- sessions with bookies (RULES P1) --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class FramesAcked:
     """The first ``frames`` frames of this session are durable at the bookie."""
@@ -82,9 +81,8 @@ class DetachSession:
 SessionEvent: TypeAlias = FramesAcked | SessionEnded | SessionBroken
 SessionEffect: TypeAlias = AttachSession | SendFrame | DetachSession
 
+
 # --- metadata store ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class MetadataWritten:
     """The compare-and-set was applied; this is the record now."""
@@ -147,9 +145,8 @@ class MarkUnderreplicated:
 MetadataEvent: TypeAlias = MetadataWritten | MetadataConflicted | MetadataRead | MetadataCallFailed | BookiesRead
 MetadataEffect: TypeAlias = WriteMetadata | ReadMetadata | ReadBookies | MarkUnderreplicated
 
+
 # --- time -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TimerFired:
     """The timer of this name ran out."""
@@ -173,8 +170,6 @@ class CancelTimer:
 
 
 # --- writer -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Append:
     """The application hands over a batch; its entries get the next ids."""
@@ -224,8 +219,6 @@ class FailClose:
 
 
 # --- reading and recovery ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SendRead:
     """Ask one bookie for entries first to last. ``fence`` makes it a recovery read."""
@@ -243,14 +236,6 @@ class CancelRead:
     """No more of this answer is wanted."""
 
     request: int
-
-
-@dataclass(frozen=True, slots=True)
-class IdRange:
-    """Entry ids first to last, both inclusive."""
-
-    first: EntryId
-    last: EntryId
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +306,7 @@ class SendWatchLac:
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """A bookie's evidence: only what is digested counts (RULES P5). For a fence: it is fenced durably. ``index`` is
-    the one of the request."""
+    """A bookie's evidence: only what is digested counts (RULES P5). For a fence: it is fenced durably."""
 
     index: int
     last_entry_frame: Buffer = b""
@@ -359,8 +343,6 @@ class BackOff:
 
 
 # --- following a ledger that others write -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class RefreshLac:
     """Somebody wants the record and the LAC as they are now; ``caller`` is told by FinishRefresh."""

@@ -86,7 +86,6 @@ class LedgerFollower:
         return self._record_read(event)
 
     # --- the record --------------------------------------------------------------------------------------------------
-
     def _watched(self, error: BookKeeperError | None) -> list[FollowEffect]:
         if error is None:
             self._again = True  # a change before the watch was set may have been missed, by a round under way too
@@ -135,7 +134,6 @@ class LedgerFollower:
         return [*effects, *done]
 
     # --- rounds ------------------------------------------------------------------------------------------------------
-
     def _begin_round(self) -> list[FollowEffect]:
         """One at a time. Who comes while one is under way waits for the next: this one may have looked too early."""
         if self._reading or self._quorum is not None:
@@ -167,7 +165,6 @@ class LedgerFollower:
         return done + (self._begin_round() if self._again or self._late_callers else [])
 
     # --- bookies -----------------------------------------------------------------------------------------------------
-
     def _watch_bookies(self) -> list[FollowEffect]:
         """Watch every bookie of the last fragment and no other."""
         if not self.started:

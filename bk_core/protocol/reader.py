@@ -93,7 +93,6 @@ class RangeRead:
         return self._settle(window)
 
     # --- asking ------------------------------------------------------------------------------------------------------
-
     def _open_window(self) -> list[ReadEffect]:
         if self.next > self.last:
             self.done = True
@@ -186,7 +185,6 @@ class RangeRead:
         return [ev.Fail(EntryUnreadableError(f"{entry} cannot be read now", value=value, remedy=remedy))]
 
     # --- hearing -----------------------------------------------------------------------------------------------------
-
     def _frames(self, window: Window, event: ev.FramesRead) -> list[ReadEffect]:
         answer = window.answers[event.request]
         try:

@@ -15,8 +15,10 @@ loses the close to another recoverer adopts the store's end.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
@@ -35,12 +37,29 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
-from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.snapshot import Machine
 from bk_core.wire.lane import Reason
 
 CONTENDED = "another client recovered at the same time, again and again"
+
+
+RecoveryEvent: TypeAlias = ev.SessionEvent | ev.MetadataEvent | ev.TimerFired | ev.LacEvent | ev.ReadEvent
+_Asked: TypeAlias = ev.SendFence | ev.SendRead | ev.CancelRead | ev.BackOff
+RecoveryEffect: TypeAlias = WriteBackEffect | ev.MetadataEffect | _Asked | ev.Fail | ev.FinishRecovery
+
+
+class Phase(enum.Enum):
+    """Where an attempt stands."""
+
+    CLAIM = "claim"
+    FENCE = "fence"
+    READ = "read"
+    LENGTH = "length"  # the end is the LAC itself: its entry says how long the ledger is
+    DRAIN = "drain"  # the end is known; write-backs are outstanding
+    CLOSE = "close"
+    WAIT = "wait"  # another recoverer is at work
+    DONE = "done"
 
 
 class LedgerRecovery(Machine):
@@ -100,7 +119,6 @@ class LedgerRecovery(Machine):
         return [] if self._write_back is None else self._after_write_back(self._write_back.step(event))
 
     # --- claim -------------------------------------------------------------------------------------------------------
-
     def _begin_attempt(self) -> list[RecoveryEffect]:
         self.attempt += 1
         if self.attempt > self.config.attempts_max:
@@ -170,7 +188,6 @@ class LedgerRecovery(Machine):
         return [*self._write_back.look_again()] if self._write_back is not None else []
 
     # --- fence -------------------------------------------------------------------------------------------------------
-
     def _begin_fencing(self) -> list[RecoveryEffect]:
         assert self.metadata is not None
         value = self.metadata.value
@@ -193,7 +210,6 @@ class LedgerRecovery(Machine):
         return self._abort(f"too few bookies could be fenced ({query.said})") if query.exhausted else []
 
     # --- read on -----------------------------------------------------------------------------------------------------
-
     def _begin_reading(self, query: LacQuery) -> list[RecoveryEffect]:
         self.phase, self._end, start = Phase.READ, query.lac, query.lac
         self._length = 0 if start == NO_ENTRY else query.lengths.get(start)
@@ -301,7 +317,6 @@ class LedgerRecovery(Machine):
         return [ev.CancelRead(request) for request, answer in window.answers.items() if not answer.finished]
 
     # --- write back and close ----------------------------------------------------------------------------------------
-
     def _after_write_back(self, effects: list[WriteBackEffect]) -> list[RecoveryEffect]:
         done: list[RecoveryEffect] = [*effects]
         write_back = self._write_back

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.packets import verbatim_packet
+from bk_core.entries.packets import pieces, verbatim_packet
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.placement import RandomSource
@@ -21,12 +21,10 @@ from bk_core.protocol.config import DeliveryConfig
 from bk_core.protocol.delivery import Delivery
 from bk_core.protocol.ensemble_change import replacement
 from bk_core.protocol.keeper import SessionKeeper
-from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode
+from bk_core.wire.lane import AttachMode
 
 WriteBackEvent: TypeAlias = ev.SessionEvent | ev.BookiesRead | ev.TimerFired
 WriteBackEffect: TypeAlias = ev.SessionEffect | ev.ReadBookies | ev.SetTimer | ev.CancelTimer
-
-SLICE_BYTES = FRAME_BYTES_MAX // 4
 
 
 class WriteBack:
@@ -78,7 +76,7 @@ class WriteBack:
         """Write these entries back; they follow the last ones."""
         effects: list[WriteBackEffect] = []
         sizes = self.metadata.ensemble_size, self.metadata.write_quorum_size
-        for part in _pieces(batch):
+        for part in pieces(batch):
             session = self.delivery.common_session
             packet = verbatim_packet(part, ensemble_size=sizes[0], write_quorum=sizes[1], session=session)
             effects += self.delivery.push(packet)
@@ -134,17 +132,3 @@ class WriteBack:
     def look_again(self) -> list[WriteBackEffect]:
         """The last look at the bookies failed: repeat it."""
         return [ev.ReadBookies()] if self._replacing else []
-
-
-def _pieces(batch: EntryBatch) -> list[EntryBatch]:
-    """The batch in parts that fit a frame with room to spare; one entry at least in each."""
-    if batch.payload_bytes <= SLICE_BYTES:
-        return [batch]
-    offsets = batch.offsets()
-    parts, start = [], 0
-    while start < len(batch):
-        stop = int(offsets.searchsorted(offsets[start] + SLICE_BYTES, side="right")) - 1
-        stop = min(max(stop, start + 1), len(batch))
-        parts.append(batch.slice(start, stop))
-        start = stop
-    return parts

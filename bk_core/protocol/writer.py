@@ -9,8 +9,6 @@ reliability.md §1.8.
 Life: OPEN → CLOSING → CLOSED, or FAILED from anywhere. While an ensemble change is under way the LAC stands still
 (MUST 6): its first entry id was computed from it. A fenced writer withdraws: nothing is sent or resolved later, and
 whoever waits learns that the outcome is unknown.
-
-Over 400 lines because a writer's states and events belong to one machine; what it shares with recovery is elsewhere.
 """
 
 from __future__ import annotations
@@ -88,7 +86,6 @@ class LedgerWriter(Machine):
         self._hinted: EntryId = NO_ENTRY
 
     # --- what the driver may ask -------------------------------------------------------------------------------------
-
     @property
     def lap(self) -> EntryId:
         return self.delivery.last_sent
@@ -127,7 +124,6 @@ class LedgerWriter(Machine):
         raise AssertionError(f"{self.state} {event}")
 
     # --- adding ------------------------------------------------------------------------------------------------------
-
     def _append(self, event: ev.Append) -> list[WriterEffect]:
         assert self.state is WriterState.OPEN, f"{self.state} {event}"
         value = self.metadata.value
@@ -158,7 +154,6 @@ class LedgerWriter(Machine):
         return effects + self._continue_close()
 
     # --- sessions (RULES P1, P3) -------------------------------------------------------------------------------------
-
     def _session_event(self, event: ev.SessionEvent) -> list[WriterEffect]:
         refusal = self._refusal(event)
         kept, failed = self._keeper.step(event)
@@ -183,7 +178,6 @@ class LedgerWriter(Machine):
         return self._start_change() if indices else []
 
     # --- ensemble change ---------------------------------------------------------------------------------------------
-
     def _start_change(self) -> list[WriterEffect]:
         """One change at a time; what fails meanwhile waits for the next one. While an ack quorum of every write set is
         left a change may wait, if delayed or for want of spares; then nothing is kept for the failed bookies."""
@@ -247,7 +241,6 @@ class LedgerWriter(Machine):
         return [*sent, *self._start_change(), *self._evaluate()]
 
     # --- metadata ----------------------------------------------------------------------------------------------------
-
     def _metadata_event(self, event: ev.MetadataEvent) -> list[WriterEffect]:
         assert self._close_intent is not None or self.change is not None, f"{self.state} {event}"
         writing = self._close_intent is not None or (self.change is not None and self.change.intent is not None)
@@ -297,7 +290,6 @@ class LedgerWriter(Machine):
         return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
 
     # --- closing -----------------------------------------------------------------------------------------------------
-
     def _close(self) -> list[WriterEffect]:
         if self.state is WriterState.CLOSING:
             return []
@@ -340,7 +332,6 @@ class LedgerWriter(Machine):
         return self._fail(conflict_error(self.ledger_id, how, self.lac))
 
     # --- time --------------------------------------------------------------------------------------------------------
-
     def _timer(self, event: ev.TimerFired) -> list[WriterEffect]:
         match event.name:
             case "lac":
@@ -384,7 +375,6 @@ class LedgerWriter(Machine):
         return self._begin_close()
 
     # --- ends --------------------------------------------------------------------------------------------------------
-
     def _stop(self) -> list[WriterEffect]:
         return [*self._keeper.stop(), *(ev.CancelTimer(name) for name in ("lac", "linger", "metadata", "spares"))]
 

@@ -28,7 +28,7 @@ from bk_core.protocol import events
 from bk_core.protocol.delivery import LaneState
 from bk_core.protocol.follower import FollowEffect, FollowEvent
 from bk_core.protocol.reader import ReadEffect, ReadEvent
-from bk_core.protocol.recovery_terms import Phase, RecoveryEffect, RecoveryEvent
+from bk_core.protocol.recovery import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.writer import WriterEffect, WriterEvent, WriterState
 from bookie_server import machine_events
 from tests.bookie_server import test_transitions as bookie_sweep
