@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol, TypeVar
 
-from bk_core.errors import NotEnoughBookiesError
-from bk_core.model import BookieId
+from bk_core.errors import NotEnoughBookiesError, Outcome
+from bk_core.model import BookieId, LedgerMetadata
 
 T = TypeVar("T")
 
@@ -48,3 +48,36 @@ def choose_ensemble(
         return tuple(random.sample(better, size))
     rest = [bookie for bookie in usable if bookie in avoid]
     return tuple(random.sample([*better, *random.sample(rest, size - len(better))], size))
+
+
+def replacement(
+    metadata: LedgerMetadata,
+    indices: tuple[int, ...],
+    writable: Collection[BookieId],
+    avoid: Collection[BookieId],
+    random: RandomSource,
+    *,
+    gone: Collection[BookieId] = (),
+    partly: bool = False,
+) -> tuple[BookieId, ...] | NotEnoughBookiesError:
+    """The last ensemble with other bookies at ``indices``, none of ``gone``; good bookies keep their place (protocol
+    document "Writing to ledgers"; TLA action ClientChangesEnsemble; facts: client.md §3.5).
+
+    With too few spares an error, unless (``partly``) there is one at least: then the first of ``indices`` get one."""
+    ensemble = list(metadata.last_fragment.ensemble)
+    spares = set(writable).difference(ensemble, gone)
+    wanted = min(len(indices), len(spares)) if partly else len(indices)
+    try:
+        spare = choose_ensemble(spares, max(wanted, 1), random, avoid=avoid)
+    except NotEnoughBookiesError as error:
+        failed = ", ".join(ensemble[index] for index in indices)
+        return NotEnoughBookiesError(
+            f"{len(indices)} of {len(ensemble)} bookies of the ensemble failed ({failed}) and no spare can take over",
+            value=error.value,
+            remedy="start more bookies than the ensemble size, so that one can fail; "
+            "then open the ledger with recover=True",
+            outcome=Outcome.UNKNOWN,
+        )
+    for index, bookie in zip(indices, spare, strict=False):
+        ensemble[index] = bookie
+    return tuple(ensemble)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to a machine (events, in the past tense) and what it asks for (effects, imperative).
 
-A machine is stepped with one event at a time and returns its effects in the order they are to be carried out. A driver
-turns each request into exactly one event: an answer or a failure, its deadline included (STYLE §3.5).
-Buffers inside events and effects are never written to by anybody.
+Effects are carried out in the order they are returned. A driver turns each request into exactly one event: an answer
+or a failure, its deadline included (STYLE §3.5). Buffers inside events and effects are never written to by anybody.
 """
 
 from __future__ import annotations

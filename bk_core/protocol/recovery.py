@@ -5,12 +5,11 @@ Sources: protocol document "Closing a ledger as a reader"; TLA actions ClientSta
 ReadLacResponse, ClientSendsRecoveryReadRequests, ClientReceivesRecoveryReadResponse, ClientWritesBackEntry,
 RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; RULES P4 to P7; facts: reliability.md §1.8 (MUST 9, 10).
 
-Phases: CLAIM the ledger (rewrite the metadata as IN_RECOVERY; its new version is this attempt's epoch) → FENCE the
-last ensemble until no ack quorum is left unheard → READ on from the highest proven LAC with fencing reads, writing
-every entry back unchanged, until one is denied by so many of its write set that it cannot have been acknowledged →
-CLOSE with exactly the claimed version. Reads go to the ensemble as it was when the attempt began; ensemble changes
-stay in memory until the close. What cannot be decided aborts the attempt and leaves the ledger IN_RECOVERY; whoever
-loses the close to another recoverer adopts the store's end.
+CLAIM the ledger (its metadata says IN_RECOVERY; the new version is this attempt's epoch) → FENCE the last ensemble
+until no ack quorum is left unheard → READ on from the highest proven LAC with fencing reads, writing every entry back
+unchanged, until one is denied by too many for it to be acknowledged → CLOSE with exactly the claimed version. Reads go
+to the ensemble as it was at the claim; ensemble changes stay in memory until the close. What cannot be decided aborts
+and leaves the ledger IN_RECOVERY; whoever loses the close to another recoverer adopts the store's end.
 """
 
 from __future__ import annotations
@@ -271,9 +270,8 @@ class LedgerRecovery(Machine):
             return effects
         if window.unanswered(entry, replicas) and entry > window.first:
             return effects + self._open_window(entry)
-        return effects + self._abort(
-            f"entry {entry} is neither found nor denied by {needed} bookies ({self._said(window, entry)})"
-        )
+        why = f"entry {entry} is neither found nor denied by {needed} bookies ({self._said(window, entry)})"
+        return effects + self._abort(why)
 
     def _said(self, window: Window, entry: EntryId) -> str:
         """What each bookie said about the entry."""
@@ -304,11 +302,8 @@ class LedgerRecovery(Machine):
         if batch is not None:
             self._length = int(batch.cumulative_lengths()[-1])
             return self._end_found()
-        if window.all_finished:
-            return self._abort(
-                f"entry {self._end}, which was confirmed, cannot be read ({self._said(window, self._end)})"
-            )
-        return []
+        why = f"entry {self._end}, which was confirmed, cannot be read ({self._said(window, self._end)})"
+        return self._abort(why) if window.all_finished else []
 
     def _drop_window(self) -> list[RecoveryEffect]:
         window, self._window = self._window, None

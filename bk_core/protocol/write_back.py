@@ -15,11 +15,10 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.packets import pieces, verbatim_packet
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.model import BookieId, EntryId, LedgerMetadata
-from bk_core.placement import RandomSource
+from bk_core.placement import RandomSource, replacement
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import DeliveryConfig
 from bk_core.protocol.delivery import Delivery
-from bk_core.protocol.ensemble_change import replacement
 from bk_core.protocol.keeper import SessionKeeper
 from bk_core.wire.lane import AttachMode
 
@@ -113,7 +112,8 @@ class WriteBack:
         indices, self._replacing = self._replacing, ()
         assert indices, f"write-back {event}"
         old, first = self.metadata.last_fragment.ensemble, self.delivery.confirmed() + 1
-        chosen = replacement(self.metadata, indices, event, self.random, gone=self._gone, partly=True)
+        bookies = event.writable, event.quarantined
+        chosen = replacement(self.metadata, indices, *bookies, self.random, gone=self._gone, partly=True)
         if isinstance(chosen, NotEnoughBookiesError):
             self.delivery.abandon(indices)
             self.problem = self.problem if self.delivery.quorums_left else chosen.what

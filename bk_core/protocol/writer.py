@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.entries.apache import lac_body
@@ -23,11 +24,10 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.packets import encode_packet
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
 from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
-from bk_core.placement import RandomSource
+from bk_core.placement import RandomSource, replacement
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.delivery import Delivery, LaneState
-from bk_core.protocol.ensemble_change import EnsembleChange, replacement
 from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
 from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error
 from bk_core.snapshot import Machine
@@ -45,6 +45,17 @@ class WriterState(enum.Enum):
     CLOSING = "closing"
     CLOSED = "closed"
     FAILED = "failed"
+
+
+@dataclass(slots=True)
+class EnsembleChange:
+    """``indices`` are replaced from ``first_entry_id`` on. ``ensemble`` is set once the bookies are chosen, ``intent``
+    once the compare-and-set is under way."""
+
+    first_entry_id: EntryId
+    indices: tuple[int, ...]
+    ensemble: tuple[BookieId, ...] | None = None
+    intent: LedgerMetadata | None = None
 
 
 class LedgerWriter(Machine):
@@ -155,23 +166,18 @@ class LedgerWriter(Machine):
 
     # --- sessions (RULES P1, P3) -------------------------------------------------------------------------------------
     def _session_event(self, event: ev.SessionEvent) -> list[WriterEffect]:
-        refusal = self._refusal(event)
+        current, lane = self.delivery.is_current(event.index, event.session), self.delivery.lanes[event.index]
+        refused = isinstance(event, ev.SessionEnded) and current and not self.delivery.is_impossible(event)
         kept, failed = self._keeper.step(event)
         effects = [*kept, *self._evaluate()]
-        if refusal is not None:
-            return effects + self._fail(refusal)
+        if current and not isinstance(event, ev.FramesAcked):
+            self._hinted = NO_ENTRY
+        if isinstance(event, ev.SessionEnded) and refused:
+            self._urgent = self._urgent or event.reason is Reason.READ_ONLY
+            error = refusal_error(event.reason, lane.bookie, self.ledger_id, self.lac, self.lap)
+            if error is not None:
+                return effects + self._fail(error)
         return effects + self._bookies_failed(failed)
-
-    def _refusal(self, event: ev.SessionEvent) -> BookKeeperError | None:
-        """The error that ends the writer, where a bookie refuses the ledger."""
-        if isinstance(event, ev.FramesAcked) or not self.delivery.is_current(event.index, event.session):
-            return None
-        self._hinted = NO_ENTRY
-        if isinstance(event, ev.SessionBroken) or self.delivery.is_impossible(event):
-            return None
-        self._urgent = self._urgent or event.reason is Reason.READ_ONLY
-        bookie = self.delivery.lanes[event.index].bookie
-        return refusal_error(event.reason, bookie, self.ledger_id, self.lac, self.lap)
 
     def _bookies_failed(self, indices: list[int]) -> list[WriterEffect]:
         self.failed += indices
@@ -200,11 +206,11 @@ class LedgerWriter(Machine):
         change = self.change
         assert change is not None, f"{self.state} {event}"
         assert change.intent is None, f"{self.state} {event}"
-        partly = self.config.allow_degraded_writes
-        chosen = replacement(self.metadata.value, change.indices, event, self.random, gone=self._gone, partly=partly)
+        partly, bookies = self.config.allow_degraded_writes, (event.writable, event.quarantined)
+        value, old = self.metadata.value, self.metadata.value.last_fragment.ensemble
+        chosen = replacement(value, change.indices, *bookies, self.random, gone=self._gone, partly=partly)
         if isinstance(chosen, BookKeeperError):
             return self._no_spare(chosen)
-        old = self.metadata.value.last_fragment.ensemble
         replaced = tuple(index for index in change.indices if chosen[index] != old[index])
         effects = self._rest() if len(replaced) < len(change.indices) else []
         change.indices, change.ensemble = replaced, chosen
