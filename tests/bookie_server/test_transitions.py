@@ -240,6 +240,9 @@ def test_whatever_comes_only_a_commit_acks_and_a_fence_stays(situation: str) -> 
         if before in ("FENCED", "DELETED", "FAILED") and not isinstance(event, ev.TimerFired):
             frames = [stored(one) for effect in given for one in effect.frames]
             assert not any(_is_entry_of_writer(frame, event) for frame in frames), event
+        if before in ("DELETED", "FAILED"):
+            assert given == []
+            assert effects or not isinstance(event, ev.SessionAttached), "who attaches is told at once"
         if isinstance(event, ev.RequestCancelled):
             ends = (ev.SendTrailer, ev.SendLac, ev.SendReply)
             assert not any(isinstance(effect, ends) and effect.request == event.request for effect in effects)

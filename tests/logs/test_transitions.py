@@ -73,6 +73,8 @@ class Search:
                 effects = twin.step(event)
                 assert words(event) == was, event
                 assert all(isinstance(effect, effects_known) for effect in effects), effects
+                if event == lev.LeaderAnswered(False) and state in ("ASKING", "ROLL_ASKING"):
+                    assert twin.state.name == "LOST"
                 self.moves.add((state, type(event).__name__, twin.state.name))
                 if state in ends:
                     assert twin.state is machine.state
@@ -264,6 +266,8 @@ def check_change(found: Search, moves: Any, kinds: set[str]) -> None:
     states = {state.name for state in moves}
     assert {(state, kind) for state, kind, _ in found.moves} == {(state, kind) for state in states for kind in kinds}
     assert found.pairs() == table_of(moves)
+    done_by = {kind for state, kind, after in found.moves if (state, after) == ("WRITING", "DONE")}
+    assert done_by <= {"HeadWritten"}, "whatever else came, the head has to be looked at"
 
 
 @pytest.mark.rule("N4")

@@ -167,9 +167,13 @@ def test_whatever_comes_entries_are_delivered_once_in_order_and_an_end_is_told_o
     for event in read_events(READ_SITUATIONS[situation]()):
         machine = READ_SITUATIONS[situation]()
         was, wanted = machine.done, machine.next
+        answer = None if isinstance(event, ev.TimerFired) else machine._window.answers.get(event.request)
+        is_over = not isinstance(event, ev.TimerFired) and (answer is None or answer.finished)
         effects = machine.step(event)
+        assert effects == [] or not is_over, "nobody waits for it"
         for effect in effects:
             if isinstance(effect, ev.DeliverBatch):
+                assert len(machine._window.pending()) <= 1, "the first good answer wins"
                 assert effect.batch.entry_ids().tolist() == list(range(wanted, effect.batch.last_entry_id + 1))
                 wanted = effect.batch.last_entry_id + 1
         assert machine.next == wanted
@@ -284,7 +288,7 @@ def test_every_event_in_every_state_of_a_follower_leads_where_the_table_says() -
 def test_whatever_comes_the_lac_never_falls_and_only_evidence_moves_it(situation: str) -> None:
     for event in follow_events(FOLLOW_SITUATIONS[situation]()):
         machine = FOLLOW_SITUATIONS[situation]()
-        lac, was = machine.lac, machine.ended
+        lac, was, version = machine.lac, machine.ended, machine.metadata.version
         effects = machine.step(event)
         told = [effect.lac for effect in effects if isinstance(effect, ev.Confirm)]
         if machine.error is None:
@@ -292,6 +296,7 @@ def test_whatever_comes_the_lac_never_falls_and_only_evidence_moves_it(situation
             assert all(value >= lac for value in told)
             assert machine.lac == (told[-1] if told else lac)
         assert machine.lac in (lac, 2, 5, 8, 9), "what a flipped bit says"
+        assert machine.metadata.version >= version
         if was:
             allowed = (ev.FinishRefresh,) if isinstance(event, ev.RefreshLac) else ()
             assert all(isinstance(effect, allowed) for effect in effects)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
-from bk_core.model import Fragment, LedgerMetadata, Versioned
+from bk_core.model import Fragment, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.writer import LedgerWriter, WriterEffect, WriterEvent, WriterState
@@ -119,6 +119,7 @@ SITUATIONS: dict[str, Callable[[], LedgerWriter]] = {
     "a lane waits to be attached again": after(append, broken(1)),
     "a change asks for bookies": after(append, refused(2)),
     "a change is being written": after(append, refused(2), just(SPARES)),
+    "a change is being written, one more ack would confirm": after(append, ack(0), refused(2), just(SPARES)),
     "a change met a conflict": after(append, refused(2), just(SPARES), CONFLICT),
     "a change has to wait for the store": after(append, refused(2), just(SPARES), just(AWAY)),
     "another bookie failed meanwhile": after(append, refused(2), just(SPARES), refused(1)),
@@ -216,6 +217,10 @@ def test_nothing_but_an_ack_moves_the_lac_and_nothing_at_all_during_a_change(sit
         machine = SITUATIONS[situation]()
         before, changing = machine.lac, machine.change is not None
         effects = machine.step(event) if _possible(machine, event) else []
+        if event == ev.TimerFired("metadata") and not changing and machine._close_intent is None:
+            assert effects == [], "nobody waits for it"
+        if isinstance(event, ev.MetadataRead) and event.metadata.value.state is LedgerState.IN_RECOVERY and effects:
+            assert machine.state is WriterState.FAILED
         confirmed = [effect.lac for effect in effects if isinstance(effect, ev.Confirm)]
         assert confirmed == ([machine.lac] if machine.lac > before else [])
         assert machine.lac <= machine.lap
@@ -242,6 +247,7 @@ def test_whoever_ends_says_so_once_and_last_and_stops_every_session(situation: s
             assert [type(effect) for effect in ends] == wanted
         elif machine.state is WriterState.CLOSED:
             assert [type(effect) for effect in ends] == [ev.FinishClose]
+            assert machine.metadata.value.last_entry_id == machine.lac == machine.lap
         else:
             assert ends == []
             continue
