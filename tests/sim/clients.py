@@ -66,6 +66,7 @@ class Host:
     def __init__(self, world: World, name: str, ledger_id: LedgerId) -> None:
         self.world, self.name, self.ledger_id = world, name, ledger_id
         self.scheduler, self.network, self.store = world.scheduler, world.network, world.store
+        self.key = KEY
         self.dead = False
         self.over = False  # a terminal effect was seen: nothing may follow (I14)
         self.paused: list[Any] | None = None
@@ -126,7 +127,7 @@ class Host:
 
     def _attach(self, effect: pe.AttachSession) -> None:
         self.network.attach(
-            self.name, effect.bookie, effect.session, self.ledger_id, KEY, effect.mode, effect.index, self.feed
+            self.name, effect.bookie, effect.session, self.ledger_id, self.key, effect.mode, effect.index, self.feed
         )
 
     def _send(self, effect: pe.SendFrame) -> None:
@@ -151,7 +152,7 @@ class Host:
         self.feed(pe.TimerFired(name))
 
     def _send_read(self, effect: pe.SendRead) -> None:
-        number, ledger, key = effect.request, self.ledger_id, KEY if effect.fence else None
+        number, ledger, key = effect.request, self.ledger_id, self.key if effect.fence else None
 
         def answer(said: Any) -> None:
             if isinstance(said, ev.SendPart):
@@ -321,15 +322,17 @@ class RecoveryHost(Host):
         tries: int = 1,
         again_ms: float = 300,
         config: RecoveryConfig = RECOVERY,
+        key: bytes = KEY,
     ) -> None:
         super().__init__(world, name, ledger_id)
+        self.key = key
         self.tries, self.again_ms, self.config = tries, again_ms, config
         self.closing = False  # its own close is on its way
         self.sessions = world.session_numbers()
         self.finished: Versioned[LedgerMetadata] | None = None
         self.error: BookKeeperError | None = None
         self._handlers |= {
-            pe.SendFence: lambda e: self._ask_lac(e, lambda r: ev.FenceRequested(r, self.ledger_id, KEY), "fence"),
+            pe.SendFence: lambda e: self._ask_lac(e, lambda r: ev.FenceRequested(r, self.ledger_id, self.key), "fence"),
             pe.BackOff: self._back_off,
             pe.Fail: self._fail,
             pe.FinishRecovery: self._finish,

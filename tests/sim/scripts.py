@@ -14,6 +14,7 @@ from bk_core import quorum
 from bk_core.errors import BookKeeperError, NoSuchEntryError
 from tests.sim.checkers import Violation
 from tests.sim.clients import RECOVERY, REQUEST_MS, WRITER, Host, ReadHost
+from tests.sim.corners import CORNERS
 from tests.sim.knobs import quiet
 from tests.sim.world import World
 
@@ -171,6 +172,7 @@ def replaced_bookie_misses_entries() -> None:
 
 
 SCRIPTS: dict[str, Callable[[], None]] = {
+    **CORNERS,
     "empty last fragment": empty_last_fragment,
     "reads follow": reads_follow,
     "hung bookie": hung_bookie,
