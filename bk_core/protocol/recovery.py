@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from bk_core import quorum
-from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
     BookKeeperError,
@@ -137,7 +136,7 @@ class LedgerRecovery(Machine):
                 return self._metadata_read(metadata)
             case ev.MetadataWritten(metadata):
                 self.metadata = metadata
-                return self._begin_fencing() if self.phase is Phase.CLAIM else self._finish(metadata)
+                return self._begin_fencing(metadata) if self.phase is Phase.CLAIM else self._finish(metadata)
             case ev.MetadataConflicted():
                 return self._metadata_retry(None)
             case ev.MetadataCallFailed(error):
@@ -151,7 +150,7 @@ class LedgerRecovery(Machine):
             return self._finish(metadata)
         if self.phase is Phase.CLAIM:
             if answer_lost and value == self._intent and metadata.version == self._claimed_from + 1:
-                return self._begin_fencing()  # our claim was applied, its answer lost
+                return self._begin_fencing(metadata)  # our claim was applied, its answer lost
             if self._intent is not None and value.state is LedgerState.IN_RECOVERY:
                 return self._wait()  # somebody claimed it between our read and our write
             self._intent = value.in_recovery()
@@ -187,10 +186,9 @@ class LedgerRecovery(Machine):
         return [*self._write_back.look_again()] if self._write_back is not None else []
 
     # --- fence -------------------------------------------------------------------------------------------------------
-    def _begin_fencing(self) -> list[RecoveryEffect]:
-        assert self.metadata is not None
-        value = self.metadata.value
-        self.phase, self.frozen, self._epoch = Phase.FENCE, value, self.metadata.version
+    def _begin_fencing(self, claimed: Versioned[LedgerMetadata]) -> list[RecoveryEffect]:
+        value = claimed.value
+        self.phase, self.frozen, self._epoch = Phase.FENCE, value, claimed.version
         self._intent, self._length = None, None
         # fences of each attempt have numbers of their own: late answers are not counted
         self._query = LacQuery(self.digester, value, first_request=(self.attempt - 1) * value.ensemble_size)
@@ -253,12 +251,14 @@ class LedgerRecovery(Machine):
     def _decide(self, window: Window) -> list[RecoveryEffect]:
         """Take what is found, in order; then see whether the next entry is denied, undecided or undecidable."""
         assert self._write_back is not None
-        effects: list[RecoveryEffect] = []
         if self._write_back.retained_bytes > self.config.write_back_bytes_max:
-            return effects  # acks bring us back here
+            return []  # acks bring us back here
+        effects: list[RecoveryEffect] = []
         batch = window.take()
         if batch is not None:
-            effects += self._recovered(batch)
+            self._end, self._length = batch.last_entry_id, int(batch.cumulative_lengths()[-1])
+            self.recovered += len(batch)
+            effects += self._write_back.push(batch)
         if window.cursor > window.last:
             return effects + self._open_window(window.cursor)
         entry, size, write_quorum = window.cursor, self._claimed.ensemble_size, self._claimed.write_quorum_size
@@ -278,13 +278,6 @@ class LedgerRecovery(Machine):
         names = self._claimed.fragment_of(entry).ensemble
         said = ((a.index, "denies it" if a.denies(entry) else a.problem or "UNKNOWN") for a in window.answers.values())
         return "; ".join(f"{names[index]}: {what}" for index, what in sorted(said))
-
-    def _recovered(self, batch: EntryBatch) -> list[RecoveryEffect]:
-        assert self._write_back is not None
-        self._end = batch.last_entry_id
-        self._length = int(batch.cumulative_lengths()[-1])
-        self.recovered += len(batch)
-        return [*self._write_back.push(batch)]
 
     def _end_found(self) -> list[RecoveryEffect]:
         effects = self._drop_window()

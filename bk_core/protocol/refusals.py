@@ -3,60 +3,53 @@
 
 from __future__ import annotations
 
-from bk_core.errors import (
-    BookKeeperError,
-    LedgerFencedError,
-    MetadataConflictError,
-    NoSuchLedgerError,
-    Outcome,
-    QuorumTimeoutError,
-    WrongPasswordError,
-)
+from bk_core import errors as err
 from bk_core.model import BookieId, EntryId, LedgerId
 from bk_core.wire.lane import Reason
 
 
 def refusal_error(
     reason: Reason, bookie: BookieId, ledger_id: LedgerId, lac: EntryId, lap: EntryId
-) -> BookKeeperError | None:
+) -> err.BookKeeperError | None:
     """The error that ends the writer, where the refusal is about the ledger and not about the bookie."""
     if reason is Reason.FENCED:
         return fenced_error(ledger_id, f"bookie {bookie} refused an add", lac, lap)
     if reason is Reason.UNAUTHORIZED:
-        return WrongPasswordError(
+        return err.WrongPasswordError(
             f"bookie {bookie} holds ledger {ledger_id} under another password",
             remedy="another cluster's ledger of the same id, or a damaged record: check the bookie",
-            outcome=Outcome.UNKNOWN,
+            outcome=err.Outcome.UNKNOWN,
         )
     if reason is Reason.DELETED:
-        return NoSuchLedgerError(f"ledger {ledger_id} was deleted while it was written", outcome=Outcome.UNKNOWN)
+        return err.NoSuchLedgerError(
+            f"ledger {ledger_id} was deleted while it was written", outcome=err.Outcome.UNKNOWN
+        )
     return None
 
 
-def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> LedgerFencedError:
+def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> err.LedgerFencedError:
     """Fenced means unknown (protocol document): what was in flight may be part of the ledger."""
-    return LedgerFencedError(
+    in_flight = f"entries {lac + 1} to {lap} may or may not be part of it"
+    return err.LedgerFencedError(
         f"ledger {ledger_id} was taken over by another client: {how}",
-        value=f"entries {lac + 1} to {lap} may or may not be part of it"
-        if lap > lac
-        else f"confirmed through entry {lac}",
+        value=in_flight if lap > lac else f"confirmed through entry {lac}",
         remedy="open it with recover=True to see its end; write on in a new ledger",
     )
 
 
-def conflict_error(ledger_id: LedgerId, how: str, lac: EntryId) -> MetadataConflictError:
+def conflict_error(ledger_id: LedgerId, how: str, lac: EntryId) -> err.MetadataConflictError:
     """Somebody else keeps the record, or closed the ledger elsewhere."""
-    return MetadataConflictError(
+    return err.MetadataConflictError(
         f"ledger {ledger_id} {how}",
         value=f"this writer's last confirmed entry is {lac}",
         remedy="open it with recover=True to read what it holds",
-        outcome=Outcome.UNKNOWN,
+        outcome=err.Outcome.UNKNOWN,
     )
 
 
-def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, value: str) -> QuorumTimeoutError:
+def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, value: str) -> err.QuorumTimeoutError:
     """Entries that cannot be confirmed within a bound (MUST 12)."""
-    return QuorumTimeoutError(
+    return err.QuorumTimeoutError(
         f"entries {lac + 1} to {lap} of ledger {ledger_id} reached no ack quorum {when}",
         value=value,
         remedy="open it with recover=True to see its end",

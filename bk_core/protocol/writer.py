@@ -302,14 +302,16 @@ class LedgerWriter(Machine):
         self.state = WriterState.CLOSING
         return self._continue_close()
 
+    @property
+    def _may_close(self) -> bool:
+        return self.state is WriterState.CLOSING and self.idle and not self._close_intent and not self.change
+
     def _continue_close(self) -> list[WriterEffect]:
         """Close once everything is confirmed and, within the linger time, delivered to every copy (RULES P8)."""
-        if self.state is not WriterState.CLOSING or not self.idle or self._close_intent or self.change:
+        if not self._may_close or (self._lingering and self.delivery.owing):
             return []
         if not self.delivery.owing:
             return self._begin_close()
-        if self._lingering:
-            return []
         self._lingering = True
         return [ev.SetTimer("linger", self.config.close_linger_ms)]
 
@@ -343,7 +345,8 @@ class LedgerWriter(Machine):
             case "lac":
                 return self._hint_lac()
             case "linger":
-                return self._linger_over()
+                self._lingering = False
+                return self._begin_close() if self._may_close else []
             case "metadata":
                 return [ev.ReadMetadata()] if self._close_intent or self.change else []
             case "spares":
@@ -373,12 +376,6 @@ class LedgerWriter(Machine):
         self._hinted = self.lac
         body = lac_body(self.lac, self.digester)
         return [ev.SendLac(lane.bookie, body) for lane in self.delivery.lanes if lane.state is not LaneState.FAILED]
-
-    def _linger_over(self) -> list[WriterEffect]:
-        if self.state is not WriterState.CLOSING or self._close_intent or self.change or not self.idle:
-            self._lingering = False
-            return []
-        return self._begin_close()
 
     # --- ends --------------------------------------------------------------------------------------------------------
     def _stop(self) -> list[WriterEffect]:
