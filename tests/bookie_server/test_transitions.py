@@ -80,7 +80,7 @@ def fence(made: Bench) -> object:
 
 
 def folded(kind: FrameKind) -> Callable[[Bench], object]:
-    return lambda made: made.store.fold(LEDGER, kind)
+    return lambda made: made.store.fold(LEDGER, kind, KEY if kind is FrameKind.LEDGER_KEY else b"")
 
 
 def read(made: Bench) -> object:
