@@ -50,14 +50,6 @@ _DIGEST_BYTES = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, 
 
 
 @dataclass(frozen=True, slots=True)
-class IdRange:
-    """Entry ids first to last, both inclusive."""
-
-    first: EntryId
-    last: EntryId
-
-
-@dataclass(frozen=True, slots=True)
 class Versioned(Generic[T]):
     """A value with the metadata store's revision of it, for compare-and-set."""
 

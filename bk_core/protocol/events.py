@@ -14,7 +14,6 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.packets import Buffer as Buffer
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
-from bk_core.model import IdRange as IdRange
 from bk_core.wire.lane import AttachMode, Reason
 
 
@@ -235,6 +234,14 @@ class CancelRead:
     """No more of this answer is wanted."""
 
     request: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """Entry ids first to last, both inclusive."""
+
+    first: EntryId
+    last: EntryId
 
 
 @dataclass(frozen=True, slots=True)
