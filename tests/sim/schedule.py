@@ -106,7 +106,8 @@ class Plan:
         for number in range(knobs.tails):
             name = f"t{number}"
             self._at(self._moment() / 4, f"tail {name} begins", self._tail, writer, name)
-            self._at(self._moment(), f"{name} refreshes", self._refresh, name)
+            if self.random.random() < 0.3:
+                self._at(self._moment(), f"{name} refreshes", self._refresh, name)
             if self.random.random() < 0.1:
                 self._at(0, f"{name} has no store", self.world.store.away, name, True)
                 self._at(60, f"{name} has the store again", self.world.store.away, name, False)
