@@ -23,7 +23,8 @@ from tests.sim.frames import contents, tag_of
 from tests.sim.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from tests.sim.clients import Host, WriterHost
+    from tests.sim.clients import WriterHost
+    from tests.sim.host import Host
 
 
 class Violation(AssertionError):

@@ -16,8 +16,9 @@ from bk_core.entries.frame import FrameKind
 from bk_core.model import LedgerState
 from bk_core.protocol import events as pe
 from tests.sim.checkers import Violation
-from tests.sim.clients import RECOVERY, WRITER, RecoveryHost, TailHost, WriterHost
+from tests.sim.clients import RECOVERY, WRITER, RecoveryHost, WriterHost
 from tests.sim.knobs import quiet
+from tests.sim.readers import TailHost
 from tests.sim.store import SimStore
 from tests.sim.world import World
 

@@ -13,8 +13,10 @@ from bk_core.model import BookieId
 from bookie_server import machine_events as ev
 from tests.sim.bookie import MemoryBackEnd
 from tests.sim.checkers import Violation
-from tests.sim.clients import Host, RecoveryHost, TailHost, WriterHost
+from tests.sim.clients import RecoveryHost, WriterHost
+from tests.sim.host import Host
 from tests.sim.knobs import swarm, uniform
+from tests.sim.readers import TailHost
 from tests.sim.world import World
 
 ENGINES = ("uniform", "swarm", "pct")

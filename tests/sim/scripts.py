@@ -13,9 +13,11 @@ from dataclasses import replace
 from bk_core import quorum
 from bk_core.errors import BookKeeperError, NoSuchEntryError
 from tests.sim.checkers import Violation
-from tests.sim.clients import RECOVERY, REQUEST_MS, WRITER, Host, ReadHost
+from tests.sim.clients import RECOVERY, WRITER
 from tests.sim.corners import CORNERS
+from tests.sim.host import REQUEST_MS, Host
 from tests.sim.knobs import quiet
+from tests.sim.readers import ReadHost
 from tests.sim.world import World
 
 ENSEMBLE = ("b1", "b2", "b3")

@@ -19,9 +19,11 @@ from bk_core.placement import choose_ensemble
 from bookie_server import machine_events as ev
 from tests.sim.bookie import MemoryBackEnd, SimBookie
 from tests.sim.checkers import Checker, Violation, is_expected_end
-from tests.sim.clients import PASSWORD, Host, ReadHost, RecoveryHost, TailHost, WriterHost
+from tests.sim.clients import RecoveryHost, WriterHost
+from tests.sim.host import PASSWORD, Host
 from tests.sim.knobs import Knobs
 from tests.sim.network import SimNetwork
+from tests.sim.readers import ReadHost, TailHost
 from tests.sim.scheduler import Scheduler
 from tests.sim.store import SimStore
 
