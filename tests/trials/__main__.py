@@ -137,6 +137,8 @@ def main() -> int:
 
 def _one_cluster(figures: Figures, arguments: argparse.Namespace) -> None:
     """Rounds on one cluster, as many as it is used for. Its data are kept only if something is wrong."""
+    if arguments.work is not None:
+        Path(arguments.work).mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="trial-", dir=arguments.work))
     problems = len(figures.problems)
     try:
