@@ -99,6 +99,7 @@ class AddStream(LaneStream):
     def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
         super().__init__(bookie_id, instance_id, incarnation, client)
         self._listeners: dict[int, AddListener] = {}
+        self._sent: dict[int, int] = {}  # frames that left, by session: more cannot be acknowledged
         self._attaches: list[lane_pb2.Attach] = []
         self._frames: deque[tuple[int, memoryview]] = deque()
         self._detaches: list[int] = []
@@ -107,6 +108,7 @@ class AddStream(LaneStream):
         self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, listener: AddListener
     ) -> None:
         self._listeners[session] = listener
+        self._sent[session] = 0
         wanted = lane_pb2.RECOVER if mode is AttachMode.RECOVER else lane_pb2.WRITE
         self._attaches.append(lane_pb2.Attach(session=session, ledger_id=ledger_id, ledger_key=ledger_key, mode=wanted))
         self.wake.set()
@@ -118,6 +120,7 @@ class AddStream(LaneStream):
 
     def detach(self, session: int) -> None:
         if self._listeners.pop(session, None):
+            del self._sent[session]
             self._detaches.append(session)
             self.wake.set()
 
@@ -128,6 +131,13 @@ class AddStream(LaneStream):
     def take(self, message: bytes) -> None:
         answer = _parse(lane_pb2.AddResponse, message)
         listeners = self._listeners
+        if len(answer.sessions) != len(answer.frames):
+            raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
+        said = [*zip(answer.sessions, answer.frames, strict=True), *((end.session, end.frames) for end in answer.ended)]
+        for session, frames in said:  # nothing of a message that lies is believed
+            if frames > self._sent.get(session, frames):
+                value = f"bookie {self.bookie_id}: {frames} of {self._sent[session]} frames"
+                raise RemoteProtocolError("a bookie acknowledges frames that it was never sent", value=value)
         for session, frames in zip(answer.sessions, answer.frames, strict=True):
             listener = listeners.get(session)
             if listener:
@@ -159,6 +169,7 @@ class AddStream(LaneStream):
                 break
             self._frames.popleft()
             if session in self._listeners:  # else it ended meanwhile
+                self._sent[session] += 1
                 taken.append(frame)
                 size += frame.nbytes
         return taken
@@ -166,6 +177,7 @@ class AddStream(LaneStream):
     def lost(self, error: TransportError) -> None:
         listeners, self._listeners = self._listeners, {}
         self._frames.clear()
+        self._sent.clear()
         for session, listener in listeners.items():
             listener.on_broken(session, str(error))
 

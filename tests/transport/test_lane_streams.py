@@ -107,6 +107,8 @@ async def test_large_frames_travel_alone_and_small_ones_in_bounded_numbers() -> 
 async def test_ended_session_is_told_once_and_its_frames_are_dropped() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
+    for _ in range(3):
+        stream.send(1, b"sent")
     sent(stream)
     stream.send(1, b"queued")
     end = lane_pb2.SessionEnded(session=1, frames=3, reason=lane_pb2.FENCED)
@@ -116,6 +118,29 @@ async def test_ended_session_is_told_once_and_its_frames_are_dropped() -> None:
     message = sent(stream)
     assert message is not None
     assert (message.frames, list(message.detach)) == (b"", [1])
+
+
+@pytest.mark.rule("P1")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lane_pb2.AddResponse(sessions=[1], frames=[2]),
+        lane_pb2.AddResponse(sessions=[1, 2], frames=[1]),
+        lane_pb2.AddResponse(ended=[lane_pb2.SessionEnded(session=1, frames=5)]),
+    ],
+)
+def test_acks_of_frames_that_were_never_sent_end_the_stream(answer: lane_pb2.AddResponse) -> None:
+    async def story() -> None:
+        stream, listener = opened(AddStream), Listener()
+        attach(stream, 1, listener)
+        stream.send(1, b"x")
+        sent(stream)
+
+        with pytest.raises(RemoteProtocolError):
+            stream.receive(answer.SerializeToString())
+        assert listener.said == []
+
+    asyncio.run(story())
 
 
 @on_a_loop
