@@ -97,6 +97,7 @@ class Watcher(Protocol):
     def on_durable(self, bookie: SimBookie, frames: Sequence[bytes | memoryview]) -> None: ...
     def on_answer(self, bookie: SimBookie, effect: ev.Effect) -> None: ...
     def on_request(self, bookie: SimBookie, event: ev.Event) -> None: ...
+    def on_admitted(self, bookie: SimBookie, event: ev.FramesArrived) -> None: ...
 
 
 class SimBookie:
@@ -132,6 +133,8 @@ class SimBookie:
             return
         for effect in self.machine.step(event):
             self._carry_out(effect)
+        if type(event) is ev.FramesArrived:
+            self.watcher.on_admitted(self, event)
 
     def arrived(self, stream: int, event: ev.Event) -> None:
         self.watcher.on_request(self, event)

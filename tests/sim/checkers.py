@@ -20,6 +20,7 @@ from bk_core.wire.lane import AttachMode
 from bookie_server import machine_events as ev
 from tests.sim.bookie import SimBookie
 from tests.sim.frames import contents, tag_of
+from tests.sim.recorder import Recorder
 from tests.sim.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ class Violation(AssertionError):
 class LedgerTruth:
     """What is known of one ledger from above."""
 
-    def __init__(self, ledger_id: LedgerId) -> None:
+    def __init__(self, ledger_id: LedgerId, scheduler: Scheduler) -> None:
         self.ledger_id = ledger_id
+        self.history = Recorder(scheduler)
         self.given: list[bytes] = []  # payloads in the order the writer got them
         self.acked: EntryId = -1
         self.read: EntryId = -1  # greatest id ever handed to a reader or reported as confirmed
@@ -76,7 +78,10 @@ class Checker:
         raise Violation(invariant, what)
 
     def truth(self, ledger_id: LedgerId) -> LedgerTruth:
-        return self.ledgers.setdefault(ledger_id, LedgerTruth(ledger_id))
+        found = self.ledgers.get(ledger_id)
+        if found is None:
+            found = self.ledgers[ledger_id] = LedgerTruth(ledger_id, self.scheduler)
+        return found
 
     def bookie(self, name: BookieId, ledger_id: LedgerId) -> BookieTruth:
         key = (name, ledger_id)
@@ -95,6 +100,7 @@ class Checker:
         given = self.truth(writer.ledger_id).given
         first = len(given)
         given += [b"%d/%d" % (writer.ledger_id, entry) + b"." * (entry % 5) for entry in range(first, first + count)]
+        self.truth(writer.ledger_id).history.appended(writer.name, first, given[first:])
         return given[first:]
 
     def acked(self, writer: WriterHost, lac: EntryId) -> None:
@@ -112,6 +118,7 @@ class Checker:
             for entry in range(truth.acked + 1, lac + 1):
                 self._check_copies(truth, truth.record.value, entry)
         self.acks += lac - truth.acked
+        truth.history.acked(lac)
         truth.acked = lac
 
     def _check_copies(self, truth: LedgerTruth, metadata: LedgerMetadata, entry: EntryId) -> None:
@@ -135,6 +142,9 @@ class Checker:
 
     def writer_closed(self, writer: WriterHost, record: Versioned[LedgerMetadata]) -> None:
         truth = self.truth(writer.ledger_id)
+        truth.history.ended(writer.name, record.value.last_entry_id)
+        if writer.machine.retained_bytes and not writer.machine.delivery.behind():
+            self.fail("I13", f"{writer.name} keeps {writer.machine.retained_bytes} bytes that every bookie has")
         if record.value.last_entry_id != truth.acked:
             self.fail("I3", f"{writer.name} closed at {record.value.last_entry_id}, it acknowledged {truth.acked}")
         if writer.store.closed_by.get(writer.ledger_id) == writer.name:
@@ -220,6 +230,12 @@ class Checker:
             if extent.max_lac > max(truth.acked, truth.closed_at if truth.closed_at is not None else -1):
                 self.fail("I7", f"{bookie.name} holds LAC {extent.max_lac}, acknowledged is {truth.acked}")
 
+    def on_admitted(self, bookie: SimBookie, event: ev.FramesArrived) -> None:
+        """I13: frames that wait for a commit stay within the bookie's bound."""
+        waiting = bookie.machine._adds._in_flight_bytes
+        if waiting > 2 * bookie.knobs.bookie_bytes_max + len(event.frames):
+            self.fail("I13", f"{waiting} bytes wait for a commit on {bookie.name}")
+
     def on_request(self, bookie: SimBookie, event: Any) -> None:
         if isinstance(event, ev.FenceRequested) and not self._durable(bookie.name, event.ledger_id):
             self.scheduler.reached("unknown ledger fenced")
@@ -274,6 +290,7 @@ class Checker:
     def read(self, reader: Host, expected: EntryId, batch: EntryBatch) -> EntryId:
         """I8, I10: in order, each once, the writer's bytes, nothing beyond the end. Returns the next id."""
         truth = self.truth(reader.ledger_id)
+        truth.history.read(reader.name, expected, batch.to_list())
         for entry, payload in zip(batch.entry_ids().tolist(), batch.to_list(), strict=True):
             if entry != expected:
                 self.fail("I8", f"{reader.name} was given entry {entry}, {expected} was next")
@@ -286,6 +303,7 @@ class Checker:
     def lac_seen(self, tail: Host, lac: EntryId, record: Versioned[LedgerMetadata]) -> None:
         """A tail was told that everything up to ``lac`` is confirmed (MUST 14, D30)."""
         truth = self.truth(tail.ledger_id)
+        truth.history.lac(tail.name, lac)
         if record.value.is_closed and lac != record.value.last_entry_id:
             self.fail("I8", f"{tail.name} ends at {lac}, the ledger at {record.value.last_entry_id}")
         if not record.value.is_closed and lac > truth.acked and truth.closed_at is None:
@@ -310,6 +328,7 @@ class Checker:
     def recovered(self, by: Host, record: Versioned[LedgerMetadata], ids: range) -> None:
         """Who recovered tells the end as it stands; ``ids`` are what its own last attempt wrote back (P7)."""
         truth = self.truth(by.ledger_id)
+        truth.history.ended(by.name, record.value.last_entry_id)
         if truth.closed_at != record.value.last_entry_id:
             self.fail("I3", f"{by.name} says the ledger ends at {record.value.last_entry_id}, it is {truth.closed_at}")
         self._check_marked(truth, record.value, ids, by)
@@ -319,6 +338,14 @@ class Checker:
             self.scheduler.reached("recovered beyond what was acknowledged")
 
     # --- the end ---
+
+    def check_history(self, ledger_id: LedgerId) -> None:
+        """What every client was told, against the ledger as it is; ``given`` up to its end was read back before."""
+        truth = self.truth(ledger_id)
+        assert truth.closed_at is not None
+        broken = truth.history.check(truth.given[: truth.closed_at + 1])
+        if broken:
+            self.fail("history", str(broken[0]))
 
     def check_copies(self, ledger_id: LedgerId) -> None:
         """I2 at the end: every entry of a closed ledger is on Qa bookies that its record names."""

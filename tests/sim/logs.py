@@ -9,7 +9,7 @@ flattened and compared with it, so nothing is lost, moved, doubled or brought ba
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -26,6 +26,7 @@ from bk_core.logs.paging import NewPage, ledgers_listed, page_names, sealed_exte
 from bk_core.model import LedgerId, Versioned
 
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
+TXN_RETENTION = 15
 STEPS = 100
 SETTLE_STEPS = 4000
 SMALL = {
@@ -85,6 +86,7 @@ class LogWorld:
     page_made: dict[str, int] = field(default_factory=dict)
     transactions: dict[str, Versioned[LogTransactions]] = field(default_factory=dict)
     ledgers: dict[LedgerId, SimLedger] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)  # whose transactions were vacuumed
     history: list[str] = field(default_factory=list)
     late: list[Callable[[], object]] = field(default_factory=list)
     reached: Counter[str] = field(default_factory=Counter)
@@ -118,6 +120,24 @@ class LogWorld:
         """Delete a page, which the head must not reach."""
         require(name not in page_names(self.head.value, self.pages), f"page {name} deleted, which the head reaches")
         self.pages.pop(name, None)
+
+    def delete_transactions(self, versions: Mapping[str, int], head_version: int) -> bool:
+        """Compare and delete; False: another version."""
+        found = {record.value.key: record for record in self.transactions.values()}
+        if not self.compares(found, versions, head_version):
+            return False
+        for record in (found[key].value for key in versions if key in found):
+            require(record.last_used_ms < self.time - TXN_RETENTION, f"transactions of {record.app_id} are in use")
+            self.forgotten.add(record.app_id)
+            del self.transactions[record.app_id]
+        return True
+
+    def compares(
+        self, found: Mapping[str, Versioned[LogTransactions]], versions: Mapping[str, int], head_version: int
+    ) -> bool:
+        """Whether head and records have these versions."""
+        present = {key: found[key].version for key in versions if key in found}
+        return head_version == self.head.version and present == versions
 
     def recover(self, ledger_id: LedgerId) -> LedgerEnd:
         """Fence and close."""
@@ -246,6 +266,24 @@ class LogWorld:
                     self.delete_page(name)
                 self.reached["pages vacuumed"] += len(names)
                 return ev.PagesDeleted()
+        return self._answer_transactions(effect)
+
+    def _answer_transactions(self, effect: ev.Effect) -> ev.Event:
+        match effect:
+            case ev.ListTransactions():
+                return ev.TransactionsListed(tuple(found.value.key for found in self.transactions.values()))
+            case ev.ReadTransactions(keys):
+                found = {record.value.key: record for record in self.transactions.values() if record.value.key in keys}
+                return ev.TransactionsRead(self.read(sync=False), found)
+            case ev.DeleteTransactions(versions, head_version):
+                answer = self._write_head(lambda: self.delete_transactions(versions, head_version))
+                self.reached["transactions vacuumed"] += isinstance(answer, ev.HeadWritten)
+                match answer:
+                    case ev.HeadWritten():
+                        return ev.TransactionsDeleted()
+                    case ev.HeadWriteUnknown(error):
+                        return ev.RequestFailed(error)
+                return answer
         return ev.WaitEnded()
 
     def _check_ledgers(self, extents: tuple[NewExtent, ...]) -> ev.Event:

@@ -247,9 +247,22 @@ class World:
                 break
         if last.finished is None:
             raise Violation("liveness", f"ledger {ledger_id} could not be recovered: {last.error!r}")
+        self._read_all(ledger_id, f"reader{ledger_id}")
+        if not isinstance(self._any_back_end(), MemoryBackEnd):
+            self._restarted(ledger_id)
+        self.checker.check_copies(ledger_id)
+        self.checker.check_history(ledger_id)
+
+    def _any_back_end(self) -> Any:
+        return next(iter(self.bookies.values())).back_end
+
+    def _read_all(self, ledger_id: LedgerId, name: str) -> None:
+        """Every entry of a closed ledger, through the public reader's machine."""
+        truth, deadline = self.checker.truth(ledger_id), self.scheduler.now + PEACE_MS
+        assert truth.record is not None
         ends: list[BookKeeperError | None] = []
-        value = last.finished.value
-        reader = ReadHost(self, f"reader{ledger_id}", ledger_id, value, 0, value.last_entry_id, ends.append)
+        value = truth.record.value
+        reader = ReadHost(self, name, ledger_id, value, 0, value.last_entry_id, ends.append)
         self.hosts.append(reader)
         while not ends and self.scheduler.now < deadline and self.scheduler.step():
             pass
@@ -257,7 +270,15 @@ class World:
             raise Violation("liveness", f"ledger {ledger_id} could not be read to its end")
         if ends[0] is not None and not is_expected_end(truth, ends[0]):
             raise Violation("I2", f"ledger {ledger_id} cannot be read: {ends[0]!r}")
-        self.checker.check_copies(ledger_id)
+
+    def _restarted(self, ledger_id: LedgerId) -> None:
+        """A restart of every bookie changes nothing."""
+        for name, bookie in self.bookies.items():
+            if bookie.alive:
+                bookie.kill(in_commit=False)
+                self.restart(name)
+        self.scheduler.reached("all bookies were restarted at the end")
+        self._read_all(ledger_id, f"again{ledger_id}")
 
     def _check_tail(self, tail: TailHost, deadline: float) -> None:
         truth = self.checker.truth(tail.ledger_id)

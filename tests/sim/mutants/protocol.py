@@ -241,6 +241,11 @@ def acks_of_earlier_sessions_count() -> AbstractContextManager[None]:
     return patched((Delivery, "acked", mutant))
 
 
+def nothing_is_released() -> AbstractContextManager[None]:
+    """I13: frames that every bookie has are kept."""
+    return patched((Delivery, "_release", lambda self: None))
+
+
 def close_forgets_missing_copies() -> AbstractContextManager[None]:
     """P8: the close neither waits for the last copies nor marks them."""
     return patched(
@@ -302,6 +307,17 @@ def ack_covers_a_hole() -> AbstractContextManager[None]:
 
     refuse = Adds._refuse
     return patched((Adds, "_refuse", mutant))
+
+
+def nothing_is_too_much() -> AbstractContextManager[None]:
+    """I13: a bookie that never refuses a frame for overload."""
+    problem = Adds._frame_problem
+
+    def mutant(self: Adds, *args: Any) -> Any:
+        found = problem(self, *args)
+        return None if found is not None and found[0] is Reason.OVERLOADED else found
+
+    return patched((Adds, "_frame_problem", mutant))
 
 
 def limbo_takes_adds() -> AbstractContextManager[None]:
@@ -428,6 +444,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("P8", "a close waits for its copies or marks them", close_forgets_missing_copies),
     Mutant("P9", "an idle writer hints its LAC", no_hint, script="idle writer"),
     Mutant("P10", "a tail watches every bookie and the record", tail_watches_one_bookie, script="one way to the tail"),
+    Mutant("I13-bookie", "what waits for a commit is bounded", nothing_is_too_much, script="overload"),
+    Mutant("I13-writer", "what every bookie has is released", nothing_is_released),
     Mutant("MUST8", "a close that met a conflict looks", close_over_anything),
     Mutant("MUST11", "fenced means unknown", fenced_means_not_applied),
     Mutant("MUST14", "a lost entry is an error", lost_entries_are_skipped, script="lost entry"),
