@@ -156,6 +156,8 @@ class TrialCluster:
     def _start(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         if self.network:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("link", "del", "trial")  # of the cluster before, in this namespace
             _ip("link", "add", "trial", "type", "bridge")
             _ip("addr", "add", f"{_BRIDGE}/24", "dev", "trial")
             _ip("link", "set", "trial", "up")
