@@ -125,8 +125,8 @@ class Checker:
         fragment = metadata.fragment_of(entry)
         members = quorum.write_set(entry, metadata.ensemble_size, metadata.write_quorum_size)
         holders = [b for b in (fragment.ensemble[i] for i in members) if entry in self._durable(b, truth.ledger_id)]
-        lost = truth.damaged.get(entry, ())
-        if len(set(holders) | set(lost)) < metadata.ack_quorum_size:
+        lost = truth.damaged.get(entry, set()).intersection(fragment.ensemble[i] for i in members)
+        if len(set(holders) | lost) < metadata.ack_quorum_size:
             self.fail(
                 "I2",
                 f"entry {entry} is acknowledged with copies on {holders} only; "

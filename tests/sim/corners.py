@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts of the ways a client can end that need several things to go wrong at once, or somebody to misbehave.
 
-Each asks for the typed error, and that nothing which was acknowledged is lost by it.
+Each asks for the typed error, and that nothing which was acknowledged is lost by it. Over 400 lines because each corner
+is a few lines that read best beside the others.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import FrameKind
+from bk_core.errors import Outcome
 from bk_core.model import LedgerState
 from bk_core.protocol import events as pe
+from bk_core.protocol.recovery import Phase
 from tests.sim.checkers import Violation
 from tests.sim.clients import RECOVERY, WRITER, RecoveryHost, WriterHost
 from tests.sim.knobs import quiet
@@ -331,6 +334,60 @@ def impossible_events() -> None:
     require(recoverer.finished is not None, "P7", f"recovery failed: {recoverer.error!r}")
 
 
+def store_away_for_too_long() -> None:
+    """MUST 11: the last call's outcome is not that of what is in flight, nor that of a close before it."""
+    world = World("corner", quiet(3, 3, 3, spares=1))
+    writer = world.writer("w", ENSEMBLE)
+    world.crash("b1")
+    writer.append(1)
+    world.store.away("w", True)
+    world.run_for(3_000)
+    _ends(writer, "MetadataUnavailableError")
+    assert writer.error is not None
+    require(writer.error.outcome is Outcome.UNKNOWN, "MUST11", f"{writer.error!r}: {writer.error.outcome}")
+
+
+def _close_applied_and_store_away(world: World, host: WriterHost | RecoveryHost) -> None:
+    """The store applies the close, and neither its answer nor any other comes back."""
+    world.store.lose_next[host.name] = [True]
+    while world.checker.truth(host.ledger_id).closed_at is None and world.scheduler.step():
+        pass
+    world.store.away(host.name, True)
+    world.run_for(5_000)
+    _ends(host, "MetadataUnavailableError")
+    assert host.error is not None
+    require(host.error.outcome is Outcome.UNKNOWN, "MUST11", f"closed, and {host.name} says {host.error.outcome}")
+
+
+def close_applied_and_store_away() -> None:
+    """MUST 8, MUST 11: a close whose answer was lost is not called "not applied"."""
+    world = World("corner", quiet())
+    writer = world.writer("w", ENSEMBLE)
+    writer.append(1)
+    world.run_for(50)
+    writer.close()
+    _close_applied_and_store_away(world, writer)
+    world = World("corner", quiet())
+    recoverer = world.recover(_left_behind(world).ledger_id)
+    while recoverer.machine.phase is not Phase.CLOSE and world.scheduler.step():
+        pass
+    _close_applied_and_store_away(world, recoverer)
+
+
+def no_spare_where_all_is_confirmed() -> None:
+    """P8: a close needs no spare bookie for entries that are confirmed; what misses them is marked."""
+    world = World("corner", quiet(spares=0))
+    writer = world.writer("w", ENSEMBLE)
+    world.crash("b1")
+    writer.append(1)
+    while writer.machine.change is None and world.scheduler.step():
+        pass
+    writer.close()
+    world.run_for(1_000)
+    require(writer.closed is not None, "P8", f"the close failed: {writer.error!r}")
+    require((writer.ledger_id, ("b1",)) in world.store.underreplicated, "P8", "b1 was not marked")
+
+
 CORNERS: dict[str, Callable[[], None]] = {
     function.__name__.replace("_", " "): function
     for function in (
@@ -352,5 +409,8 @@ CORNERS: dict[str, Callable[[], None]] = {
         record_closed_below_what_was_shown,
         watch_refused,
         impossible_events,
+        store_away_for_too_long,
+        close_applied_and_store_away,
+        no_spare_where_all_is_confirmed,
     )
 }

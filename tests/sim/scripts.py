@@ -91,6 +91,20 @@ def hung_bookie() -> None:
     _require(recoverer.finished is not None, "D15", "recovery waits for a bookie that hangs")
 
 
+def two_recoverers() -> None:
+    """P7: of many recoverers at once each ends well, because they give way."""
+    world = World("script", quiet(3, 3, 2, spares=1))
+    writer = world.writer("w", ENSEMBLE, config=replace(WRITER, explicit_lac_delay_ms=10_000))
+    for _ in range(6):
+        writer.append(1)
+    world.run_for(30)
+    _die(world, writer)
+    hosts = [world.recover(writer.ledger_id, f"r{number}") for number in range(5)]
+    world.run_for(60_000)
+    errors = [host.error for host in hosts if host.finished is None]
+    _require(not errors, "P7", f"recoverers were in each other's way for ever: {errors}")
+
+
 def large_ids() -> None:
     """D29: write sets of entries beyond 31 and 32 bits."""
     for entry in (0, 7, 1 << 31, (1 << 32) + 3, (1 << 63) - 1):
@@ -178,6 +192,7 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "empty last fragment": empty_last_fragment,
     "reads follow": reads_follow,
     "hung bookie": hung_bookie,
+    "two recoverers": two_recoverers,
     "large ids": large_ids,
     "overload": overload,
     "idle writer": idle_writer,

@@ -113,6 +113,11 @@ def close_without_the_epoch() -> AbstractContextManager[None]:
     return patched((LedgerRecovery, "_metadata_read", mutant))
 
 
+def nobody_gives_way() -> AbstractContextManager[None]:
+    """P7: a recoverer that meets another begins again at once, and bumps the other's epoch."""
+    return patched((LedgerRecovery, "_wait", lambda self: self._begin_attempt()))
+
+
 def recovery_waits_for_everybody() -> AbstractContextManager[None]:
     """D15: an entry that is denied by enough still waits for a bookie that hangs."""
     decide = LedgerRecovery._decide
@@ -439,6 +444,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("P4-cut", "a cut answer denies nothing", cut_answers_are_negative),
     Mutant("P5", "a LAC is evidence only when digested", unverified_lac),
     Mutant("P7-epoch", "a close needs its own epoch", close_without_the_epoch),
+    Mutant("P7-back-off", "recoverers give way to each other", nobody_gives_way, script="two recoverers"),
     Mutant("P7-copies", "what misses entries is marked", write_back_stops_at_qa),
     Mutant("P7-window", "recovery reads on behind its first window", no_window_after_the_first),
     Mutant("P8", "a close waits for its copies or marks them", close_forgets_missing_copies),

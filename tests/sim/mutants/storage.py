@@ -18,6 +18,7 @@ from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_file import StateCollector
+from bookie_server.storage.ledger_frames import LedgerFrames
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.replay import _Opening
 from bookie_server.storage.scan import SegmentScanner
@@ -205,7 +206,20 @@ def _absent_where_damaged(self: Any, ledger: Any, pieces: Any, gaps: Any, throug
     return index.Lookup(pieces, tuple(gaps), (), (), through)
 
 
+_candidates = LedgerFrames.candidates
+
+
+def _bisected(self: LedgerFrames, *args: Any) -> Any:
+    """Bisection over the frames' own ends, as if none lay inside another."""
+    peaks, self._peaks = self._peaks, self._lasts
+    try:
+        return _candidates(self, *args)
+    finally:
+        self._peaks = peaks
+
+
 STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
+    ("look-up by bisection alone", "S2", _planted((LedgerFrames, "candidates", _bisected))),
     (
         "a group is acked without a sync", "S6",
         _planted((SegmentLog, "_commit", _with_files(_commit, sync_data=lambda _: _nothing))),
