@@ -48,6 +48,8 @@ __all__ = ["LeadOptions", "LogLeader", "NamedLog"]
 
 DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
 """How old a ledger that nobody lists must be before vacuum deletes it (RULES N6)."""
+TXN_RETENTION_MS = 30 * 24 * 3600 * 1000
+"""How long a transaction that nobody uses is remembered (RULES N5)."""
 
 R = TypeVar("R")
 
@@ -227,11 +229,20 @@ class NamedLog:
         await self.head()
         return await self._carry_out(HeadChange(Compact(tuple(run), ledger, nonce)))
 
-    async def vacuum(self, *, delete_delay_ms: int = DELETE_DELAY_MS, force: bool = False) -> Vacuumed:
-        """Delete this log's ledgers and pages that nobody lists and that were made more than ``delete_delay_ms`` ago.
+    async def vacuum(
+        self,
+        *,
+        delete_delay_ms: int = DELETE_DELAY_MS,
+        txn_retention_ms: int = TXN_RETENTION_MS,
+        force: bool = False,
+    ) -> Vacuumed:
+        """Delete this log's ledgers and pages that nobody lists and that were made more than ``delete_delay_ms`` ago,
+        and transaction records that were not used for ``txn_retention_ms``.
 
-        A job that takes longer than that before it publishes loses its ledgers: less than 7 days takes ``force``.
-        Raises InvalidArgumentError, MetadataUnavailableError; whatever was done stays done, and the next one goes on.
+        A job that takes longer than the delay before it publishes loses its ledgers: less than 7 days takes ``force``.
+        So does a shorter retention than 30 days: a version that is published again after its record is gone may be
+        there twice. Raises InvalidArgumentError, MetadataUnavailableError, MetadataCorruptError; whatever was done
+        stays done, and the next one goes on.
         """
         if delete_delay_ms < 0 or (delete_delay_ms < DELETE_DELAY_MS and not force):
             raise InvalidArgumentError(
@@ -239,8 +250,14 @@ class NamedLog:
                 value=f"delete_delay_ms={delete_delay_ms}",
                 remedy="take 7 days or more, or force it if no job is running",
             )
-        head = (await self.head()).value
-        vacuum = Vacuum(head.uuid, _now_ms() - delete_delay_ms, nonce)
+        if txn_retention_ms < 0 or (txn_retention_ms < TXN_RETENTION_MS and not force):
+            raise InvalidArgumentError(
+                "transactions might be forgotten that are published again",
+                value=f"txn_retention_ms={txn_retention_ms}",
+                remedy="take 30 days or more, or force it if no query or job comes back with an old version",
+            )
+        head, now_ms = (await self.head()).value, _now_ms()
+        vacuum = Vacuum(head.uuid, now_ms - delete_delay_ms, nonce, txns_before_ms=now_ms - txn_retention_ms)
         ended = await asyncio.to_thread(self._store.advance, vacuum, ev.Start())
         assert isinstance(ended, ev.Finish)
         result: Vacuumed = ended.result

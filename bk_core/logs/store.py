@@ -208,7 +208,8 @@ class LogStore:
         try:
             return self._answer(effect)
         except MetadataConflictError as error:
-            return ev.HeadConflicted() if isinstance(effect, ev.WriteHead) else ev.RequestFailed(error)
+            compared = isinstance(effect, ev.WriteHead | ev.DeleteTransactions)
+            return ev.HeadConflicted() if compared else ev.RequestFailed(error)
         except MetadataUnavailableError as error:
             if isinstance(effect, ev.WriteHead) and error.outcome is Outcome.UNKNOWN:
                 return ev.HeadWriteUnknown(error)
@@ -259,11 +260,22 @@ class LogStore:
             case ev.DeletePages(names):
                 self._delete_pages(names)
                 return ev.PagesDeleted()
+            case ev.ListTransactions():
+                return ev.TransactionsListed(tuple(self.store.list_txns(self.name)))
+            case ev.ReadTransactions(keys):
+                head = self.read()
+                found = {key: self._record(key) for key in keys}
+                return ev.TransactionsRead(head, {key: each for key, each in found.items() if each is not None})
+            case ev.DeleteTransactions(versions, head_version):
+                self.store.delete_txns(self.name, versions, head_version)
+                return ev.TransactionsDeleted()
         raise AssertionError(effect)
 
     def transactions(self, app_id: str) -> Versioned[LogTransactions] | None:
         """What an application or query has published to this log (RULES N5). Raises MetadataCorruptError."""
-        key = LogTransactions(app_id=app_id).key
+        return self._record(LogTransactions(app_id=app_id).key)
+
+    def _record(self, key: str) -> Versioned[LogTransactions] | None:
         found = self.store.read_txns(self.name, key)
         return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
 

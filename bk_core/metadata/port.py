@@ -164,6 +164,13 @@ class MetadataStore(Protocol):
         ...
 
     def list_txns(self, name: str) -> list[str]: ...
+    def delete_txns(self, name: str, versions: Mapping[str, int], head_version: int) -> None:
+        """Delete these records, by key, if each has the version given and the head ``head_version``; all or none.
+
+        Records change with the head only, so whatever was read of them after that head is true still (RULES N5).
+        Raises NoSuchLogError, MetadataConflictError (also for one that is gone), or MetadataUnavailableError.
+        """
+        ...
 
 
 class TxnWrite:

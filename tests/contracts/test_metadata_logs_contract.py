@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import queue
+import time
 
 import pytest
 
@@ -207,6 +208,67 @@ def test_deleted_log_takes_its_pages_and_transactions_along(store: MetadataStore
     assert store.list_logs() == []
     assert store.create_log("events", b"new") == Versioned(b"new", 0)
     assert (store.list_pages("events"), store.list_txns("events")) == ([], [])
+
+
+@pytest.mark.rule("N5")
+def test_transactions_are_deleted_together_and_only_as_they_were_read(store: MetadataStore) -> None:
+    store.create_log("a", b"0")
+    other = "cd" * 32
+    store.write_logs([LogWrite("a", b"1", 0, TxnWrite(KEY, b"t", None))])
+    store.write_logs([LogWrite("a", b"2", 1, TxnWrite(other, b"u", None))])
+    for versions, head_version in (({KEY: 0, other: 1}, 2), ({KEY: 0, "ef" * 32: 0}, 2), ({KEY: 0}, 1), ({KEY: 0}, 3)):
+        with pytest.raises(MetadataConflictError):
+            store.delete_txns("a", versions, head_version)
+    assert sorted(store.list_txns("a")) == sorted([KEY, other])
+    for versions, head_version in (({KEY: -1}, 2), ({KEY: 0}, -1)):
+        with pytest.raises(InvalidArgumentError, match="compare-and-set"):
+            store.delete_txns("a", versions, head_version)
+    store.delete_txns("a", {KEY: 0, other: 0}, 2)
+    assert store.list_txns("a") == []
+    assert store.read_log("a") == Versioned(b"2", 2)
+    with pytest.raises(NoSuchLogError):
+        store.delete_txns("none", {KEY: 0}, 0)
+
+
+@pytest.mark.rule("N5")
+def test_a_transaction_that_was_made_again_is_not_the_one_that_was_read(store: MetadataStore) -> None:
+    store.create_log("a", b"0")
+    store.write_logs([LogWrite("a", b"1", 0, TxnWrite(KEY, b"old", None))])
+    store.delete_txns("a", {KEY: 0}, 1)
+    store.write_logs([LogWrite("a", b"2", 1, TxnWrite(KEY, b"new", None))])
+    with pytest.raises(MetadataConflictError):
+        store.delete_txns("a", {KEY: 0}, 1)  # the same one, come late
+    assert store.read_txns("a", KEY) == Versioned(b"new", 0)
+
+
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_answer_of_deleting_transactions_is_unknown(
+    metadata_world: MetadataWorld, store: MetadataStore, applied: bool
+) -> None:
+    store.create_log("a", b"0")
+    store.write_logs([LogWrite("a", b"1", 0, TxnWrite(KEY, b"t", None))])
+    metadata_world.lose_next_answer(store, applied=applied)
+    with pytest.raises(MetadataUnavailableError) as raised:
+        store.delete_txns("a", {KEY: 0}, 1)
+    assert raised.value.outcome is Outcome.UNKNOWN
+    assert (store.read_txns("a", KEY) is None) == applied
+
+
+@pytest.mark.rule("N6")
+def test_the_time_of_a_page_is_when_the_store_made_it(store: MetadataStore) -> None:
+    store.create_log("events", b"0")
+    assert store.page_ctime_ms("events", "p") is None
+    before_ms = int(time.time() * 1000)
+    store.create_page("events", "p", b"x")
+    made_ms = store.page_ctime_ms("events", "p")
+    assert made_ms is not None
+    assert before_ms <= made_ms <= int(time.time() * 1000)
+    time.sleep(0.005)
+    store.create_page("events", "p", b"x")
+    assert store.page_ctime_ms("events", "p") == made_ms, "making it again changes nothing"
+    store.delete_page("events", "p")
+    assert store.page_ctime_ms("events", "p") is None
 
 
 def test_watch_of_a_log_tells_each_newer_head_and_the_deletion(

@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from bk_core.errors import BookKeeperError, LogRecreatedError, MetadataUnavailableError, Outcome
+from bk_core.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    LogRecreatedError,
+    MetadataUnavailableError,
+    Outcome,
+    TransactionVersionRegressedError,
+)
 from bk_core.logs import commit
-from bk_core.logs.head import LogHead, NewExtent, PublishId
+from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, PublishId
 from bk_core.logs.machines import change, vacuum
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import HeadChange, State
 from bk_core.logs.machines.publication import Publication, Publish
 from bk_core.logs.machines.transactions import Transaction, recorded
-from bk_core.logs.machines.upkeep import Trim
+from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change
 from bk_core.model import Versioned
@@ -201,6 +209,111 @@ def test_a_vacuum_of_a_log_that_was_made_again_deletes_nothing() -> None:
     (fail,) = run(machine, ev.Start(), ev.OrphansListed((1,)), ev.HeadRead(Versioned(EMPTY, 5)))
     assert isinstance(fail, ev.Fail)
     assert isinstance(fail.error, LogRecreatedError)
+
+
+# --- a refusal after a lost answer ---
+
+
+@pytest.mark.rule("N4")
+@pytest.mark.rule("N5")
+def test_a_refused_version_is_certain_while_the_record_would_remember_it() -> None:
+    later = recorded(None, Transaction("app", 5), PublishId.txn("app", 5), 1, 1)
+    for moved, outcome in ((1, Outcome.NOT_APPLIED), (127, Outcome.NOT_APPLIED), (128, Outcome.UNKNOWN)):
+        machine = writing(publication(1, transaction=Transaction("app", 4)), 7)
+        run(machine, ev.HeadWriteUnknown(LOST), ev.WaitEnded())
+        (fail,) = machine.step(ev.HeadRead(Versioned(published(EMPTY, 9, "other"), 7 + moved), Versioned(later, 3)))
+        assert isinstance(fail, ev.Fail)
+        assert isinstance(fail.error, TransactionVersionRegressedError)
+        assert fail.error.outcome is outcome, moved
+
+
+@pytest.mark.rule("N7")
+def test_a_compaction_whose_answer_was_lost_may_have_been_there_and_be_gone_again() -> None:
+    head = published(EMPTY, 1, "a")
+    (old,) = head.tail
+    machine: HeadChange[Extent] = HeadChange(Compact((old,), extent(2), NONCE))
+    (write,) = run(machine, ev.Start(), ev.HeadRead(Versioned(head, 7)), ev.LedgersChecked())
+    assert isinstance(write, ev.WriteHead)
+    replaced = commit.replace_extents(write.head, write.head.tail, extent(3), nonce=NONCE).head
+    run(machine, ev.HeadWriteUnknown(LOST), ev.WaitEnded())
+    (fail,) = machine.step(ev.HeadRead(Versioned(replaced, 9)))
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.UNKNOWN
+
+    machine = HeadChange(Compact((old,), extent(2), NONCE))
+    run(machine, ev.Start(), ev.HeadRead(Versioned(head, 7)), ev.LedgersChecked())
+    run(machine, ev.HeadWriteUnknown(LOST), ev.WaitEnded(), ev.HeadRead(Versioned(head, 8)), ev.LedgersChecked())
+    (fail,) = machine.step(ev.RequestFailed(BookKeeperError("broken")))
+    assert isinstance(fail, ev.Fail)
+    assert fail.error.outcome is Outcome.NOT_APPLIED, "the head is as it was: the first one was not applied"
+
+
+# --- transactions that nobody uses ---
+
+
+def record_of(name: str, last_used_ms: int) -> LogTransactions:
+    return recorded(None, Transaction(name, 1), PublishId.txn(name, 1), 1, last_used_ms)
+
+
+def reading_transactions(*records: LogTransactions) -> Vacuum:
+    machine = Vacuum(EMPTY.uuid, 100, NONCE, txns_before_ms=50)
+    run(machine, ev.Start(), ev.OrphansListed(()), ev.HeadRead(Versioned(EMPTY, 5)))
+    assert machine.step(ev.PagesListed(())) == [ev.ListTransactions()]
+    keys = tuple(each.key for each in records)
+    assert machine.step(ev.TransactionsListed(keys)) == [ev.ReadTransactions(keys[: vacuum.TXNS_AT_ONCE])]
+    return machine
+
+
+def found(*records: LogTransactions, head_version: int = 5, version: int = 3) -> ev.TransactionsRead:
+    return ev.TransactionsRead(Versioned(EMPTY, head_version), {each.key: Versioned(each, version) for each in records})
+
+
+@pytest.mark.rule("N5")
+def test_a_vacuum_deletes_old_transactions_as_it_read_them_and_keeps_those_used_meanwhile() -> None:
+    old, older, young = record_of("old", 49), record_of("older", 1), record_of("young", 50)
+    machine = reading_transactions(old, older, young)
+    (delete,) = machine.step(found(old, older, young))
+    assert delete == ev.DeleteTransactions({old.key: 3, older.key: 3}, 5)
+    assert machine.step(ev.HeadConflicted()) == [ev.ReadTransactions((old.key, older.key, young.key))]
+    (delete,) = machine.step(found(record_of("old", 60), older, young, head_version=6))
+    assert delete == ev.DeleteTransactions({older.key: 3}, 6)
+    assert machine.step(ev.TransactionsDeleted()) == [ev.Finish(vacuum.Vacuumed(transactions=("older",)))]
+
+
+@pytest.mark.rule("N5")
+def test_a_lost_answer_of_deleting_transactions_is_settled_by_looking() -> None:
+    old, young = record_of("old", 49), record_of("young", 50)
+    machine = reading_transactions(old, young)
+    run(machine, found(old, young), ev.RequestFailed(LOST))
+    assert machine.step(found(young)) == [ev.Finish(vacuum.Vacuumed(transactions=("old",)))]
+
+
+@pytest.mark.rule("N5")
+def test_transactions_of_a_busy_log_are_left_to_the_next_vacuum() -> None:
+    records = [record_of(str(n), 1) for n in range(vacuum.TXNS_AT_ONCE + 1)]
+    machine = reading_transactions(*records)
+    for look in range(vacuum.TXNS_LOOKS_MAX):
+        assert isinstance(machine.step(found(*records[:-1], head_version=look))[0], ev.DeleteTransactions)
+        (asked,) = machine.step(ev.HeadConflicted())
+    assert asked == ev.ReadTransactions((records[-1].key,))
+    run(machine, found(records[-1]))
+    assert machine.step(ev.TransactionsDeleted()) == [ev.Finish(vacuum.Vacuumed(transactions=(records[-1].app_id,)))]
+
+
+@pytest.mark.rule("N5")
+def test_transactions_of_a_log_that_was_made_again_are_kept() -> None:
+    old = record_of("old", 1)
+    machine = reading_transactions(old)
+    other = replace(EMPTY, uuid="00000000-0000-0000-0000-000000000000")
+    (fail,) = machine.step(ev.TransactionsRead(Versioned(other, 0), {old.key: Versioned(old, 0)}))
+    assert isinstance(fail, ev.Fail)
+    assert isinstance(fail.error, LogRecreatedError)
+
+
+@pytest.mark.parametrize(("name", "version"), [("", 1), ("a", -1), ("a", 2**63), ("a" * 1025, 1), ("\ud800", 1)])
+def test_a_transaction_that_no_record_can_hold_is_refused(name: str, version: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="a transaction"):
+        Transaction(name, version)
 
 
 def test_every_state_has_its_moves() -> None:

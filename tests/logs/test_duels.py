@@ -33,6 +33,7 @@ SOMETIMES = {
     "rolled",
     "stale read",
     "takeover by a publish",
+    "transactions vacuumed",
     "trim done",
     "vacuum done",
     "vacuumed",
@@ -56,7 +57,7 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
 
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
-    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [3859928717] * 2  # under any PYTHONHASHSEED
+    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [1396301898] * 2  # under any PYTHONHASHSEED
 
 
 @pytest.mark.sim

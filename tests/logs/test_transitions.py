@@ -14,7 +14,7 @@ import pytest
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
 from bk_core.logs import paging
 from bk_core.logs.commit import condemn, publish, seal
-from bk_core.logs.head import LogHead, NewExtent, PublishId
+from bk_core.logs.head import LogHead, LogTransactions, NewExtent, PublishId
 from bk_core.logs.machines import change, leadership_states, vacuum
 from bk_core.logs.machines import change_events as cev
 from bk_core.logs.machines import leadership_events as lev
@@ -188,6 +188,7 @@ def extent(ledger_id: int) -> NewExtent:
 
 
 JOB = PublishId.job("a")
+UNUSED = LogTransactions(app_id="app", last_used_ms=5)
 
 
 def published(head: LogHead, *ledgers: int, job: str = "other") -> LogHead:
@@ -218,6 +219,10 @@ def change_events(machine: HeadChange[Any] | Vacuum) -> Iterable[cev.Event]:
     yield from (cev.OrphansListed(ledgers) for ledgers in ((), (30,), (30, 31)))
     yield from (cev.LedgersDeleted(ledgers) for ledgers in ((), (30,), (30, 31)))
     yield from (cev.PagesListed(names) for names in ((), ("p-lost",), tuple(PAGES)))
+    yield cev.TransactionsDeleted()
+    yield from (cev.TransactionsListed(keys) for keys in ((), (UNUSED.key,)))
+    for records in ({}, {UNUSED.key: Versioned(UNUSED, known)}):
+        yield cev.TransactionsRead(Versioned(EMPTY, known), records)
 
 
 _SPILLED = publish(
@@ -248,7 +253,8 @@ def change_key(machine: HeadChange[Any] | Vacuum) -> object:
     own: tuple[object, ...] = (type(machine).__name__, machine.state)
     inner: HeadChange[Any] | None
     if isinstance(machine, Vacuum):
-        inner, own = machine._change, (*own, machine._candidates, machine.result)
+        inner, own = machine._change, (*own, machine._candidates, machine.result, machine._keys, machine._looks)
+        own = (*own, machine.txns_before_ms)
     else:
         inner = machine
     if inner is None:
@@ -287,10 +293,15 @@ def test_every_event_in_every_state_of_a_publish_leads_where_its_table_says(monk
 
 @pytest.mark.rule("N6")
 def test_every_event_in_every_state_of_a_vacuum_leads_where_its_table_says() -> None:
-    without_ledgers = Vacuum(EMPTY.uuid, 1000, NoNonce())
+    without_ledgers = Vacuum(EMPTY.uuid, 1000, NoNonce(), txns_before_ms=10)
     for event in (cev.Start(), cev.OrphansListed(()), cev.HeadRead(Versioned(EMPTY, 0))):
         without_ledgers.step(event)
-    firsts = [Vacuum(EMPTY.uuid, 1000, NoNonce()), without_ledgers]
+    for_ever = without_ledgers.copy()
+    for_ever.txns_before_ms = 0  # transactions are kept
+    firsts = [Vacuum(EMPTY.uuid, 1000, NoNonce()), for_ever, without_ledgers]
+    for event in (cev.PagesListed(()), cev.TransactionsListed((UNUSED.key,))):
+        firsts.append(firsts[-1].copy())
+        firsts[-1].step(event)
     known = members(*members(cev.Effect))
     found = Search(firsts, change_events, known, ("DONE", "FAILED"), key=change_key)
     check_change(found, vacuum.MOVES, {cls.__name__ for cls in members(cev.Event)})

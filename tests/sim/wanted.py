@@ -62,6 +62,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "rolled",
         "stale read",
         "takeover by a publish",
+        "transactions vacuumed",
         "trim done",
         "vacuum done",
         "vacuumed",

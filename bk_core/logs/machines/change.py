@@ -20,7 +20,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, PublishConflictError
 from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import LogHead, LogPage, LogTransactions
+from bk_core.logs.head import PUBLISHED_MAX, LogHead, LogPage, LogTransactions
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.paging import Change, PagesNeeded, merge_candidates
 from bk_core.model import LedgerId, Versioned
@@ -53,6 +53,8 @@ class Intent(Generic[R]):
     """Whose transactions are read with the head."""
     heads_remembered: int | None = None
     """After how many changes by others a head may not show any more that ours was applied; None: it always does."""
+    may_be_undone = False
+    """Whether one change by others may hide that ours was applied: then only a head that takes ours once more tells."""
 
     def settled(self, head: LogHead, facts: Facts) -> R | None:
         """The result, if ``head`` is as wanted; asked before anything else (RULES N4)."""
@@ -168,7 +170,7 @@ class HeadChange(Generic[R]):
         except PagesNeeded as needed:
             return self._to(State.ASKING, ev.ReadPages(needed.names))
         except BookKeeperError as error:
-            return self._fail(error)
+            return self._refuse(error)
         if not isinstance(decision, Change):
             return self._to(State.ASKING, decision)
         self._change = decision
@@ -183,9 +185,17 @@ class HeadChange(Generic[R]):
         moved = version - self._doubt[0]
         if self.intent.heads_remembered is not None and moved > self.intent.heads_remembered:
             return self._fail(self._doubt[1])  # it may have been there, and been forgotten
-        if moved > 0:
+        if moved > 0 and not self.intent.may_be_undone:
             self._doubt = None
         return None
+
+    def _refuse(self, error: BookKeeperError) -> Effects:
+        """The intent refuses this head: ours was not applied before if the head would remember that."""
+        assert self._found is not None
+        if self._doubt is not None and not self.intent.may_be_undone:
+            is_remembered = 0 < self._found.version - self._doubt[0] < PUBLISHED_MAX
+            self._doubt = None if is_remembered else self._doubt
+        return self._fail(error)
 
     def _want_merged(self, head: LogHead) -> None:
         """Pages are made anyway: read those that they can be merged with (RULES N3)."""
@@ -198,6 +208,8 @@ class HeadChange(Generic[R]):
         assert self._found is not None
         assert self._change is not None
         self.was_attempted = True
+        if self._doubt is not None and self._doubt[0] < self._found.version:
+            self._doubt = None  # a later head takes ours: the one in doubt was not applied
         version = None
         if self._change.transactions is not None and self._facts.transactions is not None:
             version = self._facts.transactions.version

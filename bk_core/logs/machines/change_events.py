@@ -107,6 +107,26 @@ class PagesDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsListed:
+    """The keys of all transaction records."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsRead:
+    """The head, and the records that there were, by key, each read after it."""
+
+    head: Versioned[LogHead]
+    records: Mapping[str, Versioned[LogTransactions]]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsDeleted:
+    """All of them are gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFailed:
     """What was asked for cannot be had. Of a compare-and-set: it was not applied."""
 
@@ -216,6 +236,27 @@ class DeletePages:
 
 
 @dataclass(frozen=True, slots=True)
+class ListTransactions:
+    """Find every transaction record. → TransactionsListed"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTransactions:
+    """Read the head, then these transaction records. → TransactionsRead"""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTransactions:
+    """Compare-and-set: delete records, each of this version, under the head of this version; all or none.
+    → TransactionsDeleted, HeadConflicted"""
+
+    versions: Mapping[str, int]
+    head_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Pause for a random time that grows with ``attempt``. → WaitEnded"""
 
@@ -251,6 +292,9 @@ Event: TypeAlias = (
     | LedgersDeleted
     | PagesListed
     | PagesDeleted
+    | TransactionsListed
+    | TransactionsRead
+    | TransactionsDeleted
     | RequestFailed
     | WaitEnded
 )
@@ -267,6 +311,9 @@ Effect: TypeAlias = (
     | DeleteLedgers
     | ListPages
     | DeletePages
+    | ListTransactions
+    | ReadTransactions
+    | DeleteTransactions
     | Wait
     | Finish
     | Fail

@@ -13,6 +13,9 @@ from bk_core.logs.head import LogTransactions, PublishId, TransactionVersion
 
 VERSIONS_MAX = 128
 """Versions that a record remembers."""
+VERSION_MAX = 2**63 - 1
+APP_ID_BYTES_MAX = 1024
+"""Room for any name, and a record that fits one step with a hundred heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,14 @@ class Transaction:
     version: int
 
     def __post_init__(self) -> None:
-        if not self.app_id or self.version < 0:
-            raise InvalidArgumentError("a transaction has a name and a version from 0 on", value=str(self))
+        if not self.app_id or not 0 <= self.version <= VERSION_MAX:
+            raise InvalidArgumentError("a transaction has a name and a version from 0 to 2^63 - 1", value=str(self))
+        is_text = not any("\ud800" <= each <= "\udfff" for each in self.app_id)  # half a character cannot be written
+        if not is_text or len(self.app_id.encode()) > APP_ID_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"the name of a transaction is UTF-8 text of at most {APP_ID_BYTES_MAX} bytes",
+                value=f"{len(self.app_id)} characters",
+            )
 
 
 def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> TransactionVersion | None:

@@ -40,6 +40,7 @@ class Compact(Intent[Extent]):
     run: tuple[Extent, ...]
     new: NewExtent
     nonce: Nonce
+    may_be_undone = True  # trimmed, or compacted again
 
     def settled(self, head: LogHead, facts: Facts) -> Extent | None:
         """The new extent, if it is listed."""

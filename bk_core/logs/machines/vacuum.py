@@ -4,7 +4,8 @@
 LIST ledgers that say they are this log's and are old enough → CONDEMN, by compare-and-set, those that the log does not
 list, as many as the head has room for → DELETE them → ABSOLVE: the head forgets those that are gone for certain → the
 next round. Then pages: LIST → FENCE → DELETE. A ledger is looked for in the head that its condemnation is compared
-with, and no publish takes a condemned one, so nothing that is listed is ever deleted.
+with, and no publish takes a condemned one, so nothing that is listed is ever deleted. Last, transaction records that
+nobody used for long (RULES N5): LIST → READ some → DELETE those by compare-and-set, so that one used meanwhile stays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bk_core.errors import LogRecreatedError, MetadataUnavailableError
+from bk_core.logs.head import LogTransactions
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Effects, HeadChange, Intent
 from bk_core.logs.machines.upkeep import Absolve, Condemn, FencePages
@@ -28,6 +31,13 @@ class Vacuumed:
     ledgers: tuple[LedgerId, ...] = ()
     remaining: tuple[LedgerId, ...] = ()
     pages: tuple[str, ...] = ()
+    transactions: tuple[str, ...] = ()  # by the names of their applications or queries
+
+
+TXNS_AT_ONCE = 100
+"""Transaction records read, and deleted, at a time."""
+TXNS_LOOKS_MAX = 5
+"""Looks at as many records before they are left to the next vacuum: others change the log too fast."""
 
 
 class State(enum.Enum):
@@ -41,6 +51,9 @@ class State(enum.Enum):
     LISTING_PAGES = "listing pages"
     FENCING_PAGES = "fencing pages"
     DELETING_PAGES = "deleting pages"
+    LISTING_TXNS = "listing transactions"
+    READING_TXNS = "reading transactions"
+    DELETING_TXNS = "deleting transactions"
     DONE = "done"
     FAILED = "failed"
 
@@ -51,26 +64,37 @@ MOVES: dict[State, tuple[State, ...]] = {
     State.CONDEMNING: (State.DELETING, State.LISTING_PAGES, State.FAILED),
     State.DELETING: (State.ABSOLVING, State.LISTING_PAGES, State.FAILED),
     State.ABSOLVING: (State.CONDEMNING, State.LISTING_PAGES, State.FAILED),
-    State.LISTING_PAGES: (State.FENCING_PAGES, State.DONE, State.FAILED),
-    State.FENCING_PAGES: (State.DELETING_PAGES, State.DONE, State.FAILED),
-    State.DELETING_PAGES: (State.DONE, State.FAILED),
+    State.LISTING_PAGES: (State.FENCING_PAGES, State.LISTING_TXNS, State.DONE, State.FAILED),
+    State.FENCING_PAGES: (State.DELETING_PAGES, State.LISTING_TXNS, State.DONE, State.FAILED),
+    State.DELETING_PAGES: (State.LISTING_TXNS, State.DONE, State.FAILED),
+    State.LISTING_TXNS: (State.READING_TXNS, State.DONE, State.FAILED),
+    State.READING_TXNS: (State.DELETING_TXNS, State.DONE, State.FAILED),
+    State.DELETING_TXNS: (State.READING_TXNS, State.DONE, State.FAILED),
     State.DONE: (),
     State.FAILED: (),
 }
 """The legal moves: checked at every step, and the picture in docs/protocol.md."""
+_REQUESTING = (
+    *(State.LISTING, State.DELETING, State.LISTING_PAGES, State.DELETING_PAGES),
+    *(State.LISTING_TXNS, State.READING_TXNS, State.DELETING_TXNS),
+)
+"""Where a request is under way that is none of a change of the head."""
 
 
 class Vacuum:
-    """One vacuum of one log: ledgers and pages made before ``before_ms`` by the store's clock. Step it with one event
-    at a time, beginning with Start."""
+    """One vacuum of one log: ledgers and pages made before ``before_ms`` by the store's clock, transactions last used
+    before ``txns_before_ms`` by their writers' (0: none). Step it with one event at a time, beginning with Start."""
 
-    def __init__(self, log_uuid: str, before_ms: int, nonce: Nonce) -> None:
-        self.log_uuid, self.before_ms = log_uuid, before_ms
+    def __init__(self, log_uuid: str, before_ms: int, nonce: Nonce, *, txns_before_ms: int = 0) -> None:
+        self.log_uuid, self.before_ms, self.txns_before_ms = log_uuid, before_ms, txns_before_ms
         self.state = State.NEW
         self.result = Vacuumed()
         self._nonce = nonce
         self._candidates: tuple[LedgerId, ...] = ()
         self._change: HeadChange[Any] | None = None  # of the head, under way
+        self._keys: tuple[str, ...] = ()  # of transactions, not looked at to the end
+        self._unused: dict[str, str] = {}  # key → application of those that are to be deleted
+        self._looks = 0  # at the first of ``_keys``
 
     def copy(self) -> Vacuum:
         """An independent machine in the same state."""
@@ -95,16 +119,27 @@ class Vacuum:
             case State.DELETING, ev.LedgersDeleted(ledgers):
                 return self._on_deleted(ledgers)
             case State.LISTING_PAGES, ev.PagesListed(names):
-                return self._begin(State.FENCING_PAGES, FencePages(names)) if names else self._end()
+                return self._begin(State.FENCING_PAGES, FencePages(names)) if names else self._list_txns()
             case State.DELETING_PAGES, ev.PagesDeleted():
-                return self._end()
-            case (
-                (State.LISTING | State.DELETING | State.LISTING_PAGES | State.DELETING_PAGES),
-                ev.RequestFailed(error),
-            ):
-                return self._to(State.FAILED, ev.Fail(error))
+                return self._list_txns()
             case ((State.CONDEMNING | State.ABSOLVING | State.FENCING_PAGES), _):
                 return self._step_change(event)
+        return self._step_txns(event)
+
+    def _step_txns(self, event: ev.Event) -> Effects:
+        match self.state, event:
+            case State.LISTING_TXNS, ev.TransactionsListed(keys):
+                self._keys = keys
+                return self._read_txns()
+            case State.READING_TXNS, ev.TransactionsRead():
+                return self._on_txns_read(event)
+            case State.DELETING_TXNS, ev.TransactionsDeleted():
+                self._count(self._unused)
+                return self._next_txns()
+            case State.DELETING_TXNS, (ev.HeadConflicted() | ev.RequestFailed(MetadataUnavailableError())):
+                return self._read_txns() if self._looks < TXNS_LOOKS_MAX else self._next_txns()
+            case state, ev.RequestFailed(error) if state in _REQUESTING:
+                return self._to(State.FAILED, ev.Fail(error))
         return []
 
     def _condemn(self) -> Effects:
@@ -132,7 +167,7 @@ class Vacuum:
                 return self._condemn()
             case State.FENCING_PAGES:
                 self.result = replace(self.result, pages=result)
-                return self._to(State.DELETING_PAGES, ev.DeletePages(result)) if result else self._end()
+                return self._to(State.DELETING_PAGES, ev.DeletePages(result)) if result else self._list_txns()
         return self._to(State.LISTING_PAGES, ev.ListPages(self.before_ms))
 
     def _on_deleted(self, gone: tuple[LedgerId, ...]) -> Effects:
@@ -144,6 +179,41 @@ class Vacuum:
         if not gone:
             return self._to(State.LISTING_PAGES, ev.ListPages(self.before_ms))
         return self._begin(State.ABSOLVING, Absolve(gone, self._nonce))
+
+    # --- transactions ---
+
+    def _list_txns(self) -> Effects:
+        if self.txns_before_ms <= 0:
+            return self._end()
+        return self._to(State.LISTING_TXNS, ev.ListTransactions())
+
+    def _read_txns(self) -> Effects:
+        if not self._keys:
+            return self._end()
+        self._looks += 1
+        return self._to(State.READING_TXNS, ev.ReadTransactions(self._keys[:TXNS_AT_ONCE]))
+
+    def _on_txns_read(self, event: ev.TransactionsRead) -> Effects:
+        if event.head.value.uuid != self.log_uuid:
+            error = LogRecreatedError("the log was deleted and made again", remedy="vacuum the new one")
+            return self._to(State.FAILED, ev.Fail(error))
+        self._count({key: name for key, name in self._unused.items() if key not in event.records})
+        old = {key: found for key, found in event.records.items() if self._is_unused(found.value)}
+        if not old:
+            return self._next_txns()
+        self._unused = {key: found.value.app_id for key, found in old.items()}
+        versions = {key: found.version for key, found in old.items()}
+        return self._to(State.DELETING_TXNS, ev.DeleteTransactions(versions, event.head.version))
+
+    def _is_unused(self, record: LogTransactions) -> bool:
+        return record.last_used_ms < self.txns_before_ms
+
+    def _count(self, gone: dict[str, str]) -> None:
+        self.result = replace(self.result, transactions=(*self.result.transactions, *gone.values()))
+
+    def _next_txns(self) -> Effects:
+        self._keys, self._unused, self._looks = self._keys[TXNS_AT_ONCE:], {}, 0
+        return self._read_txns()
 
     def _end(self) -> Effects:
         return self._to(State.DONE, ev.Finish(self.result))

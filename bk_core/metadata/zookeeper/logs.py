@@ -6,7 +6,7 @@ Source: docs/formats.md §4; RULES N3 to N6, N8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from bk_core.errors import (
@@ -211,6 +211,21 @@ class Logs(Part):
     def list_txns(self, name: str) -> list[str]:
         """See the port."""
         return self._names_in(f"{self._head(name)}/{_TXNS}")
+
+    def delete_txns(self, name: str, versions: Mapping[str, int], head_version: int) -> None:
+        """See the port. Comparing the head keeps a late one off a record that was deleted and made again."""
+        if min(head_version, *versions.values()) < 0:
+            raise InvalidArgumentError("A record is only deleted by compare-and-set", value=f"{versions}")
+        head = self._head(name)
+        try:
+            deletes = [Delete(self._txn(name, key), version) for key, version in versions.items()]
+            self._tree.multi([Check(head, head_version), *deletes])
+        except NoNodeError as error:
+            if error.path == head:
+                _raise_no_such_log(name, error)
+            _raise_conflict(error)
+        except BadVersionError as error:
+            _raise_conflict(error)
 
 
 def _raise_no_such_log(name: str, cause: NoNodeError | None) -> NoReturn:
