@@ -35,6 +35,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
+from bk_core.protocol.refusals import unknown_error
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.snapshot import Machine
 from bk_core.wire.lane import Reason
@@ -169,7 +170,7 @@ class LedgerRecovery(Machine):
     def _metadata_retry(self, error: BookKeeperError | None) -> list[RecoveryEffect]:
         """A call failed, or met another version (None): read again, at once where that is likely to help."""
         self._metadata_retries += 1
-        self._answer_lost = error is not None
+        self._answer_lost = error is not None and (self._answer_lost or error.outcome is Outcome.UNKNOWN)
         if error is not None and not isinstance(error, MetadataUnavailableError):
             return self._fail(error)
         if self._metadata_retries > self.config.metadata_retries_max:
@@ -350,6 +351,6 @@ class LedgerRecovery(Machine):
         return self._fail(RecoveryInconclusiveError(what, remedy=remedy, outcome=Outcome.NOT_APPLIED))
 
     def _fail(self, error: BookKeeperError) -> list[RecoveryEffect]:
-        effects = self._drop_work()
+        effects, closing = self._drop_work(), self.phase is Phase.CLOSE
         self.phase = Phase.DONE
-        return [*effects, ev.Fail(error)]
+        return [*effects, ev.Fail(unknown_error(error) if closing else error)]

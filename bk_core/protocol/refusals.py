@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from bk_core import errors as err
 from bk_core.model import BookieId, EntryId, LedgerId
 from bk_core.wire.lane import Reason
@@ -54,3 +56,11 @@ def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, va
         value=value,
         remedy="open it with recover=True to see its end",
     )
+
+
+def unknown_error(error: err.BookKeeperError) -> err.BookKeeperError:
+    """A store's error where it ends a writer or recovery: the last call may not have been applied, yet entries are in
+    flight, and a close whose answer was lost may stand (MUST 8, MUST 11)."""
+    again = copy(error)
+    again.outcome, again.__cause__ = err.Outcome.UNKNOWN, error.__cause__
+    return again

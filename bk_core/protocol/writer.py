@@ -22,14 +22,14 @@ from typing import TypeAlias
 from bk_core.entries.apache import lac_body
 from bk_core.entries.digest import Digester
 from bk_core.entries.packets import encode_packet
-from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
+from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource, replacement
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
-from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error
+from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error, unknown_error
 from bk_core.snapshot import Machine
 from bk_core.wire.lane import AttachMode, Reason
 
@@ -217,10 +217,13 @@ class LedgerWriter(Machine):
         return effects + self._write_change(change)
 
     def _no_spare(self, error: BookKeeperError) -> list[WriterEffect]:
-        """End, or go on with the bookies that are left and look again later (``allow_degraded_writes``)."""
+        """End, or go on with the bookies that are left and look again later (``allow_degraded_writes``), or close if
+        nothing is left to replicate anew."""
+        self.change = None
+        if self.state is WriterState.CLOSING and self.delivery.confirmed() == self.lap:
+            return self._evaluate()
         if not self.config.allow_degraded_writes or not self.delivery.quorums_left:
             return self._fail(error)
-        self.change = None
         return [*self._rest(), *self._start_change(), *self._evaluate()]
 
     def _rest(self) -> list[WriterEffect]:
@@ -286,11 +289,11 @@ class LedgerWriter(Machine):
     def _metadata_retry(self, error: BookKeeperError | None) -> list[WriterEffect]:
         """A call failed, or met another version (None): look at the record, at once where that is likely to help."""
         self._metadata_retries += 1
-        if error is not None and not isinstance(error, MetadataUnavailableError):
-            error.outcome = Outcome.UNKNOWN  # deleted meanwhile, or a record that cannot be read
-            return self._fail(error)
-        if self._metadata_retries > self.config.metadata_retries_max:
-            return self._fail(error or conflict_error(self.ledger_id, "changes again and again", self.lac))
+        over = self._metadata_retries > self.config.metadata_retries_max
+        if error is not None and (over or not isinstance(error, MetadataUnavailableError)):
+            return self._fail(unknown_error(error))
+        if over:
+            return self._fail(conflict_error(self.ledger_id, "changes again and again", self.lac))
         if error is None and self._metadata_retries == 1:
             return [ev.ReadMetadata()]
         return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
