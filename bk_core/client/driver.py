@@ -235,9 +235,10 @@ class MetadataAdapter:
         self._driver.spawn(work)
 
     async def marked(self) -> None:
-        """Wait for the marks of missing copies (RULES P8)."""
+        """Wait for the marks of missing copies (RULES P8), or until the driver stops: that must not look like a
+        cancellation of who waits here."""
         if self._marks:
-            await asyncio.gather(*self._marks)
+            await asyncio.wait(self._marks)
 
     async def _write(self, metadata: Any, version: int) -> None:
         try:

@@ -141,6 +141,7 @@ class LedgerWriter:
         """As append_nowait, from any thread; the future has the id once the entry is confirmed, or the error that
         ended the writer before. The shortest way for a thread that waits: no task, two turns of the loop less."""
         future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # nobody can cancel it: the entry is on its way
         with self._queue.lock:
             entry_id = self._put(payload)
             self._futures.append((entry_id, future))

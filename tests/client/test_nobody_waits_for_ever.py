@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import replace
 
 import pytest
 
-from bk_core.errors import RecoveryInconclusiveError
+from bk_core.errors import ClientClosedError, RecoveryInconclusiveError
 from tests.kit.memory_cluster import FAST, memory_cluster
 
 
@@ -82,5 +83,37 @@ def test_an_entry_that_another_thread_appends_while_the_writer_closes_is_in_the_
             async with asyncio.timeout(1):
                 await writer.wait_confirmed(await appending)
             assert writer.metadata.last_entry_id == 0
+
+    run(work())
+
+
+def test_a_client_that_closes_while_a_ledger_notes_missing_copies_cancels_nobody() -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            client = cluster.client()
+            writer = await client.create_ledger()
+            cluster.network.down(writer.metadata.last_fragment.ensemble[2])
+            noting, mark = threading.Event(), client.store.mark_underreplicated
+            client.store.mark_underreplicated = lambda *args: (noting.set(), time.sleep(0.3), mark(*args))[2]
+            await writer.append(b"0")
+            closing = asyncio.create_task(writer.close())
+            await asyncio.to_thread(noting.wait, 5)
+            await asyncio.sleep(0.1)  # the close itself is through
+            await writer.abandon()
+            with pytest.raises(ClientClosedError):
+                await closing
+
+    run(work())
+
+
+def test_a_thread_that_gives_up_its_future_takes_no_other_entry_along() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            writer = await cluster.client().create_ledger()
+            impatient = asyncio.wrap_future(writer.append_future(b"0"))
+            impatient.cancel()
+            async with asyncio.timeout(3):
+                assert await asyncio.wrap_future(writer.append_future(b"1")) == 1
+            await writer.close()
 
     run(work())
