@@ -10,6 +10,8 @@ from bk_core.client.loop_thread import Handle
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.logs import named_log
 from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.vacuum import Vacuumed
 from bk_core.model import DigestType, LedgerId, Versioned
 
 
@@ -78,8 +80,46 @@ class NamedLog(Handle[named_log.NamedLog]):
     def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
         return self._thread.call(self._inner.extents(start_offset, end_offset))
 
-    def publish(self, ledgers: Sequence[NewExtent], publish_id: PublishId, *, takeover: bool = False) -> Published:
-        return self._thread.call(self._inner.publish(ledgers, publish_id, takeover=takeover))
+    def publish(
+        self,
+        ledgers: Sequence[NewExtent],
+        publish_id: PublishId,
+        *,
+        takeover: bool = False,
+        transaction: Transaction | None = None,
+    ) -> Published:
+        publishing = self._inner.publish(ledgers, publish_id, takeover=takeover, transaction=transaction)
+        return self._thread.call(publishing)
+
+    def overwrite(
+        self,
+        ledgers: Sequence[NewExtent],
+        publish_id: PublishId,
+        *,
+        takeover: bool = False,
+        transaction: Transaction | None = None,
+    ) -> Published:
+        overwriting = self._inner.overwrite(ledgers, publish_id, takeover=takeover, transaction=transaction)
+        return self._thread.call(overwriting)
+
+    def trim(self, before_offset: int) -> int:
+        return self._thread.call(self._inner.trim(before_offset))
+
+    def trim_expired(self) -> int:
+        return self._thread.call(self._inner.trim_expired())
+
+    def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
+        return self._thread.call(self._inner.compact(run, ledger))
+
+    def vacuum(
+        self,
+        *,
+        delete_delay_ms: int = named_log.DELETE_DELAY_MS,
+        txn_retention_ms: int = named_log.TXN_RETENTION_MS,
+        force: bool = False,
+    ) -> Vacuumed:
+        vacuuming = self._inner.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
+        return self._thread.call(vacuuming)
 
     def end_offset(self) -> int:
         return self._thread.call(self._inner.end_offset())

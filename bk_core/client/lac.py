@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter
@@ -37,25 +38,25 @@ async def evidence_of(call: Callable[[float], Awaitable[LacEvidence]], deadline_
             await asyncio.sleep(UNREACHABLE_PAUSE_S)
 
 
-async def lac_event(asked: Awaitable[LacEvidence], index: int) -> ev.LacAnswered | ev.LacFailed:
+async def lac_event(ask: Callable[[], Awaitable[LacEvidence]], index: int) -> ev.LacAnswered | ev.LacFailed:
     """A bookie's evidence, or why there is none, as the one event that the pure part takes."""
     try:
-        said = await asked
+        said = await ask()
     except BookKeeperError as error:
         reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
         return ev.LacFailed(index, str(error), reason)
     return ev.LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
 
 
-def read_lac(
+async def read_lac(
     transport: Transport, digester: Digester, effect: ev.SendReadLac, config: ClientConfig
-) -> Awaitable[ev.LacAnswered | ev.LacFailed]:
+) -> ev.LacAnswered | ev.LacFailed:
     """One bookie's part of a quorum LAC read."""
-    asked = evidence_of(
-        lambda left_s: transport.read_lac(effect.bookie, digester.ledger_id, deadline_s=left_s),
-        config.lac_timeout_ms / 1000,
-    )
-    return lac_event(asked, effect.index)
+
+    def ask(left_s: float) -> Awaitable[LacEvidence]:
+        return transport.read_lac(effect.bookie, digester.ledger_id, deadline_s=left_s)
+
+    return await lac_event(lambda: evidence_of(ask, config.lac_timeout_ms / 1000), effect.index)
 
 
 async def quorum_lac(
@@ -96,8 +97,10 @@ class LacFollower:
         self._driver = Driver(f"following ledger {digester.ledger_id}", self._machine.step, self._crashed)
         self._driver.handle(
             {
-                ev.SendWatchLac: lambda effect: self._ask(effect.index, self._watch_lac(effect)),
-                ev.SendReadLac: lambda effect: self._ask(effect.index, read_lac(transport, digester, effect, config)),
+                ev.SendWatchLac: lambda effect: self._ask(effect.index, partial(self._watch_lac, effect)),
+                ev.SendReadLac: lambda effect: self._ask(
+                    effect.index, partial(read_lac, transport, digester, effect, config)
+                ),
                 ev.CancelRead: self._cancel,
                 ev.ReadMetadata: MetadataAdapter(store, digester.ledger_id, self._driver, _no_bookies).handlers[
                     ev.ReadMetadata
@@ -192,9 +195,9 @@ class LacFollower:
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, index: int, answer: Awaitable[ev.LacAnswered | ev.LacFailed]) -> None:
-        async def ask() -> None:
-            event = await answer
+    def _ask(self, index: int, answer: Callable[[], Awaitable[ev.LacAnswered | ev.LacFailed]]) -> None:
+        async def ask() -> None:  # calls first here: a task that is cancelled before it began must have left nothing
+            event = await answer()
             self._requests.pop(index, None)
             self._driver.feed(event)
 
@@ -207,8 +210,10 @@ class LacFollower:
 
     def _watch_lac(self, effect: ev.SendWatchLac) -> Awaitable[ev.LacAnswered | ev.LacFailed]:
         timeout_s = self._config.watch_timeout_ms / 1000
-        asked = self._transport.watch_lac(effect.bookie, self._digester.ledger_id, effect.above, timeout_s=timeout_s)
-        return lac_event(asked, effect.index)
+        ledger_id = self._digester.ledger_id
+        return lac_event(
+            lambda: self._transport.watch_lac(effect.bookie, ledger_id, effect.above, timeout_s=timeout_s), effect.index
+        )
 
     def _refreshed(self, effect: ev.FinishRefresh) -> None:
         future = self._waiting.get(effect.caller)

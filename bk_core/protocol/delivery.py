@@ -137,7 +137,9 @@ class Delivery:
         lane.session = self.common_session if fresh else self._new_session()
         lane.acked = 0
         self._rewind(lane, LaneState.ATTACHED)
-        return [ev.AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
+        effects = [ev.AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
+        self._release()  # a lane that owed nothing of all that waited for it has caught up without an ack
+        return effects
 
     def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
         """Take an ack; False if it is of an earlier session or says nothing new."""

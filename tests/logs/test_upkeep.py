@@ -247,6 +247,28 @@ def test_a_version_is_published_once_and_never_goes_back() -> None:
     run(work())
 
 
+@pytest.mark.rule("N5")
+def test_vacuum_forgets_transactions_that_nobody_used_for_long() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            log = log_of(cluster.client())
+            await log.create()
+            for name in ("old", "new"):
+                await log.publish([], PublishId.txn(name, 1), transaction=Transaction(name, 1))
+                await asyncio.sleep(0.02)
+            assert (await log.vacuum()).transactions == ()
+            with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
+                await log.vacuum(txn_retention_ms=0)
+            with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
+                await log.vacuum(txn_retention_ms=-1, force=True)
+            await log.publish([], PublishId.txn("new", 2), transaction=Transaction("new", 2))
+            assert (await log.vacuum(txn_retention_ms=20, force=True)).transactions == ("old",)
+            await asyncio.sleep(0.02)
+            assert (await log.vacuum(txn_retention_ms=0, force=True)).transactions == ("new",)
+
+    run(work())
+
+
 @pytest.mark.rule("N4")
 @pytest.mark.rule("N5")
 @pytest.mark.parametrize("applied", [True, False])

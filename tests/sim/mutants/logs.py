@@ -22,6 +22,7 @@ from bk_core.logs.machines.change import Effects, Facts, HeadChange
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.publication import Publication, Publish, ledgers_of
 from bk_core.logs.machines.upkeep import Condemn, FencePages
+from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change, Pages, last_ledgers
 from bk_core.model import LedgerId
 from tests.sim.logs import LogWorld
@@ -185,6 +186,8 @@ MUTANTS: list[tuple[str, str, Planted]] = [
     ("pages deleted under a change", "N3", partial(_patched, FencePages, "settled", _no_fence)),
     ("page created after the head", "N3", partial(_patched, HeadChange, "_step", _page_after_head)),
     ("pages of a write in doubt deleted", "N3", partial(_patched, HeadChange, "_on_write_ended", _unknown_drops_pages)),
+    ("transactions in use are vacuumed", "N5", partial(_patched, Vacuum, "_is_unused", lambda self, record: True)),
+    ("transactions vacuumed unseen", "N5", partial(_patched, LogWorld, "compares", lambda *args: True)),
     ("transactions not looked up", "N5", partial(_patched, publication, "replayed", lambda *args: None)),
     ("offsets reused after an overwrite", "N7", partial(_patched, commit, "overwrite", _overwrite_from_zero)),
     ("compaction of what was replaced", "N7", partial(_patched, commit, "replace_extents", _compact_blindly)),
