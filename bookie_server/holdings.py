@@ -127,6 +127,9 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
     except IntegrityError as error:
         log.error("damage: %s", error)
         return None
+    except Exception:  # a bug: it must not end the thread that everybody's reads wait for
+        log.exception("%s cannot be read", place)
+        return None
 
 
 def _read_membership(reader: SegmentReader, place: events.Place) -> object | None:
@@ -134,4 +137,7 @@ def _read_membership(reader: SegmentReader, place: events.Place) -> object | Non
         return reader.membership(cast(Place, place))
     except IntegrityError as error:
         log.error("damage: %s", error)
+        return None
+    except Exception:
+        log.exception("%s cannot be read", place)
         return None

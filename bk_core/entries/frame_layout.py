@@ -270,7 +270,7 @@ def check_frame(buf: Bytes) -> FrameHeader:
 
 
 def _check_columns(header: FrameHeader, view: memoryview) -> None:
-    if header.count == 1 and not header.flags & (STRIPED | IDS | APACHE_BYTES):
+    if header.count == 1 and not header.flags & KNOWN_FLAGS:
         if U32_LE.unpack_from(view, FRAME_HEADER_BYTES)[0] != header.payload_bytes:
             refuse("lengths do not add up", header)
         return
@@ -283,6 +283,21 @@ def _check_columns(header: FrameHeader, view: memoryview) -> None:
         refuse("first entry id is not the least", header)
     if header.flags & APACHE_BYTES and int(columns.lengths.min()) < APACHE_HEADER_BYTES:
         refuse("an Apache entry shorter than its header", header)
+    if header.flags & (STRIPED | IDS | LACS | LEDGER_LENGTHS):
+        _check_numbers(header, columns)
+
+
+def _check_numbers(header: FrameHeader, columns: Columns) -> None:
+    """What columns say beside the header. Digests cover the LACs listed and not the header's, so that one that is not
+    theirs would be evidence of nothing (RULES P5); numbers over 63 bits could not be written into a frame cut out."""
+    if columns.stripe is not None and header.length_before + int(columns.span_lengths.sum()) > I64_MAX:
+        refuse("numbers above their greatest", header)
+    if columns.ids is not None and int(columns.ids.max()) == I64_MAX:
+        refuse("numbers above their greatest", header)
+    if columns.lacs is not None and (int(columns.lacs.max()) != header.lac or int(columns.lacs.min()) < -1):
+        refuse("its LAC is not the greatest that its entries carry", header)
+    if columns.ledger_lengths is not None and bool((columns.ledger_lengths < columns.lengths).any()):
+        refuse("a ledger shorter than its entry", header)
 
 
 def columns_of(header: FrameHeader, buf: Bytes) -> Columns:

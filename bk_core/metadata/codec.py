@@ -113,6 +113,10 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
     _refuse_unknown_enums(message)
+    if not message.IsInitialized():  # the parsers let it pass; a missing state would read as OPEN
+        raise DecodeError(f"required fields are missing: {', '.join(message.FindInitializationErrors())}")
+    if message.state == LedgerMetadataFormat.CLOSED and not message.HasField("lastEntryId"):
+        raise DecodeError("it is CLOSED without a last entry")  # to read it as empty would hide what it holds
     return LedgerMetadata(
         ensemble_size=message.ensembleSize,
         write_quorum_size=message.quorumSize,
@@ -132,10 +136,7 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
 
 
 def _parse_v2(body: bytes) -> LedgerMetadataFormat:
-    message = text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat())
-    if not message.IsInitialized():  # the text parser lets it pass; a missing state would read as OPEN
-        raise DecodeError("required fields are missing")
-    return message
+    return text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat())
 
 
 def _parse_v3(body: bytes) -> LedgerMetadataFormat:

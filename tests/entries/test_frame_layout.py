@@ -145,6 +145,15 @@ REFUSED: dict[str, dict[str, object]] = {
     "stripe that holds others": STRIPED_ONE | {"columns": STRIPE[:4] + b"\2\0" + STRIPE[6:]},
     "stripe cut short": STRIPED_ONE | {"columns": STRIPE[:10]},
     "an id column with another first": {"flags": 2, "columns": ONE + struct.pack("<q", 11)},
+    "an entry id over the last": {
+        "flags": 2,
+        "count": 2,
+        "columns": struct.pack("<II8sqq", 2, 0, b"dgstdgst", 10, 2**63 - 1),
+    },
+    "a LAC above those listed": {"flags": 4, "columns": ONE + struct.pack("<q", 7)},
+    "a LAC listed below none": {"flags": 4, "lac": -1, "columns": ONE + struct.pack("<q", -2)},
+    "a ledger shorter than its entry": {"flags": 8, "columns": ONE + struct.pack("<q", 1)},
+    "a stripe over the greatest length": STRIPED_ONE | {"before": 2**63 - 7},
     "apache with a digest": {"flags": 16, "before": -1},
     "apache with a length": {"flags": 16, "digest_type": 0, "columns": ONE[:4]},
     "apache and LACs": {

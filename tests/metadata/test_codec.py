@@ -174,6 +174,7 @@ def test_newer_version_is_refused_by_its_number() -> None:
         V2.replace(b"lastEntryId: -1", b"lastEntryId: -9"),
         V2 + b"newField: 1\n",
         V2.replace(b"192.0.2.2", b"192.0.2.1"),
+        V2.replace(b"IN_RECOVERY", b"CLOSED").replace(b"lastEntryId: -1\n", b""),
         V1 + b"\n5\tx",
         V1.replace(b"-102", b"-103"),
         V1.replace(b"\n0\t", b"\n99999999999999999999\t"),
@@ -184,6 +185,18 @@ def test_newer_version_is_refused_by_its_number() -> None:
 def test_damaged_record_is_corrupt_and_nothing_else(data: bytes) -> None:
     with pytest.raises(MetadataCorruptError):
         decode_ledger(data)
+
+
+@pytest.mark.parametrize("gone", ["quorumSize", "ensembleSize", "length", "state", "firstEntryId", "lastEntryId"])
+def test_a_record_without_what_it_must_say_is_not_read_as_if_it_said_the_least(gone: str) -> None:
+    message = LedgerMetadataFormat.FromString(V3_BODY)
+    message.state, message.length, message.lastEntryId = LedgerMetadataFormat.CLOSED, 30, 2
+    whole = message.SerializeToString()
+    assert decode_ledger(HEADER + b"3\n" + bytes([len(whole)]) + whole).last_entry_id == 2
+    (message.segment[0] if gone == "firstEntryId" else message).ClearField(gone)
+    cut = message.SerializePartialToString()
+    with pytest.raises(MetadataCorruptError, match=r"missing|without a last entry"):
+        decode_ledger(HEADER + b"3\n" + bytes([len(cut)]) + cut)
 
 
 @given(st.binary(max_size=300))
