@@ -16,6 +16,7 @@ from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
+from bk_core.protocol.delivery import LaneState
 from bk_core.wire.lane import AttachMode
 from bookie_server import machine_events as ev
 from tests.sim.bookie import SimBookie
@@ -140,11 +141,18 @@ class Checker:
     def close_began(self, writer: WriterHost) -> None:
         self.truth(writer.ledger_id).closing = True
 
+    def writer_stepped(self, writer: WriterHost) -> None:
+        """I13: a writer keeps no frame that every bookie has, unless a failed one is to be replaced (MUST 6)."""
+        delivery = writer.machine.delivery
+        lanes = [lane for lane in delivery.lanes if not lane.abandoned]
+        if not delivery.packets or any(lane.state is LaneState.FAILED for lane in lanes):
+            return
+        if all(lane.watermark >= delivery.packets[0].last for lane in lanes):
+            self.fail("I13", f"{writer.name} keeps {writer.machine.retained_bytes} bytes that every bookie has")
+
     def writer_closed(self, writer: WriterHost, record: Versioned[LedgerMetadata]) -> None:
         truth = self.truth(writer.ledger_id)
         truth.history.ended(writer.name, record.value.last_entry_id)
-        if writer.machine.retained_bytes and not writer.machine.delivery.behind():
-            self.fail("I13", f"{writer.name} keeps {writer.machine.retained_bytes} bytes that every bookie has")
         if record.value.last_entry_id != truth.acked:
             self.fail("I3", f"{writer.name} closed at {record.value.last_entry_id}, it acknowledged {truth.acked}")
         if writer.store.closed_by.get(writer.ledger_id) == writer.name:

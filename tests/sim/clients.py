@@ -82,6 +82,10 @@ class WriterHost(Host):
         world.checker.new_writer(self)
         self.carry(self.machine.start())
 
+    def carry(self, effects: list[Any]) -> None:
+        self.world.checker.writer_stepped(self)
+        super().carry(effects)
+
     @property
     def can_append(self) -> bool:
         return not self.dead and self.paused is None and self.machine.state is WriterState.OPEN

@@ -109,8 +109,8 @@ def _unknown_drops_pages(self: HeadChange[Any], event: ev.Event) -> Effects:
     return [*drop, *_WRITE_ENDED(self, event)]
 
 
-def _doubt_ends_early(self: HeadChange[Any], version: int) -> None:
-    self._doubt = None
+def _doubts_end_early(self: HeadChange[Any]) -> None:
+    self._doubts = ()
 
 
 def _overwrite_from_zero(head: LogHead, extents: Any, publish_id: Any, **more: Any) -> Change:
@@ -173,7 +173,7 @@ MUTANTS: list[tuple[str, str, Planted]] = [
     (
         "a doubt ends though the head is the same",
         "N4",
-        partial(_patched, HeadChange, "_judge_doubt", _doubt_ends_early),
+        partial(_patched, HeadChange, "_judge_doubts", _doubts_end_early),
     ),
     ("a conflict is a success", "N4", partial(_patched, HeadChange, "_on_write_ended", _conflict_is_success)),
     ("publish under an open leader", "N2", _publish_under_a_leader),
