@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError, StorageFailedError
+from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as events
 from bookie_server.holdings import answer_read
@@ -55,6 +56,7 @@ class BookieEngine:
 
     ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
     LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
+    ``on_hint`` hears of ledgers that somebody says were deleted; neither may block.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class BookieEngine:
         group_bytes_max: int,
         group_frames_max: int,
         on_failed: Callable[[BookKeeperError], None],
+        on_hint: Callable[[Sequence[LedgerId]], None] = lambda _: None,
     ) -> None:
         self._machine = machine
         self._loop = asyncio.get_running_loop()
@@ -75,7 +78,7 @@ class BookieEngine:
         self._stepping = False
         self._broken = False
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
-        self._on_failed = on_failed
+        self._on_failed, self._on_hint = on_failed, on_hint
         self._committer = _Committer(
             log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max
         )
@@ -143,6 +146,8 @@ class BookieEngine:
                 handle = self._timers.pop(timer, None)
                 if handle:
                     handle.cancel()
+            case events.LookForDeletion(ledger_ids):
+                self._on_hint(ledger_ids)
             case _:
                 self._deliver(effect)
 

@@ -20,15 +20,18 @@ from bk_core.snapshot import copied, fingerprint_of
 from bookie_server.machine_adds import Adds
 from bookie_server.machine_compare import Comparisons
 from bookie_server.machine_core import Core, Refusal
+from bookie_server.machine_deletions import Deletions
 from bookie_server.machine_events import (
     Commit,
     CommitFailed,
+    DeleteHintRequested,
     Effect,
     Event,
     FenceRequested,
     FramesArrived,
     FramesRead,
     GroupCommitted,
+    LedgersDeleted,
     MembershipsRead,
     PartSent,
     ReadLacRequested,
@@ -58,6 +61,7 @@ class BookieMachine:
         lacs = self._lacs = Lacs(core, requests)
         compare = Comparisons(core, requests, lambda session, same: self._adds.compared(session, same))
         adds = self._adds = Adds(core, compare.begin)
+        deletions = self._deletions = Deletions(core, requests, adds.end_deleted)
         self._handlers: dict[type, Callable[[Any], None]] = {
             SessionAttached: adds.attach,
             FramesArrived: adds.frames,
@@ -73,6 +77,8 @@ class BookieMachine:
             ReadLacRequested: lambda event: lacs.read(event.request, event.ledger_id),
             WriteLacRequested: lacs.write,
             WatchLacRequested: lacs.watch,
+            DeleteHintRequested: deletions.hint,
+            LedgersDeleted: deletions.delete,
             RequestCancelled: lambda event: requests.cancel(event.request),
             TimerFired: lacs.timer_fired,
             ReadOnlyChanged: self._on_read_only,
@@ -121,6 +127,7 @@ class BookieMachine:
             seen[ledger.ledger_id] = ledger
             core.holdings.add(pending, place)
             if pending.session is None:
+                self._deletions.committed(pending)
                 continue  # a record: who waits for it is parked
             ledger.pending.popleft()
             self._adds.committed(pending)
@@ -138,9 +145,11 @@ class BookieMachine:
         problem: Refusal = (event.reason, event.message)
         if event.final:
             core.failed = problem
-        for pending in core.drop_queue():
+        dropped = core.drop_queue()
+        for pending in dropped:
             if pending.session:
                 self._adds.dropped(pending, problem)
+        self._deletions.dropped(dropped)
         if event.final:
             self._adds.fail_all(problem)
             self._requests.refuse_all(problem)

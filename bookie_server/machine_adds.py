@@ -8,10 +8,11 @@ Acks go out per stream and step, as two columns.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, check_frame, frame_extent, split_frames
 from bk_core.errors import IntegrityError
+from bk_core.model import LedgerId
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine_core import Core, Refusal
 from bookie_server.machine_events import (
@@ -255,6 +256,15 @@ class Adds:
                     self._drop_held(session)
                     session.accepted = session.durable
                     self._refuse(session, problem)
+
+    def end_deleted(self, ledgers: Container[LedgerId]) -> None:
+        """End the sessions of ledgers that are being deleted, each after what the log has taken of it."""
+        for stream in self._streams.values():
+            for session in stream.sessions.values():
+                ledger = session.ledger
+                if ledger is not None and ledger.ledger_id in ledgers and not session.end:
+                    self._drop_held(session)
+                    self._refuse(session, (Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"))
 
     def flush(self) -> None:
         """Emit the acks and ends of this step, one effect a stream; let streams flow that may."""

@@ -98,7 +98,8 @@ class Core:
 
     def record(self, kind: FrameKind, ledger: Ledger, payload: bytes = b"") -> int:
         """Give a record to the log, the ledger's key before its first frame (RULES L2)."""
-        if not ledger.key_logged and ledger.key is not None and kind != FrameKind.LEDGER_KEY:
+        keyless = kind in (FrameKind.LEDGER_KEY, FrameKind.DELETED)
+        if not ledger.key_logged and ledger.key is not None and not keyless:
             self.log_key(ledger)
         frame = encode_record(kind, ledger.ledger_id, payload)
         return self.enqueue(parse_header(frame), _NO_EXTENT, frame, ledger, None)
@@ -151,6 +152,8 @@ class Core:
                 ledger.key_logged = False
             elif kind == FrameKind.FENCE:
                 ledger.fence_sequence = None  # stays fenced in memory; the next fencing request logs it again
+            elif kind == FrameKind.DELETED:
+                ledger.deleted = False  # until the collector has found it again
         return dropped
 
     def is_fenced(self, ledger_id: LedgerId) -> bool:

@@ -147,6 +147,14 @@ class WriteLacRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteHintRequested:
+    """Somebody says that these ledgers were deleted. Believed by nobody: it only says where to look (RULES S9)."""
+
+    request: RequestId
+    ledger_ids: Sequence[LedgerId]
+
+
+@dataclass(frozen=True, slots=True)
 class WatchLacRequested:
     """Answer once there is evidence of a LAC above ``previous_lac``, or after the time (RULES P10)."""
 
@@ -177,6 +185,14 @@ class ReadOnlyChanged:
     read_only: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LedgersDeleted:
+    """The metadata store was asked twice, as RULES S9 wants it: these ledgers are deleted. Their records of deletion go
+    into the log, and from here on nothing is added to them; once durable, nothing is read of them."""
+
+    ledger_ids: Sequence[LedgerId]
+
+
 Event: TypeAlias = (
     SessionAttached
     | FramesArrived
@@ -191,10 +207,12 @@ Event: TypeAlias = (
     | FenceRequested
     | ReadLacRequested
     | WriteLacRequested
+    | DeleteHintRequested
     | WatchLacRequested
     | RequestCancelled
     | TimerFired
     | ReadOnlyChanged
+    | LedgersDeleted
 )
 
 # --- effects ---
@@ -326,6 +344,14 @@ class CancelTimer:
     timer: TimerId
 
 
+@dataclass(frozen=True, slots=True)
+class LookForDeletion:
+    """Ask the metadata store whether these ledgers, which are held here, were deleted. LedgersDeleted may follow, much
+    later, for some of them or none."""
+
+    ledger_ids: Sequence[LedgerId]
+
+
 Effect: TypeAlias = (
     Commit
     | SendAcks
@@ -340,4 +366,5 @@ Effect: TypeAlias = (
     | SendReply
     | SetTimer
     | CancelTimer
+    | LookForDeletion
 )

@@ -197,7 +197,7 @@ class Lacs:
         ledgers, self._dirty = self._dirty, {}
         for ledger in ledgers.values():
             ledger.hint_dirty = False
-            if not self._core.failed:
+            if not (self._core.failed or ledger.deleted):
                 self._core.record(FrameKind.LAC, ledger, ledger.hint_body)
 
 

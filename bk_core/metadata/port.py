@@ -38,6 +38,16 @@ class MetadataStore(Protocol):
         """The cluster's INSTANCEID. Raises MetadataCorruptError if the root is no cluster."""
         ...
 
+    @property
+    def session_id(self) -> int:
+        """Number of the present session: answers between two equal ones belong to one session (RULES S9)."""
+        ...
+
+    def confirm_cluster(self) -> None:
+        """Read INSTANCEID anew. Raises MetadataCorruptError if it is gone or is not what ``instance_id`` said first:
+        then no absence under this root says anything."""
+        ...
+
     def initialize_cluster(self) -> str:
         """Make the layout (hierarchical, RULES M1) if the root does not exist; returns the INSTANCEID either way."""
         ...
@@ -75,7 +85,7 @@ class MetadataStore(Protocol):
         ...
 
     def list_ledgers(self) -> Iterator[LedgerId]:
-        """Ids in ascending order, read lazily."""
+        """Ids in ascending order, read lazily. Raises MetadataCorruptError if the root is no cluster (any more)."""
         ...
 
     def watch_ledger(

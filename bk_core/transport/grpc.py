@@ -130,6 +130,10 @@ class GrpcTransport:
         call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
         await self._call(bookie_id, deadline_s, write_lac=call)
 
+    async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
+        call = lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids)
+        await self._call(bookie_id, deadline_s, delete_hint=call)
+
     async def _call(self, bookie_id: BookieId, deadline_s: float, **call: Any) -> lane_pb2.ControlResponse:
         request = lane_pb2.ControlRequest(deadline_ms=max(1, int(deadline_s * 1000)), **call)
         return await self._link(bookie_id).stream("Control", ControlStream).call(request, deadline_s)

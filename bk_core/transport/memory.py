@@ -54,6 +54,11 @@ class WriteLacCall:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteHintCall:
+    ledger_ids: tuple[LedgerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The end of a call without evidence: done (REASON_NONE) or refused."""
 
@@ -61,7 +66,7 @@ class Reply:
     message: str = ""
 
 
-Call: TypeAlias = ReadCall | FenceCall | ReadLacCall | WatchLacCall | WriteLacCall
+Call: TypeAlias = ReadCall | FenceCall | ReadLacCall | WatchLacCall | WriteLacCall | DeleteHintCall
 Answer: TypeAlias = ReadPart | ReadTrailer | LacEvidence | Reply
 
 
@@ -172,7 +177,13 @@ class MemoryTransport:
     async def write_lac(
         self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None:
-        answer = await self._call(bookie_id, WriteLacCall(ledger_id, ledger_key, lac_body), deadline_s)
+        await self._tell(bookie_id, WriteLacCall(ledger_id, ledger_key, lac_body), deadline_s)
+
+    async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
+        await self._tell(bookie_id, DeleteHintCall(tuple(ledger_ids)), deadline_s)
+
+    async def _tell(self, bookie_id: BookieId, call: Call, deadline_s: float) -> None:
+        answer = await self._call(bookie_id, call, deadline_s)
         if not isinstance(answer, Reply) or answer.reason:
             raise _refused(answer)
 

@@ -142,6 +142,12 @@ class Transport(Protocol):
     async def write_lac(
         self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None: ...
+    async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
+        """Tell a bookie that these ledgers were deleted from the metadata store, at most 10,000 at a time. It looks
+        there itself, and again after its grace period, before it forgets any (RULES S9): the answer says that it heard.
+        """
+        ...
+
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
         """Addresses as last published; used for the next connection."""
         ...

@@ -360,6 +360,8 @@ def _control_event(request_id: events.RequestId, call: str, request: lane_pb2.Co
         case "write_lac":
             wanted = request.write_lac
             return events.WriteLacRequested(request_id, wanted.ledger_id, wanted.ledger_key, wanted.lac_body)
+        case "delete_hint":
+            return events.DeleteHintRequested(request_id, request.delete_hint.ledger_ids)
         case "watch_lac":
             watch = request.watch_lac
             return events.WatchLacRequested(request_id, watch.ledger_id, watch.previous_lac, watch.timeout_ms)

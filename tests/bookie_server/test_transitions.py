@@ -20,7 +20,7 @@ from tests.kit.memory_holdings import StoredFrame, read_piece, stored
 from tests.kit.transitions import as_table, members, sweep
 
 LEDGER = 7
-STATES = ("UNKNOWN", "PENDING", "OPEN", "FENCING", "FENCED", "LIMBO", "DELETED", "FAILED")
+STATES = ("UNKNOWN", "PENDING", "OPEN", "FENCING", "FENCED", "LIMBO", "DELETING", "DELETED", "FAILED")
 
 TABLE: dict[tuple[str, str], str] = {
     ("UNKNOWN", "CommitFailed"): "UNKNOWN FAILED",
@@ -30,22 +30,29 @@ TABLE: dict[tuple[str, str], str] = {
     ("PENDING", "CommitFailed"): "UNKNOWN FAILED",
     ("PENDING", "FenceRequested"): "PENDING FENCING",
     ("PENDING", "GroupCommitted"): "PENDING OPEN",
+    ("PENDING", "LedgersDeleted"): "DELETING",
     ("PENDING", "ReadRequested"): "PENDING FENCING",
     ("OPEN", "CommitFailed"): "OPEN FAILED",
     ("OPEN", "FenceRequested"): "OPEN FENCING",
     ("OPEN", "FramesArrived"): "PENDING OPEN",
     ("OPEN", "FramesRead"): "PENDING OPEN",
+    ("OPEN", "LedgersDeleted"): "DELETING",
     ("OPEN", "ReadRequested"): "OPEN FENCING",
     ("FENCING", "CommitFailed"): "FENCING FAILED",
     ("FENCING", "FramesArrived"): "OPEN FENCING",
     ("FENCING", "GroupCommitted"): "FENCING FENCED",
+    ("FENCING", "LedgersDeleted"): "DELETING",
     ("FENCING", "SessionAttached"): "OPEN FENCING",
     ("FENCING", "SessionsDetached"): "OPEN FENCING",
     ("FENCING", "StreamClosed"): "OPEN FENCING",
     ("FENCED", "CommitFailed"): "FENCED FAILED",
+    ("FENCED", "LedgersDeleted"): "DELETING",
     ("LIMBO", "CommitFailed"): "LIMBO FAILED",
     ("LIMBO", "FenceRequested"): "FENCING LIMBO",
+    ("LIMBO", "LedgersDeleted"): "DELETING",
     ("LIMBO", "ReadRequested"): "FENCING LIMBO",
+    ("DELETING", "CommitFailed"): "OPEN FAILED",
+    ("DELETING", "GroupCommitted"): "DELETING DELETED",
     ("DELETED", "CommitFailed"): "DELETED FAILED",
 }
 """The moves of docs/protocol.md; a pair that is missing leads nowhere."""
@@ -91,6 +98,10 @@ def watch(made: Bench) -> object:
     return made.ask(ev.WatchLacRequested, LEDGER, 50, 1000)
 
 
+def delete(made: Bench) -> object:
+    return made.step(ev.LedgersDeleted((LEDGER,)))
+
+
 HELD = (attach, send, commit)
 SITUATIONS: dict[str, Callable[[], Bench]] = {
     "nothing known": bench(),
@@ -114,6 +125,12 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     ),
     "may have lost entries": bench(*HELD, lambda made: made.step(ev.StreamClosed(ADDS)), folded(FrameKind.LIMBO_SET)),
     "deleted": bench(folded(FrameKind.LEDGER_KEY), folded(FrameKind.DELETED)),
+    "being deleted": bench(*HELD, watch, delete),
+    "being deleted behind an add and a read": bench(attach, send, commit, send, read, delete),
+    "the deletion could not be written": bench(
+        *HELD, delete, lambda made: made.fail(final=False, reason=Reason.NO_SPACE)
+    ),
+    "deleted while it was used": bench(*HELD, read, watch, delete, commit),
     "a sync failed": bench(*HELD, lambda made: made.fail(final=True)),
     "a sync failed under an add": bench(attach, send, read, lambda made: made.fail(final=True)),
     "read-only": bench(lambda made: made.step(ev.ReadOnlyChanged(True)), attach),
@@ -151,6 +168,8 @@ def state_of(bookie: Bookie) -> str:
         return "FAILED"
     if facts.deleted:
         return "DELETED"
+    if ledger and ledger.deleted:
+        return "DELETING"
     if ledger.fenced if ledger else facts.fenced:
         return "FENCED" if facts.fenced else "FENCING"
     if facts.trouble:
@@ -183,6 +202,7 @@ def events(bookie: Bookie) -> Iterable[ev.Event]:
     yield from (ev.CommitFailed(Reason.NO_SPACE, "full", False), ev.CommitFailed(Reason.STORAGE_FAILED, "sync", True))
     yield from storage_answers(bookie)
     yield from (ev.ReadOnlyChanged(True), ev.ReadOnlyChanged(False), ev.TimerFired(None))
+    yield from (ev.LedgersDeleted((LEDGER,)), ev.LedgersDeleted((LEDGER, LEDGER, 99, -1, 2**63 - 1)))
     for request in requests(bookie):
         yield from (ev.RequestCancelled(request), ev.PartSent(request), ev.TimerFired(request))
     yield from asked((READS, 90))
@@ -204,6 +224,7 @@ def asked(request: tuple[int, int]) -> Iterable[ev.Event]:
     yield from (ev.ReadRequested(request, LEDGER, 5, 4, 1 << 20), ev.ReadRequested(request, -1, 0, 4, 1 << 20))
     yield from (ev.FenceRequested(request, LEDGER, key) for key in (KEY, OTHER_KEY, b""))
     yield ev.ReadLacRequested(request, LEDGER)
+    yield from (ev.DeleteHintRequested(request, ids) for ids in ((LEDGER,), (-1, 2**63 - 1), range(10_001)))
     body = lac_body(1, digester(LEDGER))
     for key, said in ((KEY, body), (OTHER_KEY, body), (KEY, body[:-1] + b"\0"), (KEY, b"short")):
         yield ev.WriteLacRequested(request, LEDGER, key, said)
@@ -233,11 +254,12 @@ def test_whatever_comes_only_a_commit_acks_and_a_fence_stays(situation: str) -> 
         effects = bookie.step(event)
         after = state_of(bookie)
         if before == "FENCED" or (before == "FENCING" and bookie.log and not isinstance(event, ev.CommitFailed)):
-            assert after in (before, "FENCED", "FAILED"), event
+            wanted = ("DELETING",) if isinstance(event, ev.LedgersDeleted) else (before, "FENCED", "FAILED")
+            assert after in wanted, event
         acked = [effect for effect in effects if isinstance(effect, ev.SendAcks) and effect.sessions]
         assert not acked or isinstance(event, ev.GroupCommitted), event
         given = [effect for effect in effects if isinstance(effect, ev.Commit)]
-        if before in ("FENCED", "DELETED", "FAILED") and not isinstance(event, ev.TimerFired):
+        if before in ("FENCED", "DELETING", "DELETED", "FAILED") and not isinstance(event, ev.TimerFired):
             frames = [stored(one) for effect in given for one in effect.frames]
             assert not any(_is_entry_of_writer(frame, event) for frame in frames), event
         if before in ("DELETED", "FAILED"):

@@ -19,6 +19,7 @@ from bk_core.model import BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.memory import (
     Answer,
     Call,
+    DeleteHintCall,
     FenceCall,
     LocalPeer,
     MemoryTransport,
@@ -133,8 +134,8 @@ class MemoryBookie:
             case ev.CancelTimer(timer):
                 if timer in self._timers:
                     self._timers.pop(timer).cancel()
-            case ev.PauseStream() | ev.ResumeStream():
-                pass  # nothing to pause: the whole message was handed over
+            case ev.PauseStream() | ev.ResumeStream() | ev.LookForDeletion():
+                pass  # nothing to pause: the whole message was handed over; and nothing is collected here
             case ev.SendAcks(stream) | ev.CloseStream(stream):
                 if stream in self._connections:
                     self._connections[stream].tell(effect)
@@ -251,6 +252,8 @@ def _event_of(call: Call, request: ev.RequestId) -> ev.Event:
             return ev.WatchLacRequested(request, ledger_id, previous_lac, timeout_ms)
         case WriteLacCall(ledger_id, key, body):
             return ev.WriteLacRequested(request, ledger_id, key, body)
+        case DeleteHintCall(ledger_ids):
+            return ev.DeleteHintRequested(request, ledger_ids)
 
 
 class MemoryNetwork:

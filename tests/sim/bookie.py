@@ -158,6 +158,8 @@ class SimBookie:
                 item.cancel()
         elif kind in (ev.PauseStream, ev.ResumeStream):
             self.scheduler.reached("a bookie paused a stream")
+        elif kind is ev.LookForDeletion:
+            self.scheduler.reached("a bookie was to look for a deletion")
         else:
             self._answer(effect)
 

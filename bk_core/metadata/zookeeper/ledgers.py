@@ -166,8 +166,12 @@ class Ledgers(Part):
     def _walk(self, folder: str, layout: Layout) -> Iterator[LedgerId]:
         try:
             names = self._tree.children(self._root + folder)
-        except NoNodeError:
-            return  # emptied and pruned while we walk
+        except NoNodeError as error:
+            if folder:
+                return  # emptied and pruned while we walk
+            raise MetadataCorruptError(
+                "The ledgers root is gone", value=self._root, remedy="restore the metadata of the cluster"
+            ) from error
         for name in sorted(names, key=lambda name: (len(name), name)):  # two digits, then three: ascending ids
             path = f"{folder}/{name}"
             if name.isdigit() and len(name) <= 4:

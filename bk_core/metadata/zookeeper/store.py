@@ -35,15 +35,33 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
     def instance_id(self) -> str:
         """See the port."""
         if self._instance_id is None:
-            data = self._find(f"{self._root}/INSTANCEID")
-            if not data:
-                raise MetadataCorruptError(
-                    "There is no cluster at this ledgers root",
-                    value=self.uri,
-                    remedy="correct the path of the URI, usually /ledgers; bk local makes a cluster",
-                )
-            self._instance_id = data.decode("utf-8", "replace")
+            self._instance_id = self._read_instance_id()
         return self._instance_id
+
+    def confirm_cluster(self) -> None:
+        """See the port."""
+        known, found = self.instance_id(), self._read_instance_id()
+        if found != known:
+            raise MetadataCorruptError(
+                "Another cluster stands at this ledgers root",
+                value=f"{self.uri}: INSTANCEID {found}, it was {known}",
+                remedy="restore the metadata of the cluster that these bookies belong to",
+            )
+
+    def _read_instance_id(self) -> str:
+        data = self._find(f"{self._root}/INSTANCEID")
+        if not data:
+            raise MetadataCorruptError(
+                "There is no cluster at this ledgers root",
+                value=self.uri,
+                remedy="correct the path of the URI, usually /ledgers; bk local makes a cluster",
+            )
+        return data.decode("utf-8", "replace")
+
+    @property
+    def session_id(self) -> int:
+        """See the port."""
+        return self._tree.session_id
 
     def initialize_cluster(self) -> str:
         """See the port."""
