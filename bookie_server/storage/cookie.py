@@ -30,12 +30,14 @@ IDENTITY_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who wrote a data directory. ``incarnation`` is a uuid's text, new for each directory ever created;
-    ``boot_count`` is how often the directory was opened."""
+    ``boot_count`` is how often the directory was opened. ``checkpoint``: number of the newest checkpoint under which
+    segments may have been recycled; 0: none ever."""
 
     bookie_id: str
     cluster: str
     incarnation: str
     boot_count: int
+    checkpoint: int = 0
 
     @property
     def incarnation_bytes(self) -> bytes:
@@ -52,6 +54,8 @@ def encode_identity(identity: Identity) -> bytes:
         "incarnation": identity.incarnation,
         "v": IDENTITY_VERSION,
     }
+    if identity.checkpoint:
+        fields["checkpoint"] = identity.checkpoint
     fields["crc"] = crc32c(_canonical(fields))
     return _canonical(fields) + b"\n"
 
@@ -65,7 +69,10 @@ def decode_identity(data: bytes) -> Identity:
             raise DataDirectoryError("the identity file of a data directory fails its check")
         if version != IDENTITY_VERSION:
             raise DataDirectoryError("the identity file is of another version", value=str(version), remedy="upgrade")
-        identity = Identity(fields["bookie_id"], fields["cluster"], fields["incarnation"], fields["boot_count"])
+        identity = Identity(
+            fields["bookie_id"], fields["cluster"], fields["incarnation"], fields["boot_count"],
+            fields.get("checkpoint", 0),
+        )  # fmt: skip
         uuid.UUID(identity.incarnation)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataDirectoryError(
@@ -179,6 +186,13 @@ class DataDirectory:
         """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(self.identity))
+
+    def record_checkpoint(self, number: int) -> None:
+        """Make it known for good that segments may be recycled under this checkpoint, which is durable already: a start
+        that does not find it knows that state is lost (RULES S4). OSError as :meth:`Files.write_atomically`."""
+        identity = replace(self.identity, checkpoint=max(number, self.identity.checkpoint))
+        self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
+        self.identity = identity
 
     def free_bytes(self) -> int:
         """Free space of the file system in bytes."""

@@ -218,6 +218,14 @@ class Files:
             self.close(handle)
         self.rename(temporary, path)
 
+    def create(self, path: str) -> Handle:
+        """A new empty file, in the place of one of that name, to be appended to and written. The caller syncs."""
+        return self._create(path)
+
+    def append(self, handle: Handle, data: bytes) -> None:
+        """All of ``data`` behind what was appended before."""
+        self._append(handle, memoryview(data))
+
     def _create(self, path: str) -> Handle:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o644)
 
