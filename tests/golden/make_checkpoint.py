@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes ``checkpoint.bin``: a checkpoint with a ledger of every kind of state, two blocks of ledgers, and the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from bookie_server.storage.checkpoint import (
+    FENCED,
+    HAS_COPY_STATE,
+    HAS_KEY,
+    HAS_LAC,
+    KEY_CONFLICT,
+    LEDGER_ROW,
+    Checkpoint,
+    encode_checkpoint,
+)
+
+HERE = Path(__file__).parent
+INCARNATION = bytes(range(15, -1, -1))
+EVERY_UNHEARD_LEDGER = (1 << 63) - 1
+
+
+def golden_checkpoint() -> Checkpoint:
+    rows = np.zeros(45, LEDGER_ROW)
+    rows["ledger"] = [*range(17, 17 + 40), 4294967313, 4294967314, 4294967315, 4294967316, EVERY_UNHEARD_LEDGER]
+    rows["flags"][:40] = HAS_KEY
+    rows["key"][:40] = np.frombuffer(bytes(k for k in range(40) for _ in range(20)), "V20")
+    rows["flags"][1] |= FENCED
+    rows["flags"][2] |= KEY_CONFLICT
+    lac_body = bytes(range(100, 120)).ljust(40, b"\0")
+    rows["flags"][3] |= HAS_LAC
+    rows["lac_bytes"][3] = 20
+    rows["lac_body"][3] = np.void(lac_body)
+    for k, (severity, counter, dropped) in enumerate([(0, 2, 0), (1, 5, 4), (2, 7, 0), (3, 9, 9)]):
+        row = rows[40 + k]
+        row["flags"], row["severity"], row["copy_counter"] = HAS_COPY_STATE | FENCED, severity, counter
+        row["drop_counter"], row["counter"] = dropped, counter
+    rows[-1]["flags"], rows[-1]["severity"] = HAS_COPY_STATE, 2
+    rows[-1]["copy_counter"] = rows[-1]["counter"] = 1
+    deleted = np.array([[0, 16], [70, 70], [1000, 4294967312]], np.int64)
+    return Checkpoint(0x1234, INCARNATION, 0x4567, rows, deleted, (2, 3, 0x4500, 0x4567))
+
+
+def main() -> None:
+    (HERE / "checkpoint.bin").write_bytes(encode_checkpoint(golden_checkpoint()))
+
+
+if __name__ == "__main__":
+    main()
