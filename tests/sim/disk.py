@@ -111,14 +111,21 @@ class SimDisk(Files):
         """Raise SimulatedCrash at so many operations from now (1: the next one); None: never."""
         self._crash_at = None if operations is None else self.operations + operations
 
-    def crash(self, chance: random.Random, keep: str | None = None) -> None:
+    @property
+    def operations_left(self) -> int | None:
+        """How many more until the machine stops; None if it is not to. A crash or the end of the process forgets it."""
+        if self._crash_at is None or self._crash_at <= self.operations:
+            return None
+        return self._crash_at - self.operations
+
+    def crash(self, chance: random.Random, keep: str | None = None, names: str | None = None) -> None:
         """Power is lost and comes back: of what was not synced a legal part survives, nobody holds anything open.
 
-        ``keep`` is one of :data:`KEEPS`, drawn if None.
+        ``keep`` is one of :data:`KEEPS`, drawn if None; ``names`` the same for names, by default as ``keep``.
         """
         for inode in self._dirty:
             self._lose(inode, chance, keep or chance.choice(KEEPS))
-        for change in _kept(self._changes, chance, keep or chance.choice(KEEPS)):
+        for change in _kept(self._changes, chance, names or keep or chance.choice(KEEPS)):
             change.apply(self._durable)
         for path in sorted(self._durable):  # a lost directory takes along what was made durable in it
             if os.path.dirname(path) not in self._durable:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import enum
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TypeAlias
 
 from bk_core.entries.frame import FrameKind, entry_ids_of, parse_header, record_payload
+from bk_core.errors import DataDirectoryError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.index import LedgerStatus
 from bookie_server.storage.index_file import lac_of
@@ -29,19 +30,24 @@ class Event(enum.Enum):
 
 
 IDLE, STOP, KILL, POWER = Event.IDLE, Event.STOP, Event.KILL, Event.POWER
-Step: TypeAlias = list[bytes] | Event
+Step: TypeAlias = "list[bytes] | Event | Callable[[Life], None]"
+"""Frames of one commit, an event, or whatever else is done to a life."""
 NEW_LEDGER = 1_000_000
 NO_BODY = b"\xff" * 16
 
 
 class Life:
-    """A disk, a metadata store, and what was acked. ``maybe``: given to a commit that nobody heard of."""
+    """A disk, a metadata store, and what was acked. ``maybe``: given to a commit that nobody heard of; ``denied``: ids
+    by ledger that a bookie called ABSENT and that nobody wrote since (I6: they must stay away). ``expects_damage``: the
+    workload itself damages the disk."""
 
     def __init__(self, *, disk: SimDisk | None = None) -> None:
         self.disk, self.store = disk or SimDisk(), own_store()
         self.acked: list[bytes] = []
         self.maybe: list[bytes] = []
         self.was_damaged = False
+        self.expects_damage = False
+        self.denied: defaultdict[int, set[int]] = defaultdict(set)
         self._back_end: StorageBackEnd | None = None
         self._new = 0
 
@@ -49,6 +55,10 @@ class Life:
     def back_end(self) -> StorageBackEnd:
         assert self._back_end is not None, "not open"
         return self._back_end
+
+    @property
+    def is_open(self) -> bool:
+        return self._back_end is not None
 
     # --- steps ---
 
@@ -62,21 +72,34 @@ class Life:
         for step in steps:
             if isinstance(step, list):
                 self.commit(step)
-            elif step is IDLE:
-                self.back_end.idle()
+            elif isinstance(step, Event):
+                self._happen(step)
             else:
-                if step is STOP:
-                    self.back_end.stop()
-                elif step is KILL:
-                    self.kill()
-                else:
-                    self.crash(random.Random(len(self.acked)))
-                self.open()
+                step(self)
+
+    def _happen(self, event: Event) -> None:
+        if event is IDLE:
+            self.back_end.idle()
+            return
+        if event is STOP:
+            self.back_end.stop()
+        elif event is KILL:
+            self.kill()
+        else:
+            self.crash(random.Random(len(self.acked)))
+        self.open()
 
     def commit(self, frames: list[bytes]) -> list[Place]:
         """As the bookie does: into the log, then into the index, then the ack."""
         self.maybe += frames
-        places = self.back_end.commit(frames)
+        for frame in frames:
+            ledger_id = parse_header(frame).ledger_id
+            self.denied[ledger_id] -= self._ids([frame], ledger_id)
+        try:
+            places = self.back_end.commit(frames)
+        except DataDirectoryError:  # nothing was written
+            del self.maybe[-len(frames) :]
+            raise
         for frame, place in zip(frames, places, strict=True):
             self.back_end.index.add(frame, place)
         del self.maybe[-len(frames) :]
@@ -92,23 +115,41 @@ class Life:
         self.disk.crash_at(None)
         return False
 
-    def crash(self, chance: random.Random, keep: str | None = None) -> None:
-        self._back_end = None
-        self.disk.crash(chance, keep)
+    def crash(self, chance: random.Random, keep: str | None = None, names: str | None = None) -> None:
+        """Power is lost. A point at which the machine is to stop later stays ahead."""
+        self._back_end, ahead = None, self.disk.operations_left
+        self.disk.crash(chance, keep, names)
+        self.disk.crash_at(ahead)
 
     def kill(self) -> None:
-        self._back_end = None
+        """The process ends. A point at which the machine is to stop later stays ahead."""
+        self._back_end, ahead = None, self.disk.operations_left
         self.disk.kill()
+        self.disk.crash_at(ahead)
 
     # --- what must hold ---
+
+    def picture(self) -> dict[int, object]:
+        """Everything that a bookie would say of every ledger a test wrote to."""
+        seen: dict[int, object] = {}
+        for ledger_id in self._ledgers():
+            ids = self._ids([*self.acked, *self.maybe], ledger_id)
+            answer = ask(self.back_end, ledger_id, 0, max(ids, default=0) + 3)
+            absent = answer.absent - set(answer.found)
+            seen[ledger_id] = (answer.found, absent, set(answer.unknown), self.back_end.holdings.facts(ledger_id))
+        return seen
+
+    def _ledgers(self) -> list[int]:
+        return sorted({parse_header(frame).ledger_id for frame in (*self.acked, *self.maybe)})
 
     def check(self, *, damaged: bool = False, more: bool = True, lost: Iterable[int] = ()) -> None:
         """Everything acked is found, nothing invented; what is found now is acked from here on, since a reader may have
         seen it. ``damaged``: UNKNOWN and limbo are right as well, ABSENT is not. ``more``: the log goes on."""
-        if not damaged:
+        if not damaged and not self.expects_damage:
             assert not self.back_end.report.damage, self.back_end.report.damage
             assert not self.back_end.report.limbo
-        for ledger_id in sorted({parse_header(frame).ledger_id for frame in (*self.acked, *self.maybe)}):
+        damaged |= self.expects_damage
+        for ledger_id in self._ledgers():
             self._check_entries(ledger_id, damaged, set(lost))
             self._check_records(ledger_id, damaged)
         self._settle_maybe()
@@ -135,22 +176,29 @@ class Life:
             assert payload.startswith(b"%d/%d " % (ledger_id, entry_id)), (ledger_id, entry_id, payload[:30])
         invented = set(answer.found) - required - allowed
         assert not invented, f"entries {sorted(invented)} of ledger {ledger_id} were never given"
-        if self._deleted(ledger_id) or (not damaged and self._trouble(ledger_id)):
+        back = set(answer.found) & self.denied[ledger_id]
+        assert not back, f"entries {sorted(back)} of ledger {ledger_id} were ABSENT and are back"
+        if self._deleted(ledger_id):
+            gone = self._records(self.acked, ledger_id, FrameKind.DELETED)
+            assert not (gone and answer.found), f"ledger {ledger_id} was deleted and answers with entries"
+            return
+        if self._dropped(ledger_id):
             return
         denied = required & answer.absent - (lost if damaged else set())
         assert not denied, f"acked entries {sorted(denied)} of ledger {ledger_id} are ABSENT"
+        self.denied[ledger_id] |= answer.absent - set(answer.found) - lost
         if not damaged:
             missing = required - set(answer.found)
             assert not missing, f"acked entries {sorted(missing)} of ledger {ledger_id} are not found"
-            assert not answer.unknown, f"UNKNOWN {answer.unknown} of ledger {ledger_id} on a healthy disk"
+            in_limbo = self.back_end.index.state(ledger_id).trouble is not Reason.REASON_NONE
+            assert not answer.unknown or in_limbo, f"UNKNOWN {answer.unknown} of ledger {ledger_id} on a healthy disk"
 
     def _deleted(self, ledger_id: int) -> bool:
         return bool(self._records([*self.acked, *self.maybe], ledger_id, FrameKind.DELETED))
 
-    def _trouble(self, ledger_id: int) -> bool:
-        frames = [*self.acked, *self.maybe]
-        kinds = (FrameKind.LIMBO_SET, FrameKind.COPY_DROPPED)
-        return any(self._records(frames, ledger_id, kind) for kind in kinds)
+    def _dropped(self, ledger_id: int) -> bool:
+        """Copies from before a drop are not served any more."""
+        return bool(self._records([*self.acked, *self.maybe], ledger_id, FrameKind.COPY_DROPPED))
 
     def _check_records(self, ledger_id: int, damaged: bool) -> None:
         facts, state = self.back_end.holdings.facts(ledger_id), self.back_end.index.state(ledger_id)
@@ -166,8 +214,12 @@ class Life:
             assert facts.fenced, f"the fence of ledger {ledger_id} is lost"
         elif facts.fenced:
             assert self._records(self.maybe, ledger_id, FrameKind.FENCE), f"ledger {ledger_id} was never fenced"
-        for key in self._records(self.acked, ledger_id, FrameKind.LEDGER_KEY):
-            assert facts.ledger_key == key, f"the key of ledger {ledger_id} is lost"
+        keys = set(self._records(self.acked, ledger_id, FrameKind.LEDGER_KEY))
+        sent = keys | set(self._records(self.maybe, ledger_id, FrameKind.LEDGER_KEY))
+        assert not keys or facts.ledger_key in sent, f"the key of ledger {ledger_id} is lost"
+        assert facts.ledger_key is None or facts.ledger_key in sent, f"a key of ledger {ledger_id} that nobody gave"
+        if len(keys) > 1:
+            assert facts.trouble is Reason.DAMAGED, f"ledger {ledger_id} has two keys and is not in trouble"
         for body in self._records(self.acked, ledger_id, FrameKind.LAC):
             assert lac_of(facts.lac_body or NO_BODY) >= lac_of(body), f"the LAC of ledger {ledger_id} is lost"
         self._check_counters(ledger_id, state, facts.trouble)
@@ -197,27 +249,3 @@ class Life:
                 continue
             kept.append(frame)
         self.maybe = kept
-
-
-def crash_everywhere(steps: Sequence[Step], keep: str | None, *, again: bool = False, seed: int = 0) -> int:
-    """Crash at the first, second, … operation of these steps until they come through; returns how many there are.
-
-    After each crash: open, check, commit, lose power once more, open, check. ``again``: the first opening crashes too.
-    """
-    for n in range(1, 2000):
-        chance, life = random.Random(n * 1000 + seed), Life()
-        life.disk.crash_at(n)
-        came_through = not life.crashes(partial(life.run, steps))
-        life.crash(chance, keep)
-        if again:
-            life.disk.crash_at(chance.randint(1, 12))
-            life.crashes(life.open)
-            life.crash(chance)
-        life.open()
-        life.check()
-        life.crash(chance, "nothing")
-        life.open()
-        life.check()
-        if came_through:
-            return n - 1
-    raise AssertionError("the steps never came to their end")

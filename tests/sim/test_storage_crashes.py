@@ -1,130 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power is lost at every operation of scripted workloads: what was acked is there, and nothing else (RULES S3, S4, S6).
+"""Disks that fail: syncs that lie, no room, damage at rest, directories that are lost or old (RULES S3, S5, S6, S8).
 
-Invariants I5 (a fence that was answered stays), I6, I8 (what was found once is found again) and I9 (ABSENT only of what
-was never acked), over the production storage on the simulated disk.
+The production storage on the simulated disk. ``test_crash_points.py`` stops the machine at every operation.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
 from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFailedError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.segment import decode_group_header, encode_group_header
-from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
-from tests.sim.disk import KEEPS, SimDisk
+from tests.kit.segment_world import entries, fence_record, key_record
+from tests.sim.disk import SimDisk
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
-from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step, crash_everywhere
+from tests.sim.storage_life import IDLE, Life
+from tests.sim.storage_workloads import WORKLOADS
 
 pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
-
-WORKLOADS: dict[str, list[Step]] = {
-    "small groups": [
-        [key_record(1), entries(1, range(3))],
-        [entries(1, range(3, 5), lac=2), key_record(2), entries(2, [0])],
-        IDLE,
-        [fence_record(2), lac_record(1, 4)],
-        [entries(1, [5], lac=4)],
-    ],
-    "a large frame between small ones": [
-        [key_record(1), entries(1, range(4))],
-        [entries(1, [4], size=20_000), entries(1, range(5, 8), lac=4), fence_record(7)],
-        IDLE,
-        [entries(1, [8], size=30_000, lac=7)],
-    ],
-    "segments fill up": [
-        [key_record(1), *(entries(1, range(10 * k, 10 * k + 10), size=1200) for k in range(3))],
-        [entries(1, range(30, 60), lac=29, size=1000), fence_record(1)],
-        [entries(2, range(40), size=900), encode_record(FrameKind.DELETED, 5)],
-        [entries(3, [9, 4, 2], size=9000), striped(4, 0, 30), entries(2, range(40, 50), size=2000)],
-    ],
-    "fences and tombstones around restarts": [
-        [key_record(1), entries(1, range(5)), fence_record(2)],
-        STOP,
-        [fence_record(1), encode_record(FrameKind.DELETED, 3), lac_record(4, 17)],
-        POWER,
-        [entries(4, range(2)), encode_counter_record(FrameKind.LIMBO_SET, 6, 1)],
-        STOP,
-        [encode_counter_record(FrameKind.LIMBO_CLEARED, 6, 2), entries(6, range(3)), entries(3, range(3))],
-        [lac_record(4, 5)],
-    ],
-    "killed and started on the page cache": [
-        [key_record(1), entries(1, range(5))],
-        KILL,
-        [entries(1, range(5, 9), lac=4), fence_record(3)],
-        KILL,
-        IDLE,
-        [striped(2, 0, 20), entries(2, [21, 23, 22])],
-        KILL,
-        [entries(1, range(9, 12), lac=8)],
-    ],
-    "overlapping copies": [
-        [entries(1, range(30))],
-        [entries(1, range(10, 15)), entries(1, range(28, 33))],
-        IDLE,
-        POWER,
-        [entries(1, range(5, 40), lac=3), encode_counter_record(FrameKind.COPY_DROPPED, 9, 1)],
-        [encode_counter_record(FrameKind.COPY_RESTORED, 9, 2), entries(9, range(4))],
-    ],
-}
-
-
-@pytest.mark.rule("S3")
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_crash_at_any_operation_loses_nothing_that_was_acked(name: str, keep: str) -> None:
-    points = crash_everywhere(WORKLOADS[name], keep)
-    assert points > 20
-
-
-@pytest.mark.rule("S6")
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_crash_during_the_restart_after_a_crash_loses_nothing(name: str) -> None:
-    for seed in range(3):
-        crash_everywhere(WORKLOADS[name], None, again=True, seed=seed)
-
-
-@pytest.mark.rule("S6")
-@pytest.mark.parametrize("name", ["segments fill up", "fences and tombstones around restarts"])
-def test_a_crash_at_any_operation_of_a_restart_loses_nothing(name: str) -> None:
-    for n in range(1, 200):
-        chance = random.Random(n)
-        life = Life()
-        life.run(WORKLOADS[name])
-        life.crash(chance, "everything")
-        life.disk.crash_at(n)
-        if not life.crashes(life.open):
-            break
-        life.crash(chance)
-        life.open()
-        life.check()
-    else:
-        pytest.fail("a restart never came to its end")
-    assert n > 10
-
-
-@pytest.mark.rule("S6")
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_process_that_ends_anywhere_and_then_a_power_loss_lose_nothing(name: str) -> None:
-    """The second process works on a cache that never reached the disk: what it tells must be durable again."""
-    for n in range(1, 400):
-        chance, life = random.Random(n), Life()
-        life.disk.crash_at(n)
-        if not life.crashes(partial(life.run, WORKLOADS[name])):
-            break
-        life.kill()
-        life.open()
-        life.check()
-        life.crash(chance, "nothing")
-        life.open()
-        life.check()
-    assert n > 20
 
 
 @pytest.mark.rule("S6")

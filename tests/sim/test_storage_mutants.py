@@ -10,24 +10,31 @@ import pytest
 
 from bk_core.errors import BookKeeperError
 from tests.sim import test_storage_crashes as scripts
+from tests.sim.crash_points import crash_everywhere, variant
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
-from tests.sim.storage_life import crash_everywhere
 from tests.sim.storage_schedule import run_storage_schedule
+from tests.sim.storage_workloads import WORKLOADS
 
 pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
 
 SCHEDULES = 60
+
+
+def _crashes(workload: str, how: str) -> Callable[[], object]:
+    return lambda: crash_everywhere(WORKLOADS[workload], variant(how))
+
+
 _SCRIPTS: list[Callable[[], object]] = [
-    lambda: crash_everywhere(scripts.WORKLOADS["small groups"], "nothing"),
-    lambda: crash_everywhere(scripts.WORKLOADS["fences and tombstones around restarts"], "some sectors"),
-    lambda: crash_everywhere(scripts.WORKLOADS["fences and tombstones around restarts"], "nothing"),
+    _crashes("small groups", "nothing unsynced is kept"),
+    _crashes("fences and tombstones around restarts", "some sectors, some names"),
+    _crashes("fences and tombstones around restarts", "nothing unsynced is kept"),
     scripts.test_a_frame_written_over_another_ledgers_is_damage,
     scripts.test_a_flipped_bit_in_the_last_group_of_an_idle_bookie_is_damage,
     scripts.test_a_group_that_is_missing_between_whole_ones_is_damage,
     scripts.test_what_the_cache_read_ahead_of_a_write_hides_nothing,
     lambda: scripts.test_any_lost_file_is_never_a_denial("segment"),
-    lambda: crash_everywhere(scripts.WORKLOADS["segments fill up"], "nothing"),
-    lambda: crash_everywhere(scripts.WORKLOADS["small groups"], None, again=True),
+    _crashes("segments fill up", "nothing unsynced is kept"),
+    _crashes("small groups", "again in the restart"),
     scripts.test_a_sync_that_fails_and_lies_afterwards_ends_the_log_and_loses_nothing_acked,
 ]
 

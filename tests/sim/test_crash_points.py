@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine stops at every file operation of every workload, and of the restart after it (RULES S3, S4, S6, S8)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.sim.crash_points import EVERY_RESTART, VARIANTS, crash_at, crash_everywhere, explore, operations_of, report
+from tests.sim.storage_life import Life
+from tests.sim.storage_workloads import WORKLOADS
+
+pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.rule("S4")
+@pytest.mark.rule("S6")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_machine_may_stop_at_any_operation(name: str) -> None:
+    found = explore(name)
+    assert found.violations == []
+    assert found.starts == found.operations * len(VARIANTS), "a point was left out"
+    assert found.operations > 30
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", ["small groups", "fences and tombstones around restarts"])
+def test_it_may_stop_at_any_operation_of_the_restart_after_that_too(name: str) -> None:
+    starts = crash_everywhere(WORKLOADS[name], EVERY_RESTART)
+    assert starts > 8 * operations_of(WORKLOADS[name]).total()
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_restart_after_a_clean_end_may_stop_anywhere(name: str) -> None:
+    for n in range(1, 200):
+        chance, life = random.Random(n), Life()
+        life.run(WORKLOADS[name])
+        life.crash(chance, "everything")
+        life.disk.faults.no_space = False
+        life.disk.crash_at(n)
+        if not life.crashes(life.open):
+            break
+        life.crash(chance)
+        life.open()
+        life.check()
+    assert n > 10
+
+
+def test_a_point_behind_a_crash_of_the_workload_itself_is_reached() -> None:
+    steps = WORKLOADS["fences and tombstones around restarts"]
+    total = operations_of(steps).total()
+    assert crash_at(steps, total, VARIANTS[0])
+    assert not crash_at(steps, total + 1, VARIANTS[0])
+
+
+def test_the_table_names_what_was_violated() -> None:
+    found = explore("small groups", VARIANTS[:1])
+    found.violations.append("made up: entry 3 is lost")
+    text = report([found])
+    assert "| small groups | 34 |" in text
+    assert "- small groups, made up: entry 3 is lost" in text
