@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _repeat(ask)
     if ask.mutants is not None:
         return _mutants(ask)
+    if ask.crash_points is not None:
+        return _crash_points(ask)
     if ask.coverage:
         from tests.sim.covered import measure
 
@@ -57,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--omit", default="", help="leave out these disturbances of the seed: 3,7")
     parser.add_argument("--shrink", action="store_true", help="find which disturbances a failing seed needs")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="put known defects back: all, or these")
+    parser.add_argument(
+        "--crash-points", nargs="*", metavar="WORKLOAD", help="stop the machine at every operation of all, or these"
+    )
+    parser.add_argument("--restarts", action="store_true", help="and at every operation of each restart after it")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the table of the crash points there as well")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a mutant is tried")
     parser.add_argument("--coverage", action="store_true", help="branch coverage of bk_core/protocol by simulation")
     return parser
@@ -217,6 +224,32 @@ def _same_under_hash_seeds() -> bool:
     same = len(printed) == 1 and "protocol 11" in next(iter(printed))
     print(f"determinism: 24 seeds under two hash seeds, {'the same' if same else 'DIFFERENT'}\n")
     return not same
+
+
+# --- crash points ----------------------------------------------------------------------------------------------------
+
+
+def _crash_points(ask: argparse.Namespace) -> int:
+    from tests.sim.crash_points import EVERY_RESTART, VARIANTS, explore, report
+    from tests.sim.storage_workloads import WORKLOADS
+
+    unknown = sorted(set(ask.crash_points) - set(WORKLOADS))
+    if unknown:
+        print(f"no such workloads: {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    logging.disable(logging.CRITICAL)
+    began, names = time.monotonic(), ask.crash_points or list(WORKLOADS)
+    ways = [*VARIANTS, EVERY_RESTART] if ask.restarts else list(VARIANTS)
+    with ProcessPoolExecutor(ask.jobs) as pool:
+        done = list(pool.map(explore, names, [ways] * len(names)))
+    text = report(done)
+    print(text)
+    print(f"crash points: {sum(one.starts for one in done):,} in {time.monotonic() - began:.0f} s")
+    if ask.report:
+        options = " --restarts" if ask.restarts else ""
+        head = f"# Crash points of the storage engine\n\n`scripts/sim --crash-points{options}`, "
+        ask.report.write_text(f"{head}{time.strftime('%Y-%m-%d', time.gmtime())}.\n\n{text}", encoding="utf-8")
+    return 1 if not done or any(one.violations for one in done) else 0
 
 
 # --- mutants ---------------------------------------------------------------------------------------------------------
