@@ -158,6 +158,17 @@ class BookieServiceInfo:
     def endpoint(self, protocol: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.protocol == protocol), None)
 
+    def is_of_directory_of(self, other: BookieServiceInfo) -> bool:
+        """Whether both were published from one data directory: one incarnation, and neither from a copy of it. False
+        where no incarnation is published."""
+        mine, theirs = self.properties, other.properties
+        same = mine.get(DIRECTORY_PROPERTY) == theirs.get(DIRECTORY_PROPERTY)
+        return same and mine.get(INCARNATION_PROPERTY, "") == theirs.get(INCARNATION_PROPERTY) != ""
+
 
 INCARNATION_PROPERTY = "bk.incarnation"
 """Property of BookieServiceInfo that carries the incarnation uuid (RULES S8)."""
+
+DIRECTORY_PROPERTY = "bk.directory"
+"""Property of BookieServiceInfo that names the data directory as it lies on its machine: a copy of it has another one,
+although its incarnation is the same (RULES S8, M3)."""

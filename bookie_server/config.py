@@ -11,6 +11,7 @@ from typing import Any
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import FRAME_BYTES_MAX
 from bookie_server.machine_state import MachineLimits
+from bookie_server.storage.space import SpaceLimits
 
 _BLOCK = 4096
 
@@ -23,7 +24,8 @@ class BookieConfig:
     data directory. ``port`` 0 takes a free one. ``in_flight_bytes_max`` bounds frames of all clients that wait for a
     group commit, ``stream_bytes_max`` those of one; a group commit takes at most ``group_bytes_max`` and
     ``group_frames_max``. ``reads_active_max`` bounds parts of answers in memory, of ``read_part_bytes`` each or one
-    frame.
+    frame. Above ``disk_usage_threshold`` (a share of the file system) the bookie turns read-only, at
+    ``disk_usage_low_water`` it is writable again; it looks every ``disk_check_interval_s``.
     """
 
     data_dir: Path
@@ -43,6 +45,9 @@ class BookieConfig:
     in_flight_bytes_max: int = 64 << 20
     reads_active_max: int = 32
     read_part_bytes: int = 1 << 20
+    disk_usage_threshold: float = 0.95
+    disk_usage_low_water: float = 0.90
+    disk_check_interval_s: float = 10.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_dir", Path(self.data_dir))
@@ -63,6 +68,11 @@ class BookieConfig:
         self._check_order("group_bytes_max", "stream_bytes_max")
         self._check_order("stream_bytes_max", "in_flight_bytes_max")
         self._check_order("read_part_bytes", "stream_bytes_max")
+        self._check_order("disk_usage_low_water", "disk_usage_threshold")
+        if self.disk_usage_threshold > 1:
+            raise InvalidArgumentError(
+                "disk_usage_threshold is a share of the disk, at most 1", value=f"{self.disk_usage_threshold}"
+            )
         if self.segment_size_bytes < FRAME_BYTES_MAX + 4 * _BLOCK:
             raise InvalidArgumentError(
                 "a segment must hold the largest frame and its own headers",
@@ -77,6 +87,14 @@ class BookieConfig:
                 value=f"{small}={getattr(self, small)}, {large}={getattr(self, large)}",
                 remedy=f"lower {small} or raise {large}",
             )
+
+    def space_limits(self) -> SpaceLimits:
+        """When the disk is too full for new entries."""
+        return SpaceLimits(
+            threshold=self.disk_usage_threshold,
+            low_water=self.disk_usage_low_water,
+            segment_bytes=self.segment_size_bytes,
+        )
 
     def machine_limits(self) -> MachineLimits:
         """The part the machine needs."""

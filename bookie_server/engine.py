@@ -56,7 +56,8 @@ class BookieEngine:
 
     ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
     LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
-    ``on_hint`` hears of ledgers that somebody says were deleted; neither may block.
+    ``on_hint`` hears of ledgers that somebody says were deleted, ``on_no_space`` of a group that the disk had no room
+    for, before the machine does; none of them may block.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class BookieEngine:
         group_frames_max: int,
         on_failed: Callable[[BookKeeperError], None],
         on_hint: Callable[[Sequence[LedgerId]], None] = lambda _: None,
+        on_no_space: Callable[[], None] = lambda: None,
     ) -> None:
         self._machine = machine
         self._loop = asyncio.get_running_loop()
@@ -78,7 +80,7 @@ class BookieEngine:
         self._stepping = False
         self._broken = False
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
-        self._on_failed, self._on_hint = on_failed, on_hint
+        self._on_failed, self._on_hint, self._on_no_space = on_failed, on_hint, on_no_space
         self._committer = _Committer(
             log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max
         )
@@ -179,6 +181,8 @@ class BookieEngine:
         reason = Reason.STORAGE_FAILED if final else Reason.NO_SPACE
         log.error("a group commit failed: %s", error)
         self._committer.drop(resume=not final)
+        if not final:
+            self._on_no_space()
         self.feed(events.CommitFailed(reason, error.what, final))
         if final:
             self._on_failed(error)

@@ -16,19 +16,22 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 
-from bk_core.errors import BookKeeperError, StorageFailedError
+from bk_core.errors import BookieIdentityError, BookKeeperError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId
+from bookie_server.availability import Availability, usage_of
 from bookie_server.config import BookieConfig
 from bookie_server.engine import BookieEngine
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine import BookieMachine
+from bookie_server.machine_events import ReadOnlyChanged
 from bookie_server.opening import open_storage
 from bookie_server.registration import advertised_address, service_info
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.storage.cookie import DataDirectory
+from bookie_server.storage.space import SpaceWatch, Usage
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +48,9 @@ def run(config: BookieConfig, on_ready: Callable[[BookieId, int], None] | None =
     """Serve until SIGTERM or SIGINT; returns the process's exit code: 0, EXIT_STORAGE_FAILED or EXIT_BUG.
 
     Prints ``ready <id> <port>`` once it has registered, or calls ``on_ready`` instead. Raises InvalidArgumentError,
-    MetadataUnavailableError (within the configured deadline), PortInUseError, BookieIdentityError,
-    DataDirectoryError; then nothing was registered. Tunes this process's allocator: not for a process that does other
-    work (RULES K5).
+    MetadataUnavailableError (within the configured deadline), PortInUseError, DataDirectoryError, BookieIdentityError;
+    then nothing was registered. BookieIdentityError also when another directory was registered under its id later.
+    Tunes this process's allocator: not for a process that does other work (RULES K5).
     """
     tune_allocator()
     return asyncio.run(_run(config, on_ready or _print_ready))
@@ -83,6 +86,8 @@ async def _run(config: BookieConfig, on_ready: Callable[[BookieId, int], None]) 
         await bookie.stop()
     if bookie.error is None:
         return 0
+    if isinstance(bookie.error, BookieIdentityError):
+        raise bookie.error
     return EXIT_STORAGE_FAILED if isinstance(bookie.error, StorageFailedError) else EXIT_BUG
 
 
@@ -98,7 +103,7 @@ class Bookie:
         self.port = server.port
         self.failed = asyncio.Event()
         self.error: BookKeeperError | None = None
-        self._registered = False
+        self._availability: Availability | None = None
 
     @classmethod
     async def start(cls, config: BookieConfig, store: MetadataStore | None = None) -> Bookie:
@@ -139,19 +144,33 @@ class Bookie:
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
+            on_no_space=lambda: availability.no_space(),
+        )
+        engine = self._engine
+
+        def look() -> Usage:
+            return usage_of(directory, config.segment_size_bytes)
+
+        availability = self._availability = Availability(
+            look,
+            SpaceWatch(config.space_limits(), await asyncio.to_thread(look)),
+            store,
+            await asyncio.to_thread(service_info, directory, self._address, self.port),
+            interval_s=config.disk_check_interval_s,
+            set_read_only=lambda read_only: engine.feed(ReadOnlyChanged(read_only)),
+            on_failed=self._fail,
         )
         facts = BookieFacts(
             bookie_id=identity.bookie_id,
             instance_id=identity.cluster,
             incarnation=identity.incarnation,
             in_flight_bytes_max=config.stream_bytes_max,
-            read_only=lambda: False,
+            read_only=lambda: availability.read_only,
             version=_version(),
             space=lambda: (directory.total_bytes(), directory.free_bytes()),
         )
         await self._server.start(self._engine, facts)
-        await asyncio.to_thread(store.register_bookie, service_info(identity, self._address, self.port))
-        self._registered = True
+        await availability.begin()
         log.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     def _fail(self, error: BookKeeperError) -> None:
@@ -161,12 +180,8 @@ class Bookie:
 
     async def stop(self) -> None:
         """Leave the writable list, end the streams, make durable what was taken, record the position, let go."""
-        if self._registered:
-            self._registered = False
-            try:
-                await asyncio.to_thread(self._store.unregister_bookie, self.bookie_id)
-            except BookKeeperError as error:  # the node goes with the session
-                log.warning("could not unregister: %s", error)
+        if self._availability:
+            await self._availability.end()
         if self._engine:
             self._engine.end_streams("the bookie stops")
         await self._server.stop(self._config.stop_grace_s)

@@ -11,6 +11,7 @@ import ipaddress
 import json
 import os
 import socket
+import time
 
 from bk_core.errors import (
     BookieIdentityError,
@@ -20,12 +21,13 @@ from bk_core.errors import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import decode_cookie
-from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint
+from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint
 from bookie_server.config import BookieConfig
 from bookie_server.storage.cookie import IDENTITY_NAME, DataDirectory, Identity, decode_identity
 from bookie_server.storage.files import Files
 
 _STATE_VERSION = 1
+_LOOK_AGAIN_S = 0.2
 
 
 def advertised_address(config: BookieConfig) -> str:
@@ -79,6 +81,7 @@ def open_directory(
         _check_id_free(store, bookie_id, path)
         directory = DataDirectory.create(path, bookie_id, instance_id, files=files, incarnation=incarnation)
     try:
+        await_unregistered(store, directory, config.session_timeout_s)
         _settle_cookie(store, directory)
         _check_state(store, directory.identity)
     except BaseException:
@@ -155,7 +158,34 @@ def record_state(store: MetadataStore, identity: Identity, newest_sealed: int) -
     store.write_bookie_state(identity.bookie_id, data, record.version if record else None)
 
 
-def service_info(identity: Identity, address: str, port: int) -> BookieServiceInfo:
-    """What this bookie publishes: only what it serves."""
+def service_info(directory: DataDirectory, address: str, port: int) -> BookieServiceInfo:
+    """What this bookie publishes: only what it serves, and from which directory."""
     endpoint = Endpoint("grpc", address, port, "grpc")
-    return BookieServiceInfo(identity.bookie_id, (endpoint,), {INCARNATION_PROPERTY: identity.incarnation})
+    return BookieServiceInfo(directory.identity.bookie_id, (endpoint,), properties_of(directory))
+
+
+def properties_of(directory: DataDirectory) -> dict[str, str]:
+    """Incarnation, and the directory as it lies on this machine."""
+    return {INCARNATION_PROPERTY: directory.identity.incarnation, DIRECTORY_PROPERTY: directory.place()}
+
+
+def await_unregistered(store: MetadataStore, directory: DataDirectory, wait_s: float) -> None:
+    """Return once nobody but an earlier process of this directory is registered under its id.
+
+    A copy of a directory passes every other check while its original is alive: its cookie and its incarnation are the
+    original's. Asked before anything is written, here or in the store. Raises BookieIdentityError after ``wait_s``,
+    within which the registration of a process that is dead goes away.
+    """
+    bookie_id = directory.identity.bookie_id
+    deadline = time.monotonic() + wait_s
+    while (found := store.bookie_info(bookie_id)) is not None:
+        if found.is_of_directory_of(BookieServiceInfo(bookie_id, (), properties_of(directory))):
+            return
+        if time.monotonic() >= deadline:
+            where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in found.endpoints) or "an unknown place"
+            raise BookieIdentityError(
+                "a bookie of this id is running already, from another data directory",
+                value=f"{bookie_id} runs at {where}; {directory.path} may be a copy of its directory",
+                remedy="start only one of the two; a new bookie needs an empty directory and another --bookie-id",
+            )
+        time.sleep(_LOOK_AGAIN_S)

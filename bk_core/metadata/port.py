@@ -110,9 +110,10 @@ class MetadataStore(Protocol):
         ...
 
     def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
-        """Make the ephemeral node. A node of the same incarnation left by a dead session is deleted at once (RULES M3:
-        the caller holds the directory lock); one of another incarnation is waited for during one session timeout, then
-        BookieIdentityError. Moving between writable and read-only creates the new node before deleting the old."""
+        """Make the ephemeral node. A node of the same directory (incarnation and DIRECTORY_PROPERTY) left by a dead
+        session is deleted at once (RULES M3: the caller holds the directory lock); one of another directory is waited
+        for during one session timeout, then BookieIdentityError. Moving between writable and read-only creates the new
+        node before deleting the old."""
         ...
 
     def unregister_bookie(self, bookie_id: BookieId) -> None: ...

@@ -194,6 +194,11 @@ class DataDirectory:
         self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
         self.identity = identity
 
+    def place(self) -> str:
+        """Text that tells this directory from a copy of it. Raises DataDirectoryError."""
+        with _os_errors("cannot look at", self.path):
+            return self.files.place_of(os.path.join(self.path, LOCK_NAME))
+
     def free_bytes(self) -> int:
         """Free space of the file system in bytes."""
         return self.files.free_bytes(self.path)

@@ -113,6 +113,54 @@ def test_new_directory_under_a_known_id_is_refused(store: MetadataStore, tmp_pat
 
 
 @pytest.mark.rule("S8")
+@pytest.mark.rule("M3")
+def test_copy_of_a_directory_is_refused_while_its_original_is_alive(
+    store: MetadataStore, tmp_path: Path, uri: str
+) -> None:
+    """The original goes on, and starts again afterwards: the copy's try has changed nothing."""
+
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
+        shutil.copytree(tmp_path / "bookie", tmp_path / "copy" / "bookie")
+        copied = contents(tmp_path / "copy")
+        with pytest.raises(BookieIdentityError) as caught:
+            await Bookie.start(bookie_config(tmp_path / "copy", uri, session_timeout_s=0.3))
+        assert "running already" in str(caught.value)
+        assert f"127.0.0.1:{bookie.port}" in str(caught.value)
+        assert contents(tmp_path / "copy") == copied
+        assert list(store.writable_bookies()) == ["one"]
+        await bookie.stop()
+
+    asyncio.run(story())
+    started_once(store, tmp_path, uri)
+
+
+@pytest.mark.rule("S8")
+def test_directory_that_was_moved_is_waited_for_and_then_taken(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    """What a killed process of the directory, where it lay before, has left in the store goes with its session."""
+    started_once(store, tmp_path, uri, bookie_id="one")
+    (tmp_path / "moved").mkdir()
+    shutil.copytree(tmp_path / "bookie", tmp_path / "moved" / "bookie")
+    left = open_store(uri)
+    left.register_bookie(BookieServiceInfo("one", (), {INCARNATION_PROPERTY: "the old one"}))
+
+    async def story() -> None:
+        starting = asyncio.create_task(Bookie.start(bookie_config(tmp_path / "moved", uri, session_timeout_s=20)))
+        await asyncio.sleep(0.3)
+        assert not starting.done()
+        left.close()
+        async with asyncio.timeout(10):
+            await (await starting).stop()
+
+    asyncio.run(story())
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every file, but for the lock's and what is longer than a small file."""
+    return {str(p): p.read_bytes() for p in path.rglob("*") if p.is_file() and p.stat().st_size < 1 << 16}
+
+
+@pytest.mark.rule("S8")
 def test_restored_older_directory_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
     started_once(store, tmp_path, uri, bookie_id="one")
     shutil.copytree(tmp_path / "bookie", tmp_path / "snapshot")

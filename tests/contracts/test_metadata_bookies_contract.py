@@ -13,7 +13,7 @@ import pytest
 from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataConflictError, MetadataUnavailableError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.tree import ensure_path
-from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
+from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, eventually, lose_write_number, tree_of
 
 BOOKIE = "b1:3181"
@@ -129,6 +129,21 @@ def test_live_bookie_of_another_incarnation_keeps_its_id(metadata_world: Metadat
         with pytest.raises(BookieIdentityError, match="b1:3181"):
             metadata_world.open(session_timeout_s=1).register_bookie(info("i2"), read_only=read_only)
     assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info("i1")}, {})
+
+
+@pytest.mark.rule("M3")
+@pytest.mark.rule("S8")
+def test_copy_of_a_live_bookies_directory_is_not_taken_for_its_restart(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    original, copy = (
+        BookieServiceInfo(BOOKIE, (), {INCARNATION_PROPERTY: "i1", DIRECTORY_PROPERTY: place}) for place in "ab"
+    )
+    store.register_bookie(original)
+    for imposter in (copy, info("i1")):
+        with pytest.raises(BookieIdentityError, match="b1:3181"):
+            metadata_world.open(session_timeout_s=1).register_bookie(imposter)
+    assert store.writable_bookies() == {BOOKIE: original}
 
 
 @pytest.mark.rule("M3")

@@ -138,9 +138,9 @@ class Bookies(Part):
         raise lost or _taken(info)
 
     def _await_ours(self, path: str, info: BookieServiceInfo, deadline: float) -> tuple[bytes, NodeStat] | None:
-        """The node, when it is ours (this session's or incarnation's), or None when there is none.
+        """The node, when it is ours (this session's or our directory's), or None when there is none.
 
-        Another incarnation's node is waited for, as its session may be over; at the deadline BookieIdentityError.
+        Another directory's node is waited for, as its session may be over; at the deadline BookieIdentityError.
         """
         while True:
             changed = threading.Event()
@@ -148,7 +148,7 @@ class Bookies(Part):
                 data, stat = self._tree.get(path, changed.set)
             except NoNodeError:
                 return None
-            if stat.owner == self._tree.session_id or _same_incarnation(info, data):
+            if stat.owner == self._tree.session_id or _same_directory(info, data):
                 return data, stat
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
@@ -185,13 +185,11 @@ class Bookies(Part):
         self._registrar.stop(0)
 
 
-def _same_incarnation(info: BookieServiceInfo, data: bytes) -> bool:
-    own = info.properties.get(INCARNATION_PROPERTY)
+def _same_directory(info: BookieServiceInfo, data: bytes) -> bool:
     try:
-        theirs = decode_service_info(info.bookie_id, data).properties.get(INCARNATION_PROPERTY)
+        return decode_service_info(info.bookie_id, data).is_of_directory_of(info)
     except MetadataError:
         return False
-    return bool(own) and own == theirs
 
 
 def _taken(info: BookieServiceInfo) -> BookieIdentityError:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a data directory has room for new entries: thresholds with hysteresis, and a reserve. Pure.
+
+A bookie whose disk fills up turns read-only while there is still room: it goes on to serve reads, and what is left (the
+reserve) is for fences, recovery adds and compaction, which are how space comes back and how ledgers are closed
+elsewhere. It is writable again only once the disk is clearly emptier, so that it does not go back and forth. Nothing of
+this is remembered: each start judges anew (facts: reliability.md §4.7).
+
+Segments kept free for recycling, and those made ahead, count as room: the bookie needs nobody's leave to fill them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESERVE_SEGMENTS = 2
+"""Room for so many segments is kept for fences, recovery adds and compaction."""
+
+RETRY_LOOKS = 6
+"""After a commit found no space although the file system names some (a quota), new entries are tried again after so
+many looks, or once there is room for one segment more than there was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceLimits:
+    """``threshold`` and ``low_water`` are used shares of the file system: above the first the bookie turns read-only,
+    at most the second makes it writable again."""
+
+    threshold: float
+    low_water: float
+    segment_bytes: int
+    reserve_segments: int = RESERVE_SEGMENTS
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Below so much room no new entries are taken, whatever the shares say."""
+        return self.reserve_segments * self.segment_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A file system as it is now, in bytes. ``kept_bytes`` are allocated to segments of ours that hold nothing."""
+
+    total_bytes: int
+    free_bytes: int
+    kept_bytes: int = 0
+
+    @property
+    def usable_bytes(self) -> int:
+        """What may still be written."""
+        return self.free_bytes + self.kept_bytes
+
+    @property
+    def used_share(self) -> float:
+        """From 0 to 1; 1 for a file system that says nothing of its size."""
+        return 1 - min(1.0, self.usable_bytes / self.total_bytes) if self.total_bytes > 0 else 1.0
+
+
+class SpaceWatch:
+    """The judge. ``read_only`` is its verdict, ``why`` the reason in words while it is True, else empty."""
+
+    def __init__(self, limits: SpaceLimits, usage: Usage) -> None:
+        """The first look, at a start: between the two shares the bookie is writable."""
+        self._limits = limits
+        self._refused_at: int | None = None  # least usable bytes since a commit found no space
+        self._looks_since_refusal = 0
+        self._usage = usage
+        self.why = self._too_full(usage)
+
+    @property
+    def read_only(self) -> bool:
+        return bool(self.why)
+
+    @property
+    def usage(self) -> Usage:
+        """As it was last seen."""
+        return self._usage
+
+    def look(self, usage: Usage) -> bool:
+        """Judge anew; True if the verdict changed."""
+        self._usage = usage
+        self._looks_since_refusal += 1
+        if self._refused_at is not None:
+            self._refused_at = min(self._refused_at, usage.usable_bytes)
+        was, too_full = self.read_only, self._too_full(usage)
+        if too_full:
+            self.why = self.why if self._refused_at is not None else too_full
+        elif was and self._is_empty_enough(usage):
+            self.why, self._refused_at = "", None
+        return self.read_only is not was
+
+    def no_space(self) -> bool:
+        """A commit found no space: read-only at once, whatever the file system says; True if that is new."""
+        was = self.read_only
+        self._refused_at, self._looks_since_refusal = self._usage.usable_bytes, 0
+        self.why = "the disk refused space for a segment"
+        return not was
+
+    def _too_full(self, usage: Usage) -> str:
+        limits = self._limits
+        if usage.used_share > limits.threshold:
+            return f"{usage.used_share:.1%} of the disk is used, more than {limits.threshold:.1%}"
+        if usage.usable_bytes < limits.reserve_bytes:
+            return f"{usage.usable_bytes >> 20} MiB are free, less than the reserve of {limits.reserve_bytes >> 20} MiB"
+        return ""
+
+    def _is_empty_enough(self, usage: Usage) -> bool:
+        limits = self._limits
+        if usage.used_share > limits.low_water or usage.usable_bytes < limits.reserve_bytes + limits.segment_bytes:
+            return False
+        if self._refused_at is None:
+            return True
+        has_grown = usage.usable_bytes >= self._refused_at + limits.segment_bytes
+        return has_grown or self._looks_since_refusal >= RETRY_LOOKS

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writable and read-only: what the machine, the registration and a client see while a disk fills up and empties."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bk_core.errors import BookieIdentityError
+from bk_core.metadata import open_store
+from bk_core.metadata.memory import MemoryStore
+from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server.main import Bookie
+from tests.kit.lanes import KEY, Lane, Listener, bookie_config
+
+TOTAL_BLOCKS = 1 << 28
+
+
+class Disk:
+    """What the file system says of itself, as the test wants it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used = 0.5
+        self._real = os.statvfs
+        monkeypatch.setattr(os, "statvfs", self._statvfs)
+
+    def _statvfs(self, path: str) -> SimpleNamespace:
+        real = self._real(path)
+        free = round(TOTAL_BLOCKS * (1 - self.used))
+        return SimpleNamespace(f_blocks=TOTAL_BLOCKS, f_frsize=real.f_frsize, f_bavail=free)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    opened = open_store(f"memory://{uuid.uuid4().hex}")
+    assert isinstance(opened, MemoryStore)
+    opened.initialize_cluster()
+    yield opened
+    opened.close()
+
+
+@asynccontextmanager
+async def running(store: MemoryStore, path: Path, **changes: Any) -> AsyncIterator[tuple[Bookie, Lane]]:
+    config = bookie_config(path, store.uri, bookie_id="b1", disk_check_interval_s=0.02, **changes)
+    bookie = await Bookie.start(config)
+    transport = GrpcTransport(instance_id=store.instance_id())
+    transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
+    try:
+        yield bookie, Lane("grpc", transport, "b1")
+    finally:
+        await transport.close()
+        await bookie.stop()
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not reached():
+            await asyncio.sleep(0.01)
+
+
+def folders(store: MemoryStore) -> tuple[list[str], list[str]]:
+    return list(store.writable_bookies()), list(store.read_only_bookies())
+
+
+async def add_refused(lane: Lane, ledger: int, first: int) -> Reason:
+    listener = Listener()
+    session = lane.attach(ledger, listener)
+    lane.send(session, ledger, first, [b"new"])
+    durable, reason = await listener.ended(session)
+    assert durable == 0
+    lane.transport.detach(lane.bookie_id, session)
+    return reason
+
+
+def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(store, tmp_path) as (_, lane):
+            assert folders(store) == (["b1"], [])
+            await lane.write(7, 0, [b"a"])
+            disk.used = 0.96
+            await until(lambda: folders(store) == ([], ["b1"]))
+            assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+            assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
+            assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
+            assert (await lane.fence(7)).fenced
+            await lane.write(7, 1, [b"recovered"], mode=AttachMode.RECOVER)
+            entries, trailer = await lane.read(7, 0, 1, fence_key=KEY)
+            assert entries == {0: b"a", 1: b"recovered"}
+            assert trailer.fenced
+            disk.used = 0.92
+            await asyncio.sleep(0.1)
+            assert folders(store) == ([], ["b1"]), "it waits for the low water"
+            disk.used = 0.89
+            await until(lambda: folders(store) == (["b1"], []))
+            await lane.write(8, 0, [b"new"])
+
+    asyncio.run(story())
+
+
+def test_each_start_judges_the_disk_anew(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    async def story() -> None:
+        disk.used = 0.96
+        async with running(store, tmp_path) as (_, lane):
+            assert folders(store) == ([], ["b1"])
+            assert await add_refused(lane, 7, 0) == Reason.READ_ONLY
+        assert folders(store) == ([], [])
+        disk.used = 0.93  # above the low water: only history would forbid new entries
+        async with running(store, tmp_path) as (_, lane):
+            assert folders(store) == (["b1"], [])
+            await lane.write(7, 0, [b"a"])
+
+    asyncio.run(story())
+
+
+def test_registration_follows_when_the_store_is_back(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    async def story() -> None:
+        mine = open_store(store.uri)
+        assert isinstance(mine, MemoryStore)
+        config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
+        bookie = await Bookie.start(config, mine)
+        mine.tree.lose_next_answer(applied=False)
+        disk.used = 0.99
+        await until(lambda: folders(store) == ([], ["b1"]))
+        await bookie.stop()
+        assert folders(store) == ([], [])
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S8")
+def test_bookie_ends_when_another_directory_took_its_id(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    """A copy was started while this one's session was lost: only one of them may answer."""
+
+    async def story() -> None:
+        async with running(store, tmp_path) as (bookie, _):
+            mine = store.writable_bookies()["b1"]
+            copy = BookieServiceInfo("b1", mine.endpoints, {**mine.properties, DIRECTORY_PROPERTY: "elsewhere"})
+            assert copy.properties[INCARNATION_PROPERTY]
+            await asyncio.sleep(0.1)
+            assert not bookie.failed.is_set()
+            bookie._store.unregister_bookie("b1")  # as the end of its session does
+            store.register_bookie(copy)
+            async with asyncio.timeout(5):
+                await bookie.failed.wait()
+            assert isinstance(bookie.error, BookieIdentityError)
+            assert "another data directory" in str(bookie.error)
+        assert store.writable_bookies() == {"b1": copy}, "the other's registration is not ours to take away"
+
+    asyncio.run(story())
