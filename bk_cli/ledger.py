@@ -236,7 +236,7 @@ def delete(ledger_id: int, yes: bool, force: bool, uri: str, as_json: bool) -> N
                 else f"{found.value.state.name}: a writer may be using it",
                 remedy="if that is what you want, add --yes",
             )
-        bookkeeper.store.delete_ledger(ledger_id, found.version)
+        bookkeeper.delete_ledger(ledger_id, version=found.version)
     output.print_json({"ledgerId": ledger_id, "deleted": True}) if as_json else output.print_line(
         f"ledger {ledger_id}: deleted"
     )

@@ -173,8 +173,8 @@ class BookKeeper(Handle[client.BookKeeper]):
         work = self._inner.open_ledger(ledger_id, recover=recover, password=password, digest_type=digest_type)
         return LedgerReader(self._thread.call(work), self._thread)
 
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
-        self._thread.call(self._inner.delete_ledger(ledger_id))
+    def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
+        self._thread.call(self._inner.delete_ledger(ledger_id, version=version))
 
     def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         return self._thread.call(self._inner.read_metadata(ledger_id))

@@ -21,7 +21,8 @@ class ClientConfig:
     whatever is in its way: then the writer ends with QuorumTimeoutError. ``delay_ensemble_change`` replaces a failed
     bookie only once an ack quorum needs it; ``allow_degraded_writes`` goes on without spare bookies while there is an
     ack quorum of every write set, instead of ending with NotEnoughBookiesError. Both leave entries with fewer copies,
-    which are marked under-replicated at the close. A bookie that failed is not chosen for ``quarantine_ms`` unless
+    which are marked under-replicated at the close. After a deletion its bookies are told, and waited for no longer than
+    ``delete_hint_timeout_ms``. A bookie that failed is not chosen for ``quarantine_ms`` unless
     nothing else is left.
     """
 
@@ -43,6 +44,7 @@ class ClientConfig:
     watch_timeout_ms: float = 10_000
     quarantine_ms: float = 30_000
     close_timeout_ms: float = 60_000
+    delete_hint_timeout_ms: float = 500
     metadata_timeout_s: float = 8.0  # so that a wrong address is reported within 10 s, interpreter start included
     session_timeout_s: float = 10.0
 

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import itertools
 import random
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from difflib import get_close_matches
 from types import TracebackType
 
 from bk_core.client.config import ClientConfig
+from bk_core.client.deletion import Hints, delete_record
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import quorum_lac
 from bk_core.client.ranges import SlowBookies
@@ -52,6 +56,8 @@ class BookKeeper:
         self._sessions = itertools.count(1)
         self._quarantine: dict[BookieId, float] = {}  # bookie → loop time until which others are preferred
         self._slow = SlowBookies()  # and those that are read last
+        timeout_s, pause_s = self.config.delete_hint_timeout_ms / 1000, self.config.quarantine_ms / 1000
+        self._hints = Hints(transport, self.refresh_bookies, timeout_s=timeout_s, pause_s=pause_s)
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()  # to end who waits when the client closes
@@ -154,13 +160,23 @@ class BookKeeper:
         )
         return await driver.run()
 
-    async def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Delete the ledger's metadata; bookies give the space back later. Raises NoSuchLedgerError."""
+    async def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
+        """Delete the ledger's metadata, of this version if given; its bookies are told, best effort, and give the space
+        back later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
         self._guard.check("this client")
         try:
-            await asyncio.to_thread(self.store.delete_ledger, ledger_id)
+            metadata = await asyncio.to_thread(delete_record, self.store, ledger_id, version)
         except NoSuchLedgerError as error:
             raise await self._no_such_ledger(ledger_id) from error
+        await self._hints.send({ledger_id: metadata})
+
+    def tell_deleted(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
+        """Tell the bookies of ledgers whose records :func:`~bk_core.client.deletion.delete_record` deleted. From a
+        thread; waits for as long as that may take, and raises nothing."""
+        if deleted and not self._loop.is_closed():
+            sending = asyncio.run_coroutine_threadsafe(self._hints.send(deleted), self._loop)
+            with contextlib.suppress(FutureTimeoutError, CancelledError):
+                sending.result(self.config.delete_hint_timeout_ms / 1000 + 1.0)
 
     async def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         """The ledger's record. Raises NoSuchLedgerError, which names the nearest ids."""

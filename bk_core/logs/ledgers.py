@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bk_core.client.connect import BookKeeper
+from bk_core.client.deletion import delete_record
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
     BookKeeperError,
@@ -24,6 +25,9 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId, LedgerMetadata
 
 log = logging.getLogger("bk_core.logs")
+
+TellDeleted = Callable[[Mapping[LedgerId, LedgerMetadata | None]], None]
+"""Hears of ledgers whose records were deleted, and what these said."""
 
 CHECK_THREADS = 16
 """Records read at a time: a publish of 100,000 ledgers must not take as many round trips."""
@@ -69,27 +73,37 @@ def of_log(store: MetadataStore, log_uuid: str, before_ms: int) -> Iterator[Ledg
             continue  # deleted a moment ago; or nobody can say whose it is, so it stays
 
 
-def delete_of_log(store: MetadataStore, log_uuid: str, ledgers: Sequence[LedgerId]) -> Iterator[LedgerId]:
-    """Delete ledgers of this log; gives those that do not exist any more, for certain. Blocking."""
+def delete_of_log(
+    store: MetadataStore, log_uuid: str, ledgers: Sequence[LedgerId], deleted: TellDeleted
+) -> tuple[LedgerId, ...]:
+    """Delete ledgers of this log, and tell ``deleted``; returns those that do not exist any more, for certain.
+    Blocking."""
+    gone: list[LedgerId] = []
+    told: dict[LedgerId, LedgerMetadata | None] = {}
     for ledger_id in ledgers:
         try:
             found = store.read_ledger(ledger_id)
             if _is_of_log(found.value, log_uuid):
                 store.delete_ledger(ledger_id)
-                yield ledger_id
+                told[ledger_id] = found.value
+                gone.append(ledger_id)
         except NoSuchLedgerError:
-            yield ledger_id
+            gone.append(ledger_id)
         except MetadataError as error:
             log.warning("ledger %d stays condemned until the next vacuum: %s", ledger_id, error)
+    deleted(told)
+    return tuple(gone)
 
 
-def drop(store: MetadataStore, ledgers: Sequence[LedgerId]) -> None:
-    """Delete a job's own ledgers, as far as possible: vacuum finds the rest. Blocking."""
+def drop(store: MetadataStore, ledgers: Sequence[LedgerId], deleted: TellDeleted) -> None:
+    """Delete a job's own ledgers, as far as possible, and tell ``deleted``: vacuum finds the rest. Blocking."""
+    told: dict[LedgerId, LedgerMetadata | None] = {}
     for ledger_id in ledgers:
         try:
-            store.delete_ledger(ledger_id)
+            told[ledger_id] = delete_record(store, ledger_id)
         except BookKeeperError as error:
             log.info("ledger %d stays until vacuum: %s", ledger_id, error)
+    deleted(told)
 
 
 def _is_of_log(metadata: LedgerMetadata, log_uuid: str) -> bool:

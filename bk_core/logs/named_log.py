@@ -60,7 +60,7 @@ class NamedLog:
     def __init__(self, bookkeeper: BookKeeper, name: str, *, password: bytes = b"") -> None:
         self.name = check_log_name(name)
         self._bookkeeper, self._password = bookkeeper, bytes(password)
-        self._store = LogStore(bookkeeper.store, name)
+        self._store = LogStore(bookkeeper.store, name, bookkeeper.tell_deleted)
         self._reading = LogReading(bookkeeper, self._store, self._password)
 
     # --- the list ----------------------------------------------------------------------------------------------------

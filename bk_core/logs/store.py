@@ -29,7 +29,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.codec import decode_head, decode_page, decode_transactions, encode_head, encode_transactions
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, PageRef
-from bk_core.logs.ledgers import check_publishable, delete_of_log, drop, of_log
+from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, drop, of_log
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import ATTEMPTS_MAX, Facts, HeadChange, Intent
 from bk_core.logs.machines.vacuum import Vacuum
@@ -99,10 +99,10 @@ _caches: WeakKeyDictionary[MetadataStore, PageCache] = WeakKeyDictionary()
 
 
 class LogStore:
-    """The records of the log ``name``. Any thread may call."""
+    """The records of the log ``name``. Any thread may call. ``deleted`` hears of ledgers that were deleted."""
 
-    def __init__(self, store: MetadataStore, name: str) -> None:
-        self.store, self.name = store, name
+    def __init__(self, store: MetadataStore, name: str, deleted: TellDeleted = lambda _: None) -> None:
+        self.store, self.name, self._deleted = store, name, deleted
         self._cache = _caches.setdefault(store, PageCache())
 
     # --- reading ---
@@ -245,7 +245,7 @@ class LogStore:
     def _answer_deleting(self, effect: ev.Effect) -> ev.Event:
         match effect:
             case ev.DropLedgers(ledgers):
-                drop(self.store, ledgers)
+                drop(self.store, ledgers, self._deleted)
                 return ev.WaitEnded()
             case ev.DropPages(names):
                 self._delete_pages(names)
@@ -253,7 +253,7 @@ class LogStore:
             case ev.ListOrphans(log_uuid, before_ms):
                 return ev.OrphansListed(tuple(of_log(self.store, log_uuid, before_ms)))
             case ev.DeleteLedgers(ledgers, log_uuid):
-                return ev.LedgersDeleted(tuple(delete_of_log(self.store, log_uuid, ledgers)))
+                return ev.LedgersDeleted(delete_of_log(self.store, log_uuid, ledgers, self._deleted))
             case ev.ListPages(before_ms):
                 made = ((page, self.store.page_ctime_ms(self.name, page)) for page in self.store.list_pages(self.name))
                 return ev.PagesListed(tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deleting a ledger: its record in the metadata store, and then a word to the bookies that hold it.
+
+The record is the deletion. The hint only lets bookies give the space back within minutes instead of at their next
+comparison (RULES S9); it is best effort, and nothing that goes wrong with it may fail a deletion or hold it up for
+longer than ``delete_hint_timeout_ms``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataCorruptError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, LedgerId, LedgerMetadata
+from bk_core.transport.port import Transport
+
+log = logging.getLogger(__name__)
+
+HINT_IDS_MAX = 10_000
+"""Ledgers that one hint may name."""
+
+
+def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None = None) -> LedgerMetadata | None:
+    """Delete a ledger's record, of this version if given. Blocking. Returns what it said, for :func:`hint_bookies`;
+    None where that cannot be read. Raises NoSuchLedgerError, MetadataConflictError, MetadataUnavailableError."""
+    metadata: LedgerMetadata | None = None
+    try:
+        metadata = store.read_ledger(ledger_id).value
+    except MetadataCorruptError as error:
+        log.info("bookies are not told that ledger %d is deleted: %s", ledger_id, error)
+    store.delete_ledger(ledger_id, version)
+    return metadata
+
+
+class Hints:
+    """Tells bookies of deletions. Belongs to the client's loop.
+
+    ``refresh`` learns the bookies' addresses anew. A bookie that could not be told is left in peace for ``pause_s``, so
+    that deleting many ledgers does not wait for it each time.
+    """
+
+    def __init__(
+        self, transport: Transport, refresh: Callable[[], Awaitable[object]], *, timeout_s: float, pause_s: float
+    ) -> None:
+        self._transport, self._refresh = transport, refresh
+        self._timeout_s, self._pause_s = timeout_s, pause_s
+        self._silent: dict[BookieId, float] = {}  # bookie → loop time from which it is told again
+
+    async def send(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
+        """Tell every bookie named in these records, all at once, within the deadline. Raises nothing but
+        CancelledError."""
+        now = asyncio.get_running_loop().time()
+        self._silent = {bookie: until for bookie, until in self._silent.items() if until > now}
+        of_bookie = {bookie: ids for bookie, ids in _by_bookie(deleted).items() if bookie not in self._silent}
+        untold = set(of_bookie)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if await self._tell_all(of_bookie, untold):
+                    await self._refresh()
+                    await self._tell_all({bookie: of_bookie[bookie] for bookie in untold}, untold)
+        except TimeoutError:
+            pass
+        except Exception as error:  # the ledgers are deleted, and nobody must take this for a failure of that
+            log.warning("the bookies could not be told of deleted ledgers: %s", error)
+        if untold:
+            self._silent.update(dict.fromkeys(untold, now + self._pause_s))
+            log.info("bookies %s were not told of deleted ledgers and will find them", ", ".join(sorted(untold)))
+
+    async def _tell_all(self, of_bookie: Mapping[BookieId, Sequence[LedgerId]], untold: set[BookieId]) -> bool:
+        """Tell bookies, taking those that heard from ``untold``; whether one may have another address now."""
+        tells = [self._tell(bookie, ids, untold) for bookie, ids in of_bookie.items()]
+        return any(await asyncio.gather(*tells))
+
+    async def _tell(self, bookie: BookieId, ledger_ids: Sequence[LedgerId], untold: set[BookieId]) -> bool:
+        try:
+            for start in range(0, len(ledger_ids), HINT_IDS_MAX):
+                part = ledger_ids[start : start + HINT_IDS_MAX]
+                await self._transport.delete_hint(bookie, part, deadline_s=self._timeout_s)
+        except BookieUnreachableError:
+            return True
+        except BookKeeperError as error:
+            log.debug("bookie %s was not told of deleted ledgers: %s", bookie, error)
+        else:
+            untold.discard(bookie)
+        return False
+
+
+def _by_bookie(deleted: Mapping[LedgerId, LedgerMetadata | None]) -> dict[BookieId, list[LedgerId]]:
+    of_bookie: dict[BookieId, list[LedgerId]] = {}
+    for ledger_id, metadata in deleted.items():
+        for bookie in {b for fragment in metadata.fragments for b in fragment.ensemble} if metadata else ():
+            of_bookie.setdefault(bookie, []).append(ledger_id)
+    return of_bookie
