@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a start makes of a directory of which some bytes are others (RULES S3, S4, S8; facts: reliability §7.4).
+
+:func:`judge` starts the production on a damaged copy of an image and asks it everything. Nothing may be invented, no
+synced record denied or forgotten in silence. The one stated exception: what no intact group header records as durable
+may be gone, because nothing on the disk says that it was ever there.
+
+A start takes some ten milliseconds and half a million of them are wanted, so :class:`Judge` first lets the production's
+scanner look at the changed segment: where it finds exactly what it found before in another copy, opening does exactly
+the same, and the verdict is known. Now and then a start is done all the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bk_core.entries.frame import FrameHeader, FrameKind, entry_ids_of, parse_header, record_payload
+from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, IntegrityError
+from bk_core.wire.lane import Reason
+from bookie_server.storage.files import Files, Handle
+from bookie_server.storage.index_file import lac_of
+from bookie_server.storage.scan import ScannedSegment, SegmentScanner
+from bookie_server.storage.segment import Place, decode_segment_header
+from tests.sim.corruption_image import BLOCK, Image
+from tests.sim.storage import SEGMENT_BYTES, StorageBackEnd, ask
+
+FULL_EVERY = 1009
+"""One of so many is started even if its verdict is known."""
+NO_BODY = b"\xff" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``outcome``: "damage" (found, and told), "tail" (dropped, as of a group whose sync never returned), "refused"
+    (the directory is not opened), "rebuilt" (an index was, from its segment), "no effect". ``problems``: broken
+    promises."""
+
+    outcome: str
+    problems: tuple[str, ...] = ()
+
+
+def recorded_position(image: Image, data: bytes) -> int:
+    """How far the group headers that are still what they were say that the newest segment was durable."""
+    original = image.newest_bytes()
+    intact = (one for one in image.groups if data[one.offset : one.offset + 64] == original[one.offset :][:64])
+    return max([BLOCK, *(one.durable for one in intact)])
+
+
+def judge(image: Image, changed: dict[str, bytes | None]) -> Verdict:
+    """Start on the image with these files changed and compare every answer with what was promised."""
+    disk = image.disk(changed)
+    try:
+        with warnings.catch_warnings():  # protobuf's text reader warns of a backslash where it expects none
+            warnings.simplefilter("ignore", DeprecationWarning)
+            back_end = StorageBackEnd(image.bookie_id, disk=disk, store=image.store())
+    except (BookieIdentityError, DataDirectoryError):
+        return Verdict("refused")
+    except BookKeeperError as error:
+        return Verdict("refused", (f"an error that does not say what to do: {error}",))
+    problems: list[str] = []
+    recorded = recorded_position(image, changed.get(image.newest, image.newest_bytes()) or b"")
+    for ledger_id in sorted({parse_header(frame).ledger_id for frame, _ in image.acked}):
+        try:
+            _check_ledger(image, back_end, ledger_id, recorded, problems)
+        except (AssertionError, IntegrityError) as error:
+            problems.append(f"ledger {ledger_id}: {error or 'an answer that makes no sense'}")
+    report = back_end.report
+    if report.damage:
+        return Verdict("damage", tuple(problems))
+    if report.tail_bytes_dropped:
+        return Verdict("tail", tuple(problems))
+    return Verdict("rebuilt" if report.indexes_rebuilt else "no effect", tuple(problems))
+
+
+def _check_ledger(image: Image, back_end: StorageBackEnd, ledger_id: int, recorded: int, problems: list[str]) -> None:
+    mine = [(frame, place) for frame, place in image.acked if parse_header(frame).ledger_id == ledger_id]
+    must = [frame for frame, place in mine if place.generation != image.generation or place.offset < recorded]
+    facts, state = back_end.holdings.facts(ledger_id), back_end.index.state(ledger_id)
+    sent = {kind: _records([frame for frame, _ in mine], kind) for kind in FrameKind}
+    records = {kind: _records(must, kind) for kind in FrameKind}
+    _check_entries(back_end, ledger_id, _ids([frame for frame, _ in mine]), _ids(must), problems)
+    invented = {
+        "was never fenced": facts.fenced and not facts.deleted and not sent[FrameKind.FENCE],
+        "was never deleted": facts.deleted and not sent[FrameKind.DELETED],
+        "never had this key": facts.ledger_key is not None and facts.ledger_key not in sent[FrameKind.LEDGER_KEY],
+    }
+    lac = max(map(lac_of, records[FrameKind.LAC]), default=-1)
+    counters = [payload for kind in FrameKind if kind >= FrameKind.LIMBO_SET for payload in records[kind]]
+    counter = max((int.from_bytes(payload, "little") for payload in counters), default=0)
+    forgotten = {
+        "has lost its fence": bool(records[FrameKind.FENCE]) and not facts.fenced,
+        "has lost its deletion": bool(records[FrameKind.DELETED]) and not facts.deleted,
+        "has lost its key": bool(records[FrameKind.LEDGER_KEY]) and facts.ledger_key is None,
+        "has lost its LAC": lac >= 0 and lac_of(facts.lac_body or NO_BODY) < lac,
+        "has lost a counter": state.counter < counter,
+    }
+    if facts.deleted:  # nothing else is kept of it
+        forgotten = {what: held for what, held in forgotten.items() if "deletion" in what}
+    troubled = facts.trouble is not Reason.REASON_NONE  # then the ledger says so, and nothing is trusted
+    wrong = invented if troubled else {**invented, **forgotten}
+    problems += [f"ledger {ledger_id} {what}" for what, is_so in wrong.items() if is_so]
+
+
+def _check_entries(
+    back_end: StorageBackEnd, ledger_id: int, every: set[int], required: set[int], problems: list[str]
+) -> None:
+    answer = ask(back_end, ledger_id, 0, max(every, default=0) + 3)
+    other = [k for k, payload in answer.found.items() if not payload.startswith(b"%d/%d " % (ledger_id, k))]
+    denied = sorted(required & answer.absent - set(answer.found))
+    for what, ids in (
+        ("have other bytes", other),
+        ("were never written", sorted(set(answer.found) - every)),
+        ("are synced and ABSENT", denied),
+    ):
+        if ids:
+            problems.append(f"entries {ids[:5]} of ledger {ledger_id} {what}")
+
+
+def _ids(frames: list[bytes]) -> set[int]:
+    found: set[int] = set()
+    for frame in frames:
+        header = parse_header(frame)
+        if header.kind == FrameKind.ENTRIES:
+            found.update(entry_ids_of(header, frame).tolist())
+    return found
+
+
+def _records(frames: list[bytes], kind: FrameKind) -> list[bytes]:
+    found = ((parse_header(frame), frame) for frame in frames)
+    if kind == FrameKind.ENTRIES:
+        return []
+    return [bytes(record_payload(frame, header)) for header, frame in found if header.kind == kind]
+
+
+# --- many of the newest segment ---------------------------------------------------------------------------------------
+
+
+class _Memory(Files):
+    """One file that is a buffer."""
+
+    def __init__(self) -> None:
+        self.data: bytes | bytearray | memoryview = b""
+
+    def read(self, handle: Handle, size: int, offset: int) -> bytes:
+        return bytes(self.data[offset : offset + size])
+
+
+class _Scanner(SegmentScanner):
+    """The production's, with a memory for what the bytes of one group hold; notes what it would take in."""
+
+    known: dict[tuple[int, int, bytes], list[tuple[int, FrameHeader, bool]]]
+
+    def scan_of(self, size: int) -> tuple[ScannedSegment, tuple[Hashable, ...]]:
+        self._size = size // BLOCK * BLOCK
+        self._counters.clear()
+        self.taken: list[Hashable] = []
+        return self.scan(), tuple(self.taken)
+
+    def _collect(self, data: memoryview, offset: int, count: int) -> list[tuple[int, FrameHeader, bool]]:
+        key = (offset, count, bytes(data))
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = super()._collect(data, offset, count)
+            if len(self.known) > 4096:
+                self.known.pop(next(iter(self.known)))
+        return found
+
+    def _take(
+        self, data: memoryview, at: int, header: FrameHeader, place: Place, intact: bool, result: ScannedSegment
+    ) -> None:
+        self.taken.append((place.offset, header.size, header.kind, header.ledger_id, intact))
+
+
+@dataclass
+class Judge:
+    """Verdicts on changed copies of the newest segment of an image. ``starts``: how many starts that took."""
+
+    image: Image
+    starts: int = 0
+    verdicts: dict[Hashable, Verdict] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._files = _Memory()
+        self._scanner = _Scanner(self._files, 0, self.image.generation, self.image.incarnation, SEGMENT_BYTES)
+        self._scanner.known = {}
+        self._clean = self._what_a_scan_finds(self.image.newest_bytes())
+
+    def verdict(self, data: bytes | bytearray, *, full: bool = False) -> Verdict:
+        """Of the newest segment with these bytes. ``full``: by a start, whatever is known; AssertionError if the start
+        says something else than what was known."""
+        found = self._what_a_scan_finds(data)
+        known = self.verdicts.get(found)
+        if known is not None and not full:
+            return known
+        self.starts += 1
+        verdict = judge(self.image, {self.image.newest: bytes(data)})
+        assert known is None or known == verdict, f"a scan does not decide a start: {known} and {verdict}"
+        self.verdicts[found] = verdict
+        return verdict
+
+    def is_noticed(self, data: bytes | bytearray) -> bool:
+        """Whether a scan finds anything else than in the image as it is."""
+        return self._what_a_scan_finds(data) != self._clean
+
+    def _what_a_scan_finds(self, data: bytes | bytearray) -> Hashable:
+        self._files.data = memoryview(data)
+        found, taken = self._scanner.scan_of(len(data))
+        header: Any
+        try:
+            header = decode_segment_header(bytes(data[:BLOCK]))
+            header = (header.generation, header.incarnation, header.segment_bytes == len(data), header.newest_sealed)
+        except IntegrityError as error:
+            header = error.what
+        recorded = recorded_position(self.image, bytes(data))
+        return (
+            header, found.durable, found.groups_below_durable, tuple(found.damage), tuple(found.tail), taken, recorded
+        )  # fmt: skip

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/corrupt``: every way to damage a small data directory, one after the other, and what became of each.
+
+With ``--resume FILE`` the figures so far are kept there, and the next call goes on from them. Exit code 0 only if
+everything asked for was tried and no promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.errors import IntegrityError
+from bookie_server.storage.index_file import decode_index_file
+from bookie_server.storage.reader import check_stored_frame
+from bookie_server.storage.segment import Place
+from tests.sim.corruption import FULL_EVERY, Judge, Verdict, judge
+from tests.sim.corruption_image import BLOCK, Image, make_image
+from tests.sim.disk import SECTOR
+from tests.sim.storage import DATA_DIR, SEGMENT_BYTES
+
+CHUNK = 4096
+PROBLEMS_KEPT = 20
+SECTORS = SEGMENT_BYTES // SECTOR
+SPLICES = 10_000
+UNCOVERED = ("padding", "space never written")
+"""Bytes that no checksum covers and that nothing is read from."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What became of one kind of damage. ``outcomes`` by "region: outcome"; ``starts`` were done in full."""
+
+    name: str
+    total: int
+    done: int = 0
+    starts: int = 0
+    seconds: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, other: Figures) -> None:
+        self.done += other.done
+        self.starts += other.starts
+        self.seconds += other.seconds
+        self.outcomes.update(other.outcomes)
+        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
+
+
+# --- the newest segment -----------------------------------------------------------------------------------------------
+
+
+@cache
+def _judge_of(recorded: bool) -> Judge:
+    return Judge(make_image(recorded))
+
+
+@cache
+def _covered(image: Image) -> npt.NDArray[np.bool_]:
+    """Bytes whose change must be noticed. Not those of the last idle group: without it what lies before is a tail, and
+    a tail that is intact is kept (a stated exception)."""
+    covered = np.array([image.region(offset) not in UNCOVERED for offset in range(SEGMENT_BYTES)])
+    if image.recorded:
+        covered[image.groups[-1].offset :] = False
+    return covered
+
+
+def _scanned(recorded: bool, number: int, data: bytes | bytearray, region: str) -> tuple[str, Verdict]:
+    """The verdict; that nothing was noticed although bytes that matter have changed is a problem too."""
+    judging = _judge_of(recorded)
+    verdict = judging.verdict(data, full=number % FULL_EVERY == 0)
+    if verdict.outcome == "no effect":
+        image = judging.image
+        now, before = (np.frombuffer(part, np.uint8) for part in (data, image.newest_bytes()))
+        if len(now) != len(before) or bool(((now != before) & _covered(image)).any()):
+            verdict = Verdict(verdict.outcome, (*verdict.problems, "bytes that matter changed and nobody noticed"))
+    return region, verdict
+
+
+def _flip(recorded: bool, number: int) -> tuple[str, Verdict]:
+    image = _judge_of(recorded).image
+    data = bytearray(image.newest_bytes())
+    data[number >> 3] ^= 1 << (number & 7)
+    return _scanned(recorded, number, data, image.region(number >> 3))
+
+
+def _cut(number: int) -> tuple[str, Verdict]:
+    return _scanned(True, number, _judge_of(True).image.newest_bytes()[:number], "truncated")
+
+
+def _put(number: int, region: str, *parts: tuple[int, bytes]) -> tuple[str, Verdict]:
+    data = bytearray(_judge_of(True).image.newest_bytes())
+    for offset, part in parts:
+        data[offset : offset + len(part)] = part
+    return _scanned(True, number, data, region)
+
+
+def _sector(number: int, data: bytes | None = None) -> bytes:
+    source = _judge_of(True).image.newest_bytes() if data is None else data
+    return source[number * SECTOR : (number + 1) * SECTOR]
+
+
+def _zeroed(number: int) -> tuple[str, Verdict]:
+    return _put(number, "sector", (number * SECTOR, bytes(SECTOR)))
+
+
+def _older(number: int) -> tuple[str, Verdict]:
+    return _put(number, "sector", (number * SECTOR, _sector(number, _judge_of(True).image.older)))
+
+
+def _older_block(number: int) -> tuple[str, Verdict]:
+    start = number * BLOCK
+    return _put(number, "block", (start, _judge_of(True).image.older[start : start + BLOCK]))
+
+
+def _swapped(number: int) -> tuple[str, Verdict]:
+    one, other = _pairs()[number]
+    return _put(number, "two sectors", (one * SECTOR, _sector(other)), (other * SECTOR, _sector(one)))
+
+
+@cache
+def _pairs() -> list[tuple[int, int]]:
+    return [(one, other) for one in range(SECTORS) for other in range(one)]
+
+
+def _copied(number: int) -> tuple[str, Verdict]:
+    target, source = divmod(number, SECTORS)
+    return _put(number, "sector", (target * SECTOR, _sector(source)))
+
+
+def _spliced(number: int) -> tuple[str, Verdict]:
+    """A piece of this segment, of an older one, or of another bookie's, over another place: at a frame's bounds, a
+    block's or anywhere."""
+    rng = random.Random(number)
+    image = _judge_of(True).image
+    name, source = rng.choice(
+        [("itself", image.newest_bytes()), ("older", image.older), ("other bookie", _foreign().newest_bytes())]
+    )
+    step = rng.choice([1, 64, 64, SECTOR, BLOCK])
+    size = min(rng.choice([step, 4 * step, 64, 256, 4096, 12288]), SEGMENT_BYTES - BLOCK)
+    at, to = (rng.randrange((SEGMENT_BYTES - size) // step + 1) * step for _ in range(2))
+    if name != "itself" and rng.random() < 0.5:
+        at = to
+    return _put(number, f"from {name}", (to, source[at : at + size]))
+
+
+@cache
+def _foreign() -> Image:
+    return make_image(seed=2, bookie_id="bookie-2:3181")
+
+
+# --- the sealed segment, its index, the small files -------------------------------------------------------------------
+
+
+def _flip_sealed(number: int) -> tuple[str, Verdict]:
+    """A sealed segment is not scanned: every read checks what it reads."""
+    image, offset = _judge_of(True).image, number >> 3
+    place = _sealed_places()[offset]
+    if place is None:
+        return "outside frames", Verdict("no effect")
+    frame = bytearray(image.older[place.offset : place.offset + place.size])
+    frame[offset - place.offset] ^= 1 << (number & 7)
+    try:
+        check_stored_frame(bytes(frame), place, image.incarnation)
+    except IntegrityError:
+        if number % FULL_EVERY:
+            return "frame", Verdict("damage")
+    else:
+        return "frame", Verdict("no effect", ("a changed frame passed its check",))
+    data = bytearray(image.older)
+    data[offset] ^= 1 << (number & 7)
+    verdict = judge(image, {image.sealed: bytes(data)})
+    return "frame", Verdict("damage", verdict.problems)
+
+
+@cache
+def _sealed_places() -> list[Place | None]:
+    """The frame that each byte of the sealed segment belongs to."""
+    image = _judge_of(True).image
+    places: list[Place | None] = [None] * SEGMENT_BYTES
+    for _, place in image.acked:
+        if place.generation != image.generation:
+            places[place.offset : place.offset + place.size] = [place] * place.size
+    return places
+
+
+def _index_path() -> str:
+    return next(path for path in _judge_of(True).image.files if path.endswith(".idx"))
+
+
+def _flip_index(number: int) -> tuple[str, Verdict]:
+    path = _index_path()
+    data = bytearray(_file(path))
+    data[number >> 3] ^= 1 << (number & 7)
+    return _index(path, data, number % (BLOCK * 8) == 0 or number % FULL_EVERY == 0)
+
+
+def _cut_index(number: int) -> tuple[str, Verdict]:
+    path = _index_path()
+    return _index(path, _file(path)[:number], number % 97 == 0)
+
+
+def _index(path: str, data: bytes | bytearray, full: bool) -> tuple[str, Verdict]:
+    """Whatever block fails its check, the index is not believed; now and then a start shows what follows from that."""
+    try:
+        decode_index_file(bytes(data))
+    except IntegrityError:
+        pass
+    else:
+        return "index", Verdict("no effect", ("a changed index passed its checks",))
+    if not full:
+        return "index", Verdict("rebuilt")
+    verdict = judge(_judge_of(True).image, {path: bytes(data)})
+    return "index", Verdict("rebuilt", verdict.problems)
+
+
+def _small(path: str) -> tuple[Callable[[int], tuple[str, Verdict]], Callable[[int], tuple[str, Verdict]]]:
+    """A file read whole at the start: all bits, and all lengths."""
+
+    def flip(number: int) -> tuple[str, Verdict]:
+        data = bytearray(_file(path))
+        data[number >> 3] ^= 1 << (number & 7)
+        return "file", judge(_judge_of(True).image, {path: bytes(data)})
+
+    def cut(number: int) -> tuple[str, Verdict]:
+        return "file", judge(_judge_of(True).image, {path: _file(path)[:number]})
+
+    return flip, cut
+
+
+def _file(path: str) -> bytes:
+    data = _judge_of(True).image.files[path]
+    assert data is not None
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of damage: how many cases, and what becomes of the one of a number."""
+
+    name: str
+    total: Callable[[], int]
+    case: Callable[[int], tuple[str, Verdict]]
+
+
+def _kinds() -> Iterator[Kind]:
+    bits = SEGMENT_BYTES * 8
+    yield Kind("newest segment: each bit flipped", lambda: bits, lambda k: _flip(True, k))
+    yield Kind("newest segment, last group not on record: each bit", lambda: bits, lambda k: _flip(False, k))
+    yield Kind("newest segment: cut at each byte", lambda: SEGMENT_BYTES, _cut)
+    yield Kind("newest segment: each sector zeroed", lambda: SECTORS, _zeroed)
+    yield Kind("newest segment: each sector of an older generation", lambda: SECTORS, _older)
+    yield Kind("newest segment: each block of an older generation", lambda: SEGMENT_BYTES // BLOCK, _older_block)
+    yield Kind("newest segment: each two sectors swapped", lambda: len(_pairs()), _swapped)
+    yield Kind("newest segment: each sector over each other", lambda: SECTORS * SECTORS, _copied)
+    yield Kind("newest segment: pieces spliced", lambda: SPLICES, _spliced)
+    yield Kind("sealed segment: each bit flipped", lambda: bits, _flip_sealed)
+    yield Kind("index: each bit flipped", lambda: 8 * len(_file(_index_path())), _flip_index)
+    yield Kind("index: cut at each byte", lambda: len(_file(_index_path())), _cut_index)
+    for name in ("IDENTITY", "VERSION"):
+        path = f"{DATA_DIR}/{name}"
+        flip, cut = _small(path)
+        yield Kind(f"{name}: each bit flipped", lambda path=path: 8 * len(_file(path)), flip)  # type: ignore[misc]
+        yield Kind(f"{name}: cut at each byte", lambda path=path: len(_file(path)), cut)  # type: ignore[misc]
+
+
+KINDS = {kind.name: kind for kind in _kinds()}
+
+
+# --- running them -----------------------------------------------------------------------------------------------------
+
+
+def run(name: str, first: int, count: int, stride: int = 1) -> Figures:
+    """So many cases of a kind, from number ``first`` on."""
+    logging.disable(logging.CRITICAL)
+    kind, began = KINDS[name], time.perf_counter()
+    done = Figures(name, kind.total())
+    starts = sum(_judge_of(recorded).starts for recorded in (True, False))
+    for number in range(first, min(first + count * stride, done.total), stride):
+        region, verdict = kind.case(number)
+        done.done += 1
+        done.outcomes[f"{region}: {verdict.outcome}"] += 1
+        done.problems += [f"{name} {number}: {problem}" for problem in verdict.problems]
+    done.starts = sum(_judge_of(recorded).starts for recorded in (True, False)) - starts
+    done.seconds = time.perf_counter() - began
+    return done
+
+
+def main(arguments: list[str] | None = None) -> int:
+    ask = _parser().parse_args(arguments)
+    state = _load(ask.resume)
+    names = [name for name in KINDS if not ask.kinds or name in ask.kinds]
+    with ProcessPoolExecutor(ask.jobs) as pool:
+        for name in names:
+            figures = state.setdefault(name, Figures(name, KINDS[name].total()))
+            starts = range(figures.done, figures.total, CHUNK)
+            for part in pool.map(run, [name] * len(starts), starts, [CHUNK] * len(starts)):
+                figures.add(part)
+                _save(ask.resume, state)
+            print(f"  {name}: {figures.done:,}, {len(figures.problems)} problems", file=sys.stderr, flush=True)
+    text = report(list(state.values()))
+    print(text)
+    if ask.report:
+        head = f"# Corruption matrix\n\n`scripts/corrupt`, {time.strftime('%Y-%m-%d', time.gmtime())}.\n\n"
+        ask.report.write_text(head + text, encoding="utf-8")
+    clean = all(one.done == one.total and not one.problems for one in state.values())
+    return 0 if state and clean else 1
+
+
+def report(done: list[Figures]) -> str:
+    """Tables in Markdown: what was tried, and what became of it."""
+    lines = ["| damage | cases | problems | s |", "|---|---:|---:|---:|"]
+    lines += [f"| {one.name} | {one.done:,} | {len(one.problems)} | {one.seconds:.0f} |" for one in done]
+    lines += ["", "| damage | where: what a start makes of it | cases |", "|---|---|---:|"]
+    lines += [f"| {one.name} | {what} | {n:,} |" for one in done for what, n in sorted(one.outcomes.items())]
+    lines += ["", *(f"- {problem}" for one in done for problem in one.problems)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _load(path: Path | None) -> dict[str, Figures]:
+    if path is None or not path.exists():
+        return {}
+    said = json.loads(path.read_text(encoding="utf-8"))
+    return {name: Figures(**{**one, "outcomes": Counter(one["outcomes"])}) for name, one in said.items()}
+
+
+def _fields(one: Figures) -> dict[str, object]:
+    return {each.name: getattr(one, each.name) for each in fields(one)}
+
+
+def _save(path: Path | None, state: dict[str, Figures]) -> None:
+    if path is not None:
+        new = path.with_name(path.name + ".new")
+        new.write_text(json.dumps({name: _fields(one) for name, one in state.items()}), encoding="utf-8")
+        new.replace(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/corrupt", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help="only these kinds of damage")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the figures there and go on from them")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the tables there as well")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
