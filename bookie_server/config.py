@@ -10,6 +10,7 @@ from typing import Any
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import FRAME_BYTES_MAX
+from bookie_server.collector import CollectorConfig
 from bookie_server.machine_state import MachineLimits
 from bookie_server.storage.space import SpaceLimits
 
@@ -26,6 +27,11 @@ class BookieConfig:
     ``group_frames_max``. ``reads_active_max`` bounds parts of answers in memory, of ``read_part_bytes`` each or one
     frame. Above ``disk_usage_threshold`` (a share of the file system) the bookie turns read-only, at
     ``disk_usage_low_water`` it is writable again; it looks every ``disk_check_interval_s``.
+
+    Deleted ledgers are found by hints of the clients that delete them, and every ``gc_interval_s`` by comparing all
+    that are held with the metadata store's list; either is enough. Each is looked up by its id, and once more after
+    ``gc_grace_s``; only then it is forgotten, for good. A short grace gives space back sooner and leaves an operator
+    less time to notice that the metadata store has lost ledgers.
     """
 
     data_dir: Path
@@ -48,6 +54,8 @@ class BookieConfig:
     disk_usage_threshold: float = 0.95
     disk_usage_low_water: float = 0.90
     disk_check_interval_s: float = 10.0
+    gc_interval_s: float = 3600.0
+    gc_grace_s: float = 600.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_dir", Path(self.data_dir))
@@ -94,6 +102,12 @@ class BookieConfig:
             threshold=self.disk_usage_threshold,
             low_water=self.disk_usage_low_water,
             segment_bytes=self.segment_size_bytes,
+        )
+
+    def collector(self) -> CollectorConfig:
+        """The part the collector needs."""
+        return CollectorConfig(
+            interval_ms=max(1, int(self.gc_interval_s * 1000)), grace_ms=max(1, int(self.gc_grace_s * 1000))
         )
 
     def machine_limits(self) -> MachineLimits:

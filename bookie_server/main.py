@@ -23,6 +23,7 @@ from bk_core.model import BookieId
 from bookie_server.availability import Availability, usage_of
 from bookie_server.config import BookieConfig
 from bookie_server.engine import BookieEngine
+from bookie_server.garbage import GarbageThread, garbage_thread
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_events import ReadOnlyChanged
@@ -99,6 +100,7 @@ class Bookie:
         self._config, self._store, self._server, self._address = config, store, server, address
         self._directory: DataDirectory | None = None
         self._engine: BookieEngine | None = None
+        self._garbage: GarbageThread | None = None
         self.bookie_id: BookieId = ""
         self.port = server.port
         self.failed = asyncio.Event()
@@ -144,9 +146,13 @@ class Bookie:
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
+            on_hint=lambda ledger_ids: garbage.hint(ledger_ids),
             on_no_space=lambda: availability.no_space(),
         )
         engine = self._engine
+        garbage = self._garbage = garbage_thread(
+            store, identity, opened.index.ledger_ids, engine.feed, config.collector()
+        )
 
         def look() -> Usage:
             return usage_of(directory, config.segment_size_bytes)
@@ -171,6 +177,7 @@ class Bookie:
         )
         await self._server.start(self._engine, facts)
         await availability.begin()
+        garbage.start()
         log.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     def _fail(self, error: BookKeeperError) -> None:
@@ -182,6 +189,8 @@ class Bookie:
         """Leave the writable list, end the streams, make durable what was taken, record the position, let go."""
         if self._availability:
             await self._availability.end()
+        if self._garbage:
+            self._garbage.stop()
         if self._engine:
             self._engine.end_streams("the bookie stops")
         await self._server.stop(self._config.stop_grace_s)
@@ -190,6 +199,8 @@ class Bookie:
         if self._directory:
             self._directory.close()
         await asyncio.to_thread(self._store.close)
+        if self._garbage:
+            await asyncio.to_thread(self._garbage.join)
 
 
 def _version() -> str:
