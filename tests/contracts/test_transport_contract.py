@@ -354,6 +354,20 @@ async def test_cancelled_watch_is_forgotten(lane: Lane) -> None:
     assert (await lane.fence(7)).last_entry_id == 1
 
 
+@pytest.mark.rule("S9")
+@on_each_lane
+async def test_a_hint_of_deletion_is_heard_and_nothing_is_lost_by_it(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"])
+    await lane.transport.delete_hint(lane.bookie_id, [7, 404, 7], deadline_s=DEADLINE_S)
+    await lane.transport.delete_hint(lane.bookie_id, [], deadline_s=DEADLINE_S)
+    with pytest.raises(RefusedError) as refused:
+        await lane.transport.delete_hint(lane.bookie_id, range(10_001), deadline_s=DEADLINE_S)
+    assert refused.value.reason is Reason.TOO_LARGE
+    assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
+    with pytest.raises(BookieUnreachableError):
+        await lane.transport.delete_hint("nobody:1", [7], deadline_s=DEADLINE_S)
+
+
 # --- ends ---
 
 

@@ -173,3 +173,21 @@ def before_write(store: MetadataStore, number: int, action: Callable[[], object]
         return write(*arguments)
 
     tree._write = counted
+
+
+def before_read(store: MetadataStore, action: Callable[[], object]) -> None:
+    """Do something just before the store reads its next ledger's record, or lists ledgers."""
+    done = False
+
+    def once(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal done
+            if not done:
+                done = True
+                action()
+            return real(*arguments)
+
+        return call
+
+    for name in ("read_ledger", "list_ledgers"):
+        setattr(store, name, once(getattr(type(store), name).__get__(store)))

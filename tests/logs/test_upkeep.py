@@ -26,6 +26,7 @@ from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
 from bk_core.logs.machines.transactions import Transaction
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
+from bookie_server.machine_events import LookForDeletion
 from tests.kit.memory_cluster import memory_cluster
 from tests.logs.leader_kit import PASSWORD, log_of, run
 
@@ -198,6 +199,14 @@ def test_vacuum_deletes_what_nobody_lists_and_nothing_else() -> None:
             assert found == {trimmed: False, orphan: False, kept: True}
             assert is_there(bookkeeper, foreign.ledger_id)
             assert (await log.head()).value.condemned == ()
+            told = {
+                ledger_id
+                for bookie in cluster.network.bookies.values()
+                for effect in bookie.effects
+                if isinstance(effect, LookForDeletion)
+                for ledger_id in effect.ledger_ids
+            }
+            assert told == set(done.ledgers), "their bookies may give the space back"
 
     run(work())
 
