@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of a bookie's life under mixed load: many ledgers, small and large frames, fences, deletions; then the end.
+
+The end is ``kill -9`` or, over :mod:`tests.trials.power`, a loss of power. After it the bookie starts, perhaps dies in
+its start and starts again, and every ledger is read in full and compared with the oracle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bk_core.errors import BookKeeperError, TransportError
+from bk_core.metadata.port import MetadataStore
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.port import RefusedError
+from bk_core.wire.lane import AttachMode, Reason
+from tests.kit.lanes import Lane, Listener
+from tests.trials.nursery import Child, Nursery
+from tests.trials.storage_bookie import BOOKIE_ID
+from tests.trials.storage_oracle import Oracle, payload_of, size_of
+
+START_S = 30.0
+WRITERS = 5
+GROUP_BYTES = 300_000
+
+
+class Process:
+    """The bookie's process. Its data outlive it."""
+
+    def __init__(self, nursery: Nursery, path: Path, uri: str, power: bool, seed: int) -> None:
+        self._nursery, self.path, self._uri, self._power = nursery, path, uri, power
+        self._rng = random.Random(seed)
+        self.log = path / "bookie.log"
+        self._child: Child | None = None
+        self.slowest_start_s = 0.0
+        self.starts = 0
+
+    def begin(self) -> None:
+        self.log.touch()
+        self._log_start = self.log.stat().st_size
+        power_seed = self._rng.randrange(1 << 30) if self._power else None
+        self._child = self._nursery.start(
+            "tests.trials.storage_bookie:run",
+            self.log,
+            data=str(self.path / "data"),
+            uri=self._uri,
+            power_seed=power_seed,
+        )
+        self.starts += 1
+
+    def wait_ready(self) -> None:
+        """RuntimeError with the end of its log if it does not serve in time."""
+        began = time.monotonic()
+        assert self._child is not None
+        while True:
+            with self.log.open("rb") as log:
+                log.seek(self._log_start)
+                said = log.read()
+            if b"\nready " in b"\n" + said:
+                break
+            if not self._child.is_running or time.monotonic() - began > START_S:
+                raise RuntimeError(f"the bookie does not start: {said[-600:].decode(errors='replace')}")
+            time.sleep(0.01)
+        self.slowest_start_s = max(self.slowest_start_s, time.monotonic() - began)
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)
+            self._child.wait(START_S)
+            self._child.release()
+            self._child = None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._child.exit_code if self._child else None
+
+
+class StorageRound:
+    """One life of the bookie, its end, and what the next life says of it."""
+
+    def __init__(self, process: Process, store: MetadataStore, oracle: Oracle, rng: random.Random) -> None:
+        self._process, self._store, self._oracle, self._rng = process, store, oracle, rng
+        self._busy: set[int] = set()
+        self._ending = False
+
+    def run(self, runner: asyncio.Runner) -> None:
+        """The bookie runs before and after. RuntimeError if it does not start again."""
+        runner.run(self._life())
+        self._process.kill()
+        if self._rng.random() < 0.25:
+            self._process.begin()
+            time.sleep(self._rng.uniform(0.0, 0.4))
+            self._process.kill()
+            self._oracle.counts["killed in the start"] += 1
+        self._process.begin()
+        self._process.wait_ready()
+        runner.run(self._read_back())
+
+    # --- load ---
+
+    async def _life(self) -> None:
+        lane = _connected(self._store)
+        tasks = [asyncio.create_task(self._write(lane)) for _ in range(WRITERS)]
+        tasks += [asyncio.create_task(self._fence(lane)), asyncio.create_task(self._delete(lane))]
+        await asyncio.sleep(self._rng.uniform(0.05, 1.2))
+        self._ending = self._rng.random() < 0.2  # now and then nothing is under way at the end
+        if self._ending:
+            await asyncio.sleep(self._rng.uniform(0.1, 0.4))
+        await asyncio.to_thread(self._process.kill)
+        self._ending = True
+        done, late = await asyncio.wait(tasks, timeout=10)
+        for task in late:
+            task.cancel()
+        for task in done:
+            error = task.exception()
+            if error is not None and not isinstance(error, BookKeeperError):
+                raise error
+        await lane.transport.close()
+
+    async def _write(self, lane: Lane) -> None:
+        while not self._ending:
+            ledger_id = self._choose()
+            self._busy.add(ledger_id)
+            try:
+                if not await self._session(lane, ledger_id):
+                    return
+            finally:
+                self._busy.discard(ledger_id)
+
+    def _choose(self) -> int:
+        ledgers = self._oracle.ledgers
+        old = [k for k, one in ledgers.items() if not (one.hinted or one.perhaps_fenced or k in self._busy)]
+        if old and self._rng.random() < 0.5:
+            return self._rng.choice(old)
+        return max(ledgers, default=0) + 1
+
+    async def _session(self, lane: Lane, ledger_id: int) -> bool:
+        """Some frames of one ledger; False when the bookie is gone."""
+        one, listener = self._oracle.of(ledger_id), Listener()
+        session = lane.attach(ledger_id, listener, mode=AttachMode.WRITE)
+        sent: list[Sequence[int]] = []
+        for _ in range(self._rng.choice((1, 3, 10, 25))):
+            ids = self._next_ids(ledger_id, one.next_id)
+            one.next_id = ids[-1] + 1
+            one.maybe.update(ids)
+            sent.append(ids)
+            lane.send(session, ledger_id, ids[0], [payload_of(ledger_id, k) for k in ids], lac=ids[0] - 1)
+            if self._rng.random() < 0.3:
+                await asyncio.sleep(0)
+            if self._ending or _over(listener):
+                break
+        with contextlib.suppress(TimeoutError):
+            await listener.until(lambda said: _durable(listener) >= len(sent) or _over(listener))
+        for ids in sent[: _durable(listener)]:
+            one.acked.update(ids)
+            one.maybe.difference_update(ids)
+            self._oracle.counts["acked"] += len(ids)
+        lane.transport.detach(lane.bookie_id, session)
+        return not any(words[0] == "broken" for words in listener.said)
+
+    def _next_ids(self, ledger_id: int, first: int) -> range:
+        wanted, last, size = self._rng.choice((1, 1, 1, 4, 30)), first, 0
+        while last < first + wanted and size < GROUP_BYTES:
+            size += size_of(ledger_id, last)
+            last += 1
+        return range(first, last)
+
+    async def _fence(self, lane: Lane) -> None:
+        while not self._ending:
+            await asyncio.sleep(self._rng.uniform(0.05, 0.4))
+            ids = [k for k, one in self._oracle.ledgers.items() if not (one.hinted or one.fenced)]
+            if not ids:
+                continue
+            one = self._oracle.of(ledger_id := self._rng.choice(ids))
+            one.perhaps_fenced = True
+            await lane.fence(ledger_id)
+            one.fenced = True
+            self._oracle.counts["fenced"] += 1
+
+    async def _delete(self, lane: Lane) -> None:
+        while not self._ending:
+            await asyncio.sleep(self._rng.uniform(0.05, 0.25))
+            old = [k for k, one in self._oracle.ledgers.items() if not one.hinted and k not in self._busy]
+            if len(old) < 8:
+                continue
+            some = self._rng.sample(old, self._rng.randint(1, 3))
+            for ledger_id in some:
+                self._oracle.of(ledger_id).hinted = True
+            await lane.transport.delete_hint(lane.bookie_id, some, deadline_s=5)
+            self._oracle.counts["hinted"] += len(some)
+
+    # --- afterwards ---
+
+    async def _read_back(self) -> None:
+        lane = _connected(self._store)
+        for ledger_id in list(self._oracle.ledgers):
+            await self._read_ledger(lane, ledger_id)
+        for ledger_id, one in self._oracle.ledgers.items():
+            if one.fenced and not one.hinted:
+                await self._check_fence(lane, ledger_id)
+        await lane.transport.close()
+
+    async def _read_ledger(self, lane: Lane, ledger_id: int) -> None:
+        one = self._oracle.of(ledger_id)
+        found: dict[int, bytes] = {}
+        absent: set[int] = set()
+        unknown: set[int] = set()
+        first, last = 0, one.next_id + 2
+        try:
+            while first <= last:
+                entries, trailer = await lane.read(ledger_id, first, last, bytes_max=8 << 20)
+                found.update(entries)
+                for gap in trailer.absent:
+                    absent.update(range(gap.first, gap.last + 1))
+                for gap in trailer.unknown:
+                    if gap.reason is Reason.DELETED:
+                        raise RefusedError(gap.reason, "deleted")
+                    unknown.update(range(gap.first, gap.last + 1))
+                assert trailer.answered_through >= first, "a read that answers nothing"
+                first = trailer.answered_through + 1
+        except RefusedError as error:
+            self._oracle.refused(ledger_id, error.reason)
+            return
+        self._oracle.answered(ledger_id, found, absent - set(found), unknown, settle=True)
+
+    async def _check_fence(self, lane: Lane, ledger_id: int) -> None:
+        listener = Listener()
+        session = lane.attach(ledger_id, listener)
+        try:
+            _, reason = await listener.ended(session)
+        except (TimeoutError, TransportError):
+            reason = Reason.REASON_NONE
+        if reason is not Reason.FENCED:
+            self._oracle.wrong("lost", f"the fence of ledger {ledger_id}: a writer's session ended with {reason.name}")
+        lane.transport.detach(lane.bookie_id, session)
+
+
+def _durable(listener: Listener) -> int:
+    return max((words[2] for words in listener.said if words[0] in ("acked", "ended")), default=0)
+
+
+def _over(listener: Listener) -> bool:
+    return any(words[0] in ("ended", "broken") for words in listener.said)
+
+
+def _connected(store: MetadataStore) -> Lane:
+    transport = GrpcTransport(instance_id=store.instance_id())
+    transport.update_bookies(list(store.writable_bookies().values()))
+    return Lane("grpc", transport, BOOKIE_ID)
