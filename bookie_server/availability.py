@@ -75,6 +75,10 @@ class Availability:
         """A commit found no space: read-only from this moment on."""
         if self._watch.no_space():
             self._apply()
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """Much space may have gone: look now, not only at the next interval."""
         self._soon.set()
 
     async def end(self) -> None:

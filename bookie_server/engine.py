@@ -56,8 +56,8 @@ class BookieEngine:
 
     ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
     LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
-    ``on_hint`` hears of ledgers that somebody says were deleted, ``on_no_space`` of a group that the disk had no room
-    for, before the machine does; none of them may block.
+    ``on_hint`` hears of ledgers that somebody says were deleted; ``on_segment`` that a segment was begun;
+    ``on_no_space`` of a group that the disk had no room for, before the machine does. None of them may block.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class BookieEngine:
         group_frames_max: int,
         on_failed: Callable[[BookKeeperError], None],
         on_hint: Callable[[Sequence[LedgerId]], None] = lambda _: None,
+        on_segment: Callable[[], None] = lambda: None,
         on_no_space: Callable[[], None] = lambda: None,
     ) -> None:
         self._machine = machine
@@ -80,7 +81,9 @@ class BookieEngine:
         self._stepping = False
         self._broken = False
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
-        self._on_failed, self._on_hint, self._on_no_space = on_failed, on_hint, on_no_space
+        self._on_failed, self._on_hint = on_failed, on_hint
+        self._on_segment, self._on_no_space = on_segment, on_no_space
+        self._newest_generation = 0
         self._committer = _Committer(
             log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max
         )
@@ -175,6 +178,9 @@ class BookieEngine:
 
     def _committed(self, places: Sequence[Place]) -> None:
         self.feed(events.GroupCommitted(places))
+        if places and places[-1].generation != self._newest_generation:
+            self._newest_generation = places[-1].generation
+            self._on_segment()
 
     def _commit_failed(self, error: BookKeeperError) -> None:
         final = not isinstance(error, DataDirectoryError)

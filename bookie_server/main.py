@@ -147,6 +147,7 @@ class Bookie:
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
             on_hint=lambda ledger_ids: garbage.hint(ledger_ids),
+            on_segment=lambda: availability.look_soon(),
             on_no_space=lambda: availability.no_space(),
         )
         engine = self._engine

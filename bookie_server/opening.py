@@ -56,7 +56,8 @@ def open_storage(
             directory, segment_size_bytes=segment_size_bytes or config.segment_size_bytes, now_ms=now_ms
         )
         try:
-            record_state(store, directory.identity, report.newest_sealed)
+            if directory.boot_recorded:
+                record_state(store, directory.identity, report.newest_sealed)
         except BaseException:
             log.close(record=False)
             raise

@@ -7,6 +7,7 @@ directory with anything in it and no identity is refused.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -98,6 +99,7 @@ class DataDirectory:
         self.cookie = cookie
         """Apache's cookie text, for ``cookies/<id>`` in the metadata store."""
         self.files = files
+        self.boot_recorded = False
         self._lock: int | None = lock
 
     @property
@@ -183,9 +185,19 @@ class DataDirectory:
         return cls(path, replace(identity, boot_count=identity.boot_count + 1), cookie, files, lock)
 
     def record_boot(self) -> None:
-        """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError."""
+        """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError.
+
+        A directory that was used before opens on a full disk all the same, to serve reads: ``boot_recorded`` stays
+        False, and the count is this boot's again at the next one. The store must not hear of it then.
+        """
         with _os_errors("cannot write", self.path):
-            self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(self.identity))
+            try:
+                self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(self.identity))
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.used_before:
+                    raise
+                return
+        self.boot_recorded = True
 
     def record_checkpoint(self, number: int) -> None:
         """Make it known for good that segments may be recycled under this checkpoint, which is durable already: a start

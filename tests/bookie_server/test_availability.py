@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +58,7 @@ def store() -> Iterator[MemoryStore]:
 
 @asynccontextmanager
 async def running(store: MemoryStore, path: Path, **changes: Any) -> AsyncIterator[tuple[Bookie, Lane]]:
-    config = bookie_config(path, store.uri, bookie_id="b1", disk_check_interval_s=0.02, **changes)
+    config = bookie_config(path, store.uri, **{"bookie_id": "b1", "disk_check_interval_s": 0.02, **changes})
     bookie = await Bookie.start(config)
     transport = GrpcTransport(instance_id=store.instance_id())
     transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
@@ -110,6 +112,57 @@ def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemoryStore, di
             await lane.write(8, 0, [b"new"])
 
     asyncio.run(story())
+
+
+def test_commit_without_space_makes_the_bookie_read_only_at_once(
+    store: MemoryStore, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the file system says of its free space, as under a quota; nobody has to wait for the next look."""
+
+    async def story() -> None:
+        async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
+            monkeypatch.setattr(os, "posix_fallocate", no_space)
+            listener = Listener()
+            session = lane.attach(7, listener)
+            for entry in range(40):
+                lane.send(session, 7, entry, [bytes(1 << 20)])
+            durable, reason = await listener.ended(session)
+            assert reason == Reason.NO_SPACE
+            assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
+            await until(lambda: folders(store) == ([], ["b1"]))
+            assert (await lane.fence(7)).last_entry_id == durable - 1
+
+    asyncio.run(story())
+
+
+def test_bookie_looks_when_it_begins_a_segment(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    """A fast writer fills a small disk between two looks."""
+
+    async def story() -> None:
+        async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
+            await lane.write(7, 0, [b"a"])
+            disk.used = 0.96
+            listener = Listener()
+            session = lane.attach(8, listener)
+            for entry in range(200):
+                lane.send(session, 8, entry, [bytes(1 << 20)])
+                await listener.until(partial(settled, session, entry + 1))
+                if listener.said[-1][0] == "ended":
+                    break
+            durable, reason = await listener.ended(session)
+            assert reason == Reason.READ_ONLY
+            assert durable < 64, "it was noticed within a segment"
+
+    asyncio.run(story())
+
+
+def settled(session: int, frames: int, said: list[tuple[Any, ...]]) -> bool:
+    """So many frames are durable, or the session has ended."""
+    return ("acked", session, frames) in said or any(words[0] == "ended" for words in said)
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.EDQUOT, "made to fail")
 
 
 def test_each_start_judges_the_disk_anew(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:

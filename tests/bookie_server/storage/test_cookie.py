@@ -12,6 +12,7 @@ from bk_core.errors import BookieIdentityError, DataDirectoryError
 from bk_core.metadata.records import decode_cookie
 from bookie_server.storage.cookie import DataDirectory, Identity, decode_identity, encode_identity
 from bookie_server.storage.replay import open_segments
+from tests.sim.disk import SimDisk
 
 
 def test_a_new_directory_gets_cookie_identity_and_a_new_incarnation(tmp_path: Path) -> None:
@@ -124,3 +125,30 @@ def test_a_path_that_is_a_file_is_an_error_of_the_directory(tmp_path: Path) -> N
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataDirectoryError):
         DataDirectory.create(str(tmp_path / "file"), "b1:3181", "cluster-1")
+
+
+@pytest.mark.rule("S8")
+def test_used_directory_opens_on_a_full_disk_and_its_boot_is_counted_later() -> None:
+    disk = SimDisk()
+    first = DataDirectory.create("/data", "b1", "c1", files=disk)
+    first.record_boot()
+    assert first.boot_recorded
+    first.close()
+    disk.faults.no_byte = True
+    second = DataDirectory.open("/data", "b1", "c1", files=disk)
+    second.record_boot()
+    assert (second.identity.boot_count, second.boot_recorded) == (2, False)
+    second.close()
+    disk.faults.no_byte = False
+    third = DataDirectory.open("/data", "b1", "c1", files=disk)
+    third.record_boot()
+    assert (third.identity.boot_count, third.boot_recorded) == (2, True)
+    third.close()
+
+
+def test_first_boot_needs_room() -> None:
+    disk = SimDisk()
+    directory = DataDirectory.create("/data", "b1", "c1", files=disk)
+    disk.faults.no_byte = True
+    with pytest.raises(DataDirectoryError):
+        directory.record_boot()

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real bookie process on a small file system that is filled to the brim and emptied again: nothing acked is lost.
+
+Needs leave to mount a tmpfs: root, or a container with CAP_SYS_ADMIN.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.wire.lane import AttachMode, Reason
+from tests.kit.lanes import KEY, Lane, Listener
+
+pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.rule("S6")]
+
+ROOT = Path(__file__).parents[2]
+DISK_BYTES = 128 << 20
+BODY = os.urandom(1 << 20)
+
+BOOKIE = """
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+from bookie_server.config import BookieConfig
+from bookie_server.main import run
+sys.exit(run(BookieConfig(data_dir=Path(sys.argv[1]), metadata_service_uri=sys.argv[2], port=0, bookie_id="b1",
+    listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True, segment_size_bytes=9 << 20,
+    disk_check_interval_s=0.5)))
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.fail(f"this test mounts a tmpfs: run it as root or with CAP_SYS_ADMIN ({mounted.stderr.strip()})")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture
+def store(zookeeper_uri: str) -> Iterator[MetadataStore]:
+    opened = open_store(f"{zookeeper_uri}/{uuid.uuid4().hex}")
+    opened.initialize_cluster()
+    yield opened
+    opened.close()
+
+
+def settled(session: int, frames: int, said: list[tuple[Any, ...]]) -> bool:
+    """So many frames are durable, or the session has ended."""
+    return ("acked", session, frames) in said or any(words[0] == "ended" for words in said)
+
+
+class World:
+    """The bookie process, a client of it, the disk, and the entries that were acked."""
+
+    def __init__(self, disk: Path, store: MetadataStore) -> None:
+        self.disk, self.store = disk, store
+        self.acked: dict[int, dict[int, bytes]] = {}
+        self._process: subprocess.Popen[str] | None = None
+
+    async def start(self) -> Lane:
+        arguments = [sys.executable, "-c", BOOKIE, str(self.disk / "data"), self.store.uri]
+        self._process = await asyncio.to_thread(
+            subprocess.Popen, arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout
+        line = await asyncio.to_thread(self._process.stdout.readline)
+        assert line.startswith("ready b1 "), line
+        transport = GrpcTransport(instance_id=self.store.instance_id())
+        transport.update_bookies([*self.store.writable_bookies().values(), *self.store.read_only_bookies().values()])
+        return Lane("grpc", transport, "b1")
+
+    async def end(self, number: int) -> int:
+        assert self._process
+        assert self._process.stdout
+        self._process.send_signal(number)
+        code = await asyncio.to_thread(self._process.wait, 20)
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def kill_if_running(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.communicate()
+
+    async def append(self, lane: Lane, ledger: int, mode: AttachMode = AttachMode.WRITE, most: int = 1000) -> Reason:
+        """Entries of a mebibyte each until the session ends; why it did. Each that is acked is remembered."""
+        listener = Listener()
+        session = lane.attach(ledger, listener, mode=mode)
+        known = self.acked.setdefault(ledger, {})
+        first = len(known)
+        for sent in range(most):
+            body = b"%d/%d " % (ledger, first + sent) + BODY
+            lane.send(session, ledger, first + sent, [body])
+            await listener.until(partial(settled, session, sent + 1))
+            if ("acked", session, sent + 1) not in listener.said:
+                break
+            known[first + sent] = body
+        ended = [words for words in listener.said if words[0] == "ended"]
+        lane.transport.detach("b1", session)
+        return ended[0][3] if ended else Reason.REASON_NONE
+
+    async def check_all(self, lane: Lane) -> None:
+        """Every acked entry is there with its bytes."""
+        for ledger, entries in self.acked.items():
+            first = 0
+            while first < len(entries):
+                found, trailer = await lane.read(ledger, first, len(entries) - 1, bytes_max=16 << 20)
+                assert not trailer.absent
+                assert not trailer.unknown
+                assert found == {e: entries[e] for e in range(first, trailer.answered_through + 1)}
+                first = trailer.answered_through + 1
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not await asyncio.to_thread(reached):
+                await asyncio.sleep(0.05)
+
+    def is_read_only(self) -> bool:
+        return (list(self.store.writable_bookies()), list(self.store.read_only_bookies())) == ([], ["b1"])
+
+    def is_writable(self) -> bool:
+        return (list(self.store.writable_bookies()), list(self.store.read_only_bookies())) == (["b1"], [])
+
+    def fill(self) -> None:
+        """Another program takes every byte that is left."""
+        with (self.disk / "other").open("ab") as file:
+            for size in (1 << 20, 4096):
+                while True:
+                    try:
+                        os.write(file.fileno(), bytes(size))
+                    except OSError:
+                        break
+        left = os.statvfs(self.disk)
+        assert left.f_bavail * left.f_frsize < 4096
+
+    def empty(self) -> None:
+        (self.disk / "other").unlink()
+
+
+@pytest.fixture
+def world(disk: Path, store: MetadataStore) -> Iterator[World]:
+    made = World(disk, store)
+    yield made
+    made.kill_if_running()
+
+
+def test_bookie_fills_its_disk_itself_and_keeps_a_reserve_for_recovery(world: World) -> None:
+    async def story() -> None:
+        lane = await world.start()
+        await world.append(lane, 1, most=3)
+        assert await world.append(lane, 2) in (Reason.READ_ONLY, Reason.NO_SPACE)
+        await world.until(world.is_read_only)
+        assert await world.append(lane, 3) is Reason.READ_ONLY
+        for ledger in (1, 2, 4):  # fences, of an unknown ledger too, and recovery
+            assert (await lane.fence(ledger)).fenced
+        assert await world.append(lane, 1, AttachMode.RECOVER, most=5) is Reason.REASON_NONE
+        await world.check_all(lane)
+        await lane.transport.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM])
+def test_disk_filled_by_another_program_and_emptied_again(world: World, end: signal.Signals) -> None:
+    """Read-only, then writable; in between it is ended and started on the full disk, where it still serves reads."""
+
+    async def story() -> None:
+        lane = await world.start()
+        await world.append(lane, 1, most=12)
+        world.fill()
+        assert await world.append(lane, 1) in (Reason.READ_ONLY, Reason.NO_SPACE)
+        await world.until(world.is_read_only)
+        assert (await lane.read(1, 0, 0, fence_key=KEY))[1].fenced
+        await world.check_all(lane)
+        await lane.transport.close()
+        await world.end(end)
+
+        lane = await world.start()
+        assert world.is_read_only()
+        await world.check_all(lane)
+        assert await world.append(lane, 2) is Reason.READ_ONLY
+        world.empty()
+        await world.until(world.is_writable)
+        assert await world.append(lane, 2, most=12) is Reason.REASON_NONE
+        await world.check_all(lane)
+        assert await world.append(lane, 1) is Reason.FENCED
+        await lane.transport.close()
+        assert await world.end(signal.SIGTERM) == 0
+
+        lane = await world.start()  # a boot that the full disk could not count is no older directory
+        assert world.is_writable()
+        await world.check_all(lane)
+        await lane.transport.close()
+
+    asyncio.run(story())
+
+
+def test_brim_is_survived_and_recovery_goes_on_once_there_is_room(world: World) -> None:
+    """Where even the reserve is used up, adds that recover are refused, nothing acked is lost, and nothing ends."""
+
+    async def story() -> None:
+        lane = await world.start()
+        await world.append(lane, 1, most=5)
+        await lane.fence(1)
+        world.fill()
+        await world.until(world.is_read_only)
+        assert await world.append(lane, 1, AttachMode.RECOVER) is Reason.NO_SPACE
+        await world.check_all(lane)
+        assert world.is_read_only()
+        world.empty()
+        await world.until(world.is_writable)
+        assert await world.append(lane, 1, AttachMode.RECOVER, most=12) is Reason.REASON_NONE
+        await world.check_all(lane)
+        await lane.transport.close()
+
+    asyncio.run(story())
