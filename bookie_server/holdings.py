@@ -11,17 +11,20 @@ import logging
 from collections.abc import Mapping
 from typing import cast
 
-from bk_core.entries.frame import FrameKind, frame_extent, record_payload, slice_frame
+from bk_core.entries.frame import FrameKind, record_payload
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.port import EntryRange
+from bk_core.wire.lane import Reason
 from bookie_server import machine_events as events
 from bookie_server.machine_events import Piece
 from bookie_server.machine_state import LedgerFacts, Pending, Plan
-from bookie_server.storage.index import LedgerIndex, striping_of
-from bookie_server.storage.index import Piece as StoredPiece
-from bookie_server.storage.membership import Membership
+from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.index_answers import Piece as StoredPiece
+from bookie_server.storage.index_cache import Remembered
+from bookie_server.storage.membership import striping_of
 from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.search import IndexBlock
 from bookie_server.storage.segment import Place
 
 log = logging.getLogger(__name__)
@@ -37,10 +40,12 @@ class IndexHoldings:
         self._index = index
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts:
-        status = self._index.state(ledger_id)
-        return LedgerFacts(
-            status.known, status.key, status.fenced, status.deleted, status.lac_body or b"", status.trouble
-        )
+        if self._index.is_deleted(ledger_id):
+            return LedgerFacts(known=True, fenced=True, deleted=True, trouble=Reason.DELETED)
+        state, trouble = self._index.folded(ledger_id)
+        if state is None:
+            return LedgerFacts(trouble=trouble)
+        return LedgerFacts(True, state.key, state.is_fenced, False, state.lac_body, trouble)
 
     def add(self, pending: Pending, place: events.Place) -> None:
         header, frame = pending.header, pending.frame
@@ -58,7 +63,7 @@ class IndexHoldings:
         bytes_max: int,
         resolved: Mapping[events.Place, object],
     ) -> Plan:
-        known = cast(Mapping[Place, Membership], resolved)
+        known = cast(Mapping[Place | IndexBlock, Remembered], resolved)
         found = self._index.lookup(ledger_id, first, last, frames_max=_FRAMES_MAX, resolved=known)
         if found.unresolved:
             return Plan((), (), (), found.unresolved, first - 1)
@@ -69,28 +74,28 @@ class IndexHoldings:
         return Plan(pieces, absent, unknown, (), through)
 
     def learn(self, ledger_id: LedgerId, place: events.Place, membership: object) -> None:
-        self._index.learn(ledger_id, cast(Place, place), cast(Membership, membership))
+        self._index.learn(ledger_id, cast(Place | IndexBlock, place), cast(Remembered, membership))
 
     def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
         found = self._index.lookup(ledger_id, first, last, frames_max=1)
         return bool(found.pieces or found.unresolved) or found.through < last
 
     def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
-        return self._index.last_entry(ledger_id).entry_id
+        return self._index.last_entry(ledger_id).bound
 
     def lac(self, ledger_id: LedgerId) -> EntryId:
-        return self._index.state(ledger_id).carried_lac
+        return self._index.carried_lac(ledger_id)[0]
 
     def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
-        last, status = self._index.last_entry(ledger_id), self._index.state(ledger_id)
+        last = self._index.last_entry(ledger_id)
         if last.place is None:
             return None, None
-        most = status.carried_place
+        most = self._index.carried_lac(ledger_id)[1]
         wanted = Piece(most, 0, _ID_MAX, True) if most is not None and most != last.place else None
         return Piece(last.place, last.entry_id, last.entry_id), wanted
 
     def mark_damaged(self, ledger_id: LedgerId, place: events.Place) -> None:
-        self._index.mark_damaged(ledger_id, cast(Place, place))
+        self._index.mark_damaged(ledger_id, cast(Place | IndexBlock, place))
 
 
 def _joined(found: tuple[StoredPiece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
@@ -120,9 +125,7 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
     place = cast(Place, piece.place)
     try:
         if piece.last_only:
-            frame = reader.read(place)
-            last = frame_extent(frame).last
-            return slice_frame(frame, last, last)
+            return reader.read_lac_entry(place)
         return reader.read_entries(place, piece.first, piece.last)
     except IntegrityError as error:
         log.error("damage: %s", error)
@@ -134,7 +137,7 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
 
 def _read_membership(reader: SegmentReader, place: events.Place) -> object | None:
     try:
-        return reader.membership(cast(Place, place))
+        return reader.membership(cast(Place | IndexBlock, place))
     except IntegrityError as error:
         log.error("damage: %s", error)
         return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bk_core.entries.frame import FrameExtent, decode_frame
+from bk_core.entries.frame import FrameExtent, decode_frame, split_frames
 from bk_core.errors import IntegrityError
 from bookie_server.machine_core import Core, Refusal
 from bookie_server.machine_events import Piece
@@ -91,11 +91,16 @@ class Comparisons:
 
 
 def _agree(stored: Frame, offered: memoryview) -> bool:
-    """Whether both frames have the same length and payload for each id that both hold."""
+    """Whether the offered frame and each stored one (of small neighbours several come together) have the same length
+    and payload for each id that both hold."""
     try:
-        left, right = decode_frame(stored), decode_frame(offered)
+        return all(_same(frame, offered) for _, frame in split_frames(stored))
     except IntegrityError:
         return False
+
+
+def _same(stored: Frame, offered: memoryview) -> bool:
+    left, right = decode_frame(stored), decode_frame(offered)
     _, at_left, at_right = np.intersect1d(left.entry_ids(), right.entry_ids(), assume_unique=True, return_indices=True)
     left, right = left.select(at_left), right.select(at_right)
     if not np.array_equal(left.lengths, right.lengths):

@@ -1,27 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which frames hold which entries, and the folded state of each ledger. In memory, one thread, no I/O.
+"""Which frames hold which entries, and the folded state of each ledger. In memory, one thread, no I/O (RULES S2, S7).
 
 Three answers exist for an id (DESIGN §7): FOUND with a place, ABSENT, UNKNOWN with a reason. ABSENT is said only of a
-healthy ledger and only after every frame that could hold the id was asked (RULES S2). State folds to the same whatever
-the order of the records (S4). Pending adds (S1) are the server's: only durable frames come in here.
+healthy ledger and only after every frame that could hold the id was asked. Frames of segments that are not sealed are
+all here; of sealed ones only a summary is, and their ``.idx`` is asked block by block: a look-up names the blocks that
+it needs as ``unresolved``, is told what they hold, and is asked again. State folds to the same whatever the order of
+the records (S4). Pending adds (S1) are the server's: only durable frames come in here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
-from bk_core.entries.frame_layout import STRIPE_PREFIX, STRIPED
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import Reason
-from bookie_server.storage.index_file import Rows, counter_of, lac_of, newer_lac
+from bookie_server.storage.index_answers import LastEntry, LedgerStatus, Lookup, Piece, UnknownRange
+from bookie_server.storage.index_cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
+from bookie_server.storage.index_rows import I64, Rows
 from bookie_server.storage.intervals import IntervalSet
 from bookie_server.storage.ledger_frames import LedgerFrames
-from bookie_server.storage.membership import Membership, Runs, Striping, cover, runs_of
+from bookie_server.storage.ledger_table import HAS_COPY_STATE, KEY_CONFLICT, LedgerState, LedgerTable, states_of
+from bookie_server.storage.membership import RunMembers, Striping, striping_of
+from bookie_server.storage.search import DamagedPlaces, IndexBlock, Search
 from bookie_server.storage.segment import Place
+from bookie_server.storage.segment_directory import Reach, SegmentDirectory
+
+__all__ = [
+    "EVERY_UNHEARD_LEDGER",
+    "IndexBlock",
+    "LastEntry",
+    "LedgerIndex",
+    "LedgerStatus",
+    "Lookup",
+    "Piece",
+    "Remembered",
+    "UnknownRange",
+    "striping_of",
+]
 
 EVERY_UNHEARD_LEDGER: LedgerId = (1 << 63) - 1
 """Ledger id of LIMBO_SET records that stand for each ledger this bookie has not heard of: after damage that cannot be
@@ -31,133 +50,29 @@ FRAMES_MAX = 64
 """Frames that one look-up considers unless told otherwise."""
 
 _HEADER_BYTES = 64
-_SEVERITY = {
-    int(FrameKind.LIMBO_CLEARED): 0,
-    int(FrameKind.COPY_RESTORED): 1,
-    int(FrameKind.LIMBO_SET): 2,
-    int(FrameKind.COPY_DROPPED): 3,
-}
+_SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin behind its first id
 _REASON_OF_SEVERITY = (Reason.REASON_NONE, Reason.REASON_NONE, Reason.LIMBO, Reason.COPY_DROPPED)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Those entries of the frame at ``place`` whose ids are first to last; both are present in it."""
-
-    first: EntryId
-    last: EntryId
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownRange:
-    """Ids of which this bookie cannot say whether it has them."""
-
-    first: EntryId
-    last: EntryId
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Answer of the index for ids first to ``through``: each is in exactly one piece, absent or unknown range.
-
-    ``through`` is below the last id asked for where there were more frames than one look-up considers; it is first − 1
-    while ``unresolved`` is not empty: then the reader must say what these frames hold, and the caller asks again.
-    """
-
-    pieces: tuple[Piece, ...]
-    absent: tuple[tuple[EntryId, EntryId], ...]
-    unknown: tuple[UnknownRange, ...]
-    unresolved: tuple[Place, ...]
-    through: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class LastEntry:
-    """Greatest entry id that is intact here and the frame that ends with it; −1 and None where there is none.
-    ``certain`` is False where damage or limbo may hide a greater one."""
-
-    entry_id: EntryId
-    place: Place | None
-    certain: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerStatus:
-    """Folded state of a ledger. ``trouble`` other than REASON_NONE: what is not found is UNKNOWN, and a fence may have
-    been lost, so that a normal add must not be accepted. ``counter`` is the highest known; the next record takes a
-    greater one. ``lac`` and ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is
-    verified (RULES P5)."""
-
-    known: bool
-    key: bytes | None
-    fenced: bool
-    deleted: bool
-    lac: EntryId
-    lac_body: bytes
-    carried_lac: EntryId
-    carried_place: Place | None
-    counter: int
-    trouble: Reason
-    frames: int
-
-
-_UNHEARD = LedgerStatus(False, None, False, False, -1, b"", -1, None, 0, Reason.REASON_NONE, 0)
-
-
-class _Ledger:
-    """State of one ledger; frames apart, because many ledgers have only a fence or a key."""
-
-    __slots__ = (
-        "copy_state", "counter", "damaged", "drop_counter", "fenced", "frames", "key", "key_conflict", "lac_body"
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.frames: LedgerFrames | None = None
-        self.key: bytes | None = None
-        self.key_conflict = False
-        self.fenced = False
-        self.lac_body: bytes | None = None
-        self.copy_state: tuple[int, int] = (-1, 0)  # (counter, severity) of the record that holds
-        self.drop_counter = 0  # frames with a lower one are from before a drop and are not served
-        self.counter = 0
-        self.damaged: IntervalSet | None = None  # ids that stood in frames whose bytes are bad
-
-    def fold(self, kind: int, payload: bytes) -> None:
-        if kind == FrameKind.LEDGER_KEY:
-            if self.key is not None and self.key != payload:
-                self.key_conflict = True
-            self.key = payload if self.key is None else min(self.key, payload)
-        elif kind == FrameKind.FENCE:
-            self.fenced = True
-        elif kind == FrameKind.LAC:
-            self.lac_body = newer_lac(self.lac_body, payload)
-        elif kind >= FrameKind.LIMBO_SET:
-            self._fold_counter(kind, counter_of(kind, payload))
-
-    def _fold_counter(self, kind: int, counter: int) -> None:
-        self.counter = max(self.counter, counter)
-        severity = _SEVERITY.get(kind)
-        if severity is not None:
-            self.copy_state = max(self.copy_state, (counter, severity))
-        if kind == FrameKind.COPY_DROPPED:
-            self.drop_counter = max(self.drop_counter, counter)
-
-    @property
-    def trouble(self) -> Reason:
-        return Reason.DAMAGED if self.key_conflict else _REASON_OF_SEVERITY[self.copy_state[1]]
 
 
 class LedgerIndex:
     """All ledgers of a data directory."""
 
-    def __init__(self) -> None:
-        self._ledgers: dict[LedgerId, _Ledger] = {}
+    def __init__(self, index_cache_bytes: int = INDEX_CACHE_BYTES) -> None:
+        self._table = LedgerTable()
         self._deleted = IntervalSet()
-        self._unheard = _Ledger()  # of EVERY_UNHEARD_LEDGER
+        self._drops: dict[LedgerId, int] = {}  # drop counters other than 0
+        self._unheard: LedgerState | None = None  # of EVERY_UNHEARD_LEDGER
+        self._unsealed: dict[int, dict[LedgerId, LedgerFrames]] = {}
+        self._directory = SegmentDirectory()
+        self._cache = IndexCache(index_cache_bytes)
+        self._damage = DamagedPlaces()
+        self._unreadable: dict[int, set[int]] = {}  # blocks of an .idx
+        self.newest_sealed = 0
+        """Greatest generation that was ever sealed here, also if it was given back since; 0 if none was."""
+        self.damaged_indexes: set[int] = set()
+        """Sealed segments whose ``.idx`` fails its checks somewhere: to be scanned and indexed anew."""
 
-    # --- filling ----------------------------------------------------------------------------------------------------
+    # --- filling: frames --------------------------------------------------------------------------------------------
 
     def add(self, frame: bytes | bytearray | memoryview, place: Place, header: FrameHeader | None = None) -> None:
         """Take in one durable frame of any kind, in the order of the log; it inherits its ledger's highest counter."""
@@ -177,61 +92,141 @@ class LedgerIndex:
         counter: int | None = None,
         striping: Striping | None = None,
     ) -> None:
-        """Take in one durable frame of entries. ``counter`` is what it inherits, by default the ledger's highest;
-        ``striping`` that of a STRIPED frame: without it, or for IDS, the frame must be read before it can be asked."""
+        """Take in one durable frame of entries of a segment that is not sealed. ``counter`` is what it inherits, by
+        default the ledger's highest; ``striping`` that of a STRIPED frame: without it, or for IDS, the frame must be
+        read before it can be asked."""
         if ledger_id in self._deleted:
             return
-        ledger = self._ledger(ledger_id)
-        if ledger.frames is None:
-            ledger.frames = LedgerFrames()
-        counter = ledger.counter if counter is None else counter
-        ledger.frames.add(extent, place, counter, striping)
+        frames = self._frames_in(place.generation, ledger_id)
+        if counter is None:
+            state = self._table.get(ledger_id)
+            counter = state.counter if state is not None else 0
+        frames.add(extent, place, counter, striping)
 
     def add_rows(self, generation: int, rows: Rows) -> None:
-        """Take in the index records of a segment, sorted as ``sorted_rows`` does."""
+        """Take in the index records of a segment that is not sealed, sorted as ``sorted_rows`` does."""
         if not rows.size:
             return
         bounds = np.flatnonzero(np.diff(rows["ledger"])) + 1
         for part in np.split(rows, bounds):
             ledger_id = int(part["ledger"][0])
-            if ledger_id in self._deleted:
-                continue
-            ledger = self._ledger(ledger_id)
-            if ledger.frames is None:
-                ledger.frames = LedgerFrames()
-            ledger.frames.add_many(generation, part)
+            if ledger_id not in self._deleted:
+                self._frames_in(generation, ledger_id).add_many(generation, part)
+
+    def _frames_in(self, generation: int, ledger_id: LedgerId) -> LedgerFrames:
+        ledgers = self._unsealed.setdefault(generation, {})
+        frames = ledgers.get(ledger_id)
+        if frames is None:
+            frames = ledgers[ledger_id] = LedgerFrames()
+            self._table.ensure(np.array([ledger_id]))
+        return frames
+
+    # --- filling: state ---------------------------------------------------------------------------------------------
 
     def add_record(self, kind: int, ledger_id: LedgerId, payload: bytes) -> None:
         """Fold one durable record of kinds 2 to 10, in any order."""
-        if ledger_id == EVERY_UNHEARD_LEDGER and kind >= FrameKind.LIMBO_SET:
-            self._unheard.fold(kind, payload)
-        elif kind == FrameKind.DELETED:
-            self._ledgers.pop(ledger_id, None)
+        if kind == FrameKind.DELETED:
             self._deleted.add(ledger_id, ledger_id)
+            self._forget(ledger_id)
         elif ledger_id not in self._deleted:
-            self._ledger(ledger_id).fold(kind, payload)
+            self._heed(self._table.fold(ledger_id, kind, payload))
 
-    def mark_damaged(self, ledger_id: LedgerId, place: Place) -> None:
-        """The frame at ``place`` failed its check twice (RULES S5): it serves no more. Its ids are answered from other
-        frames, else UNKNOWN. Does nothing for a frame that is not indexed."""
-        ledger = self._ledgers.get(ledger_id)
-        lost = ledger.frames.remove(place) if ledger is not None and ledger.frames is not None else None
-        if ledger is not None and lost is not None:
-            if ledger.damaged is None:
-                ledger.damaged = IntervalSet()
-            ledger.damaged.add(*lost)
+    def load_ledgers(self, rows: Rows) -> None:
+        """Fold the ledger records of a checkpoint, sorted by ledger."""
+        rows = rows[~self._deleted.holds(np.ascontiguousarray(rows["ledger"]))]
+        self._table.load(rows)
+        for state in states_of(rows[(rows["drop_counter"] > 0) | (rows["ledger"] == EVERY_UNHEARD_LEDGER)]):
+            self._heed(self._table.get(state.ledger_id) or state)
 
-    def learn(self, ledger_id: LedgerId, place: Place, membership: Membership) -> None:
-        """Remember what the reader said of an unresolved frame, where that is small (a striping)."""
-        ledger = self._ledgers.get(ledger_id)
-        if isinstance(membership, Striping) and ledger is not None and ledger.frames is not None:
-            ledger.frames.learn(place, membership)
+    def load_deleted(self, intervals: I64) -> None:
+        """Take in deleted ledgers: an array of (first, last)."""
+        for first, last in intervals.tolist():
+            self._deleted.add(first, last)
+        ledger_ids = self._table.ids()
+        for ledger_id in ledger_ids[self._deleted.holds(ledger_ids)].tolist():
+            self._forget(ledger_id)
 
-    def _ledger(self, ledger_id: LedgerId) -> _Ledger:
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is None:
-            ledger = self._ledgers[ledger_id] = _Ledger()
-        return ledger
+    def _heed(self, state: LedgerState) -> None:
+        """A ledger's state is another now."""
+        if state.ledger_id == EVERY_UNHEARD_LEDGER:
+            self._unheard = state
+        elif state.drop_counter > self._drops.get(state.ledger_id, 0):
+            self._drops[state.ledger_id] = state.drop_counter
+            self._directory.forget(state.ledger_id, state.drop_counter)
+
+    def _forget(self, ledger_id: LedgerId) -> None:
+        self._table.forget(ledger_id)
+        self._directory.forget(ledger_id)
+        self._drops.pop(ledger_id, None)
+        for ledgers in self._unsealed.values():
+            ledgers.pop(ledger_id, None)
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def load_segment(self, generation: int, summary: Rows, states: Rows | None = None) -> None:
+        """Take in a sealed segment at a start: its summary, and the state records in it unless they are known."""
+        self.seal(generation, summary)
+        for ledger_id, kind, payload_bytes, _, _, payload, _ in states.tolist() if states is not None else ():
+            self.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
+
+    def seal(self, generation: int, summary: Rows) -> None:
+        """The segment has an ``.idx`` now, with this summary: its frames leave the memory."""
+        ledgers = np.ascontiguousarray(summary["ledger"])
+        keep = ~self._deleted.holds(ledgers)
+        if self._drops:
+            for k in np.flatnonzero(np.isin(ledgers, list(self._drops))).tolist():
+                keep[k] &= int(summary["counter"][k]) >= self._drops[int(ledgers[k])]
+        self._table.ensure(ledgers[~self._deleted.holds(ledgers)])
+        self._directory.add_segment(generation, summary[keep])
+        self.newest_sealed = max(self.newest_sealed, generation)
+        self._unsealed.pop(generation, None)
+
+    def drop_segment(self, generation: int) -> None:
+        """The segment is given back: all that is live in it stands elsewhere. No look-up names it any more."""
+        self._unsealed.pop(generation, None)
+        self._directory.drop_segment(generation)
+        self._damage.forget(generation)
+        self._forget_index(generation)
+
+    def index_rebuilt(self, generation: int, summary: Rows) -> None:
+        """A sealed segment has a new ``.idx``. Does nothing for one that was dropped meanwhile."""
+        if generation in self._directory:
+            self._forget_index(generation)
+            self.seal(generation, summary)
+
+    def _forget_index(self, generation: int) -> None:
+        self._cache.forget(generation)
+        self._unreadable.pop(generation, None)
+        self.damaged_indexes.discard(generation)
+
+    # --- what the reader says ---------------------------------------------------------------------------------------
+
+    def mark_damaged(self, ledger_id: LedgerId, place: Place | IndexBlock) -> None:
+        """What is at ``place`` failed its check twice (RULES S5). A frame serves no more, a run only what is intact in
+        it, an index block nothing: ids that no other frame holds are UNKNOWN. Does nothing for what is not indexed."""
+        generation = place.generation
+        if isinstance(place, IndexBlock):
+            if generation in self._directory:
+                self._unreadable.setdefault(generation, set()).add(place.number)
+                self.damaged_indexes.add(generation)
+            return
+        if generation in self._unsealed:
+            frames = self._unsealed[generation].get(ledger_id)
+            if frames is None or not (place.is_run or frames.remove(place)):
+                return
+        elif generation not in self._directory:
+            return
+        self._damage.add(place)
+
+    def learn(self, ledger_id: LedgerId, place: Place | IndexBlock, membership: Remembered) -> None:
+        """Remember, within the cache's bound, what the reader said of an unresolved place."""
+        unsealed = self._unsealed.get(place.generation)
+        if unsealed is not None and isinstance(membership, Striping) and isinstance(place, Place):
+            frames = unsealed.get(ledger_id)
+            if frames is not None:
+                frames.learn(place, membership)
+        elif unsealed is not None or place.generation in self._directory:
+            self._cache.put(place, membership)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -242,129 +237,223 @@ class LedgerIndex:
         last: EntryId,
         *,
         frames_max: int = FRAMES_MAX,
-        resolved: Mapping[Place, Membership] | None = None,
+        resolved: Mapping[Place | IndexBlock, Remembered] | Mapping[Place, Remembered] | None = None,
     ) -> Lookup:
-        """Where the entries first to last (both inclusive) are. ``resolved`` holds what the reader said of frames that
+        """Where the entries first to last (both inclusive) are. ``resolved`` holds what the reader said of places that
         an earlier answer named as unresolved."""
         assert 0 <= first <= last
         if ledger_id in self._deleted:
             return Lookup((), (), (UnknownRange(first, last, Reason.DELETED),), (), last)
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is None or ledger.frames is None:
-            return self._answer(ledger, (), [(first, last)], last)
-        found = ledger.frames.candidates(first, last, ledger.drop_counter, frames_max, resolved or {})
-        if found.unresolved:
-            return Lookup((), (), (), tuple(found.unresolved), first - 1)
-        if found.sparse:
-            spans, gaps = cover([runs_of(*frame, first, found.through) for frame in found.frames], first, found.through)
-        else:
-            spans, gaps = _cover_dense(found.frames, first, found.through)
-        pieces = tuple(Piece(low, high, ledger.frames.place(found.rows[k])) for low, high, k in spans)
-        return self._answer(ledger, pieces, gaps, found.through)
+        counter_min = self._drops.get(ledger_id, 0)
+        place = self._at_once(ledger_id, first, last, counter_min)
+        if place is not None:
+            return Lookup((Piece(first, last, place),), (), (), (), last)
+        told = cast(Mapping[Place | IndexBlock, Remembered], resolved or {})
+
+        def known(place: Place | IndexBlock) -> Remembered | None:
+            answer = told.get(place)
+            return self._cache.get(place) if answer is None else answer
+
+        search = Search(ledger_id, first, last, counter_min, frames_max, known, self._damage)
+        lost = self._gather(search)
+        if search.unresolved:
+            return Lookup((), (), (), tuple(search.unresolved), first - 1)
+        spans, gaps = search.covered()
+        pieces = tuple(Piece(*span) for span in spans)
+        if not gaps:
+            return Lookup(pieces, (), (), (), search.through)
+        return self._answer(self._table.get(ledger_id), pieces, gaps, lost, search.through)
+
+    def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId, counter_min: int) -> Place | None:
+        """A frame in memory that holds the whole range, found without asking any other: all copies of an entry are
+        alike (RULES P6)."""
+        for generation, ledgers in reversed(self._unsealed.items()):
+            frames = ledgers.get(ledger_id)
+            if frames is not None and generation not in self._damage:
+                k = frames.dense_over(first, last, counter_min)
+                if k is not None:
+                    return frames.place(k, ledger_id)
+        return None
+
+    def _gather(self, search: Search) -> list[IntervalSet]:
+        """Every frame that may hold an id from ``search.first`` to what is then ``search.through``; ids lost in
+        memory."""
+        ledger_id, first = search.ledger_id, search.first
+        lost: list[IntervalSet] = []
+        sources: list[tuple[EntryId, LedgerFrames | Reach]] = []
+        for frames in self._unsealed_frames(ledger_id):
+            if frames.lost is not None:
+                lost.append(frames.lost)
+            if len(frames) and frames.peak >= first and frames.first <= search.through:
+                sources.append((frames.first, frames))
+        reaches, through = self._directory.reaching(ledger_id, first, search.through, _SEGMENTS_AHEAD)
+        search.cut(through)
+        sources += [(reach.first, reach) for reach in reaches]
+        sources.sort(key=lambda source: source[0])
+        for begin, source in sources:
+            if begin > search.through or search.is_full:
+                break
+            if begin > first and len(search.frames) >= search.frames_max:
+                search.cut(begin - 1)
+                break
+            if isinstance(source, LedgerFrames):
+                source.candidates(search)
+            else:
+                unreadable = self._unreadable.get(source.generation)
+                search_sealed(search, source.generation, source.first, source.last, unreadable)
+        if search.lost:
+            lost.append(IntervalSet(search.lost))
+        return lost
+
+    def _unsealed_frames(self, ledger_id: LedgerId) -> list[LedgerFrames]:
+        return [ledgers[ledger_id] for ledgers in self._unsealed.values() if ledger_id in ledgers]
 
     def _answer(
-        self, ledger: _Ledger | None, pieces: tuple[Piece, ...], gaps: list[tuple[int, int]], through: EntryId
+        self,
+        state: LedgerState | None,
+        pieces: tuple[Piece, ...],
+        gaps: list[tuple[int, int]],
+        lost: list[IntervalSet],
+        through: EntryId,
     ) -> Lookup:
-        trouble = self._trouble(ledger)
+        trouble = self._trouble(state)
         if trouble is not Reason.REASON_NONE:
             return Lookup(pieces, (), tuple(UnknownRange(*gap, trouble) for gap in gaps), (), through)
-        if ledger is None or ledger.damaged is None:
-            return Lookup(pieces, tuple(gaps), (), (), through)
-        absent: list[tuple[int, int]] = []
-        unknown: list[UnknownRange] = []
-        for gap in gaps:
-            for low, high, inside in ledger.damaged.split(*gap):
-                if inside:
-                    unknown.append(UnknownRange(low, high, Reason.DAMAGED))
-                else:
-                    absent.append((low, high))
-        return Lookup(pieces, tuple(absent), tuple(unknown), (), through)
+        absent, unknown = gaps, list[tuple[int, int]]()
+        for intervals in lost:
+            parts = [part for gap in absent for part in intervals.split(*gap)]
+            absent = [(low, high) for low, high, inside in parts if not inside]
+            unknown += [(low, high) for low, high, inside in parts if inside]
+        ranges = tuple(UnknownRange(low, high, Reason.DAMAGED) for low, high in sorted(unknown))
+        return Lookup(pieces, tuple(absent), ranges, (), through)
 
-    def _trouble(self, ledger: _Ledger | None) -> Reason:
-        if ledger is not None and (ledger.key_conflict or ledger.copy_state[0] >= 0):
-            return ledger.trouble
-        return self._unheard.trouble
+    def _trouble(self, state: LedgerState | None) -> Reason:
+        if state is None or not state.flags & (KEY_CONFLICT | HAS_COPY_STATE):
+            state = self._unheard
+        if state is None:
+            return Reason.REASON_NONE
+        return Reason.DAMAGED if state.flags & KEY_CONFLICT else _REASON_OF_SEVERITY[state.severity]
+
+    # --- ends and state ---------------------------------------------------------------------------------------------
 
     def last_entry(self, ledger_id: LedgerId) -> LastEntry:
         """The end of what is stored of a ledger; pending adds are not in it."""
-        ledger = self._ledgers.get(ledger_id)
-        certain = ledger_id not in self._deleted and self._trouble(ledger) is Reason.REASON_NONE
-        if ledger is None or ledger.frames is None:
-            return LastEntry(-1, None, certain)
-        last, place = ledger.frames.last(ledger.drop_counter)
-        if ledger.damaged is not None and ledger.damaged.greatest > last:
-            certain = False
-        return LastEntry(last, place, certain)
+        counter_min = self._drops.get(ledger_id, 0)
+        found: list[tuple[int, Place]] = []
+        lost = -1
+        for frames in self._unsealed_frames(ledger_id):
+            last, place = frames.last(counter_min, ledger_id)
+            if place is not None:
+                found.append((last, place))
+            if frames.lost is not None:
+                lost = max(lost, frames.lost.greatest)
+        found += self._directory.tops(ledger_id)
+        best, best_place, bound = self._greatest_intact(found)
+        healthy = ledger_id not in self._deleted and self._trouble(self._table.get(ledger_id)) is Reason.REASON_NONE
+        return LastEntry(best, best_place, healthy and max(lost, bound) <= best, bound)
+
+    def carried_lac(self, ledger_id: LedgerId) -> tuple[EntryId, Place | None]:
+        """The greatest LAC that a frame carries which is not known to be damaged, and that frame; −1 and None if none
+        carries one."""
+        found = [frames.carried_lac(ledger_id) for frames in self._unsealed_frames(ledger_id)]
+        found += self._directory.lacs(ledger_id)
+        intact = [(lac, place) for lac, place in found if place is not None and not self._damage.hits(place)]
+        return max(intact, key=lambda item: item[0], default=(-1, None))
+
+    def _greatest_intact(self, found: list[tuple[int, Place]]) -> tuple[int, Place | None, int]:
+        """Of ends of frames the greatest that is intact, its place, and the greatest of all."""
+        best, best_place, bound = -1, cast(Place | None, None), -1
+        for last, place in found:
+            bound = max(bound, last)
+            if last <= best:
+                continue
+            if not self._damage.hits(place):
+                best, best_place = last, place
+                continue
+            members = self._cache.get(place) if place.is_run else None
+            if isinstance(members, RunMembers):
+                for _, high, offset, size in zip(*members, strict=True):
+                    member = Place(place.generation, offset, size)
+                    if high > best and not self._damage.hits(member):
+                        best, best_place = high, member
+        return best, best_place, bound
+
+    def folded(self, ledger_id: LedgerId) -> tuple[LedgerState | None, Reason]:
+        """The folded records of a ledger that is not deleted, and what trouble they tell of."""
+        state = self._table.get(ledger_id)
+        return state, self._trouble(state)
+
+    def is_deleted(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._deleted
 
     def state(self, ledger_id: LedgerId) -> LedgerStatus:
         """Folded state of a ledger, of one this bookie has never heard of too."""
         if ledger_id in self._deleted:
-            return LedgerStatus(True, None, True, True, -1, b"", -1, None, 0, Reason.DELETED, 0)
-        ledger = self._ledgers.get(ledger_id)
-        trouble = self._trouble(ledger)
-        if ledger is None:
-            if trouble is Reason.REASON_NONE:
-                return _UNHEARD
-            return LedgerStatus(False, None, False, False, -1, b"", -1, None, 0, trouble, 0)
-        carried, place = ledger.frames.carried_lac() if ledger.frames is not None else (-1, None)
-        body = ledger.lac_body or b""
+            return LedgerStatus(True, None, True, True, -1, b"", -1, None, 0, Reason.DELETED)
+        state, trouble = self.folded(ledger_id)
+        if state is None:
+            return LedgerStatus(False, None, False, False, -1, b"", -1, None, 0, trouble)
+        carried, place = self.carried_lac(ledger_id)
         return LedgerStatus(
-            True, ledger.key, ledger.fenced, False, lac_of(body) if body else -1, body, carried, place, ledger.counter,
-            trouble, len(ledger.frames) if ledger.frames is not None else 0,
+            True, state.key, state.is_fenced, False, state.lac, state.lac_body, carried, place,
+            state.counter, trouble,
         )  # fmt: skip
 
     def ledger_ids(self) -> list[LedgerId]:
         """Every ledger known and not deleted, sorted."""
-        return sorted(self._ledgers)
+        ledger_ids: list[int] = self._table.ids().tolist()
+        return ledger_ids[:-1] if self._unheard is not None else ledger_ids
 
     def counters(self) -> dict[LedgerId, int]:
         """Highest counter of each ledger that has one: what a new segment log starts from."""
-        counters = {ledger_id: ledger.counter for ledger_id, ledger in self._ledgers.items() if ledger.counter}
-        if self._unheard.counter:
-            counters[EVERY_UNHEARD_LEDGER] = self._unheard.counter
-        return counters
+        return self._table.counters()
 
     def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
-        """Whether a frame of just these bounds lies in a segment of a greater generation than ``above``."""
-        ledger = self._ledgers.get(ledger_id)
-        return ledger is not None and ledger.frames is not None and ledger.frames.has_copy(first, last, size, above)
+        """Whether a frame of just these bounds lies in a segment of a greater generation than ``above``. Of sealed
+        segments it may say False of one that is there: then it is copied once more."""
+        for generation, ledgers in self._unsealed.items():
+            frames = ledgers.get(ledger_id)
+            if generation > above and frames is not None and frames.has_copy(first, last, size):
+                return True
+        return self._directory.has_only(ledger_id, first, last, size, above)
+
+    def unsealed_places(self, ledger_id: LedgerId) -> list[Place]:
+        """Where the ledger's frames lie in segments that are not sealed."""
+        return [place for frames in self._unsealed_frames(ledger_id) for place in frames.places(ledger_id)]
+
+    # --- for maintenance --------------------------------------------------------------------------------------------
+
+    def export_ledgers(self, first_ledger: LedgerId, limit: int) -> Rows:
+        """A copy of the ledger records from ``first_ledger`` on, at most ``limit``, sorted, EVERY_UNHEARD_LEDGER's too;
+        empty at the end. A checkpoint goes on with the last one + 1; what changes meanwhile may be in it or not."""
+        return self._table.rows_from(first_ledger, limit)
+
+    def deleted_intervals(self) -> I64:
+        """Deleted ledgers: an array of (first, last)."""
+        return self._deleted.pairs()
+
+    def live_bytes(self) -> dict[int, int]:
+        """Of each sealed segment the bytes of frames that may still be served."""
+        return self._directory.live_bytes()
+
+    def ledgers_in(self, generation: int) -> I64:
+        """Ledgers with live frames in a sealed segment, sorted."""
+        return self._directory.ledgers_in(generation)
+
+    def sealed_generations(self) -> list[int]:
+        return self._directory.generations()
+
+    def unsealed_generations(self) -> list[int]:
+        return sorted(self._unsealed)
 
     def memory_bytes(self) -> int:
-        """Roughly what the frames of all ledgers take."""
-        return sum(ledger.frames.memory_bytes() for ledger in self._ledgers.values() if ledger.frames is not None)
+        """Roughly what all of it takes."""
+        frames = sum(frames.memory_bytes() for ledgers in self._unsealed.values() for frames in ledgers.values())
+        rest = self._table.memory_bytes() + self._directory.memory_bytes() + self._cache.memory_bytes()
+        return frames + rest
 
     def __iter__(self) -> Iterator[LedgerId]:
         return iter(self.ledger_ids())
 
     def __len__(self) -> int:
-        return len(self._ledgers)
-
-
-def striping_of(frame: bytes | bytearray | memoryview, header: FrameHeader) -> Striping | None:
-    """Striping of a STRIPED frame; None for others."""
-    if not header.flags & STRIPED:
-        return None
-    ensemble_size, write_quorum, index, _, _ = STRIPE_PREFIX.unpack_from(frame, _HEADER_BYTES)
-    return Striping(ensemble_size, write_quorum, index)
-
-
-def _cover_dense(
-    frames: list[tuple[int, int, Runs | Striping | None]], first: int, last: int
-) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-    """Which dense frame serves which ids, and the gaps; the usual case, without numpy. Frames are sorted by first."""
-    spans: list[tuple[int, int, int]] = []
-    gaps: list[tuple[int, int]] = []
-    cursor = first
-    for k, (low, high, _) in enumerate(frames):
-        if high < cursor:
-            continue
-        if low > cursor:
-            gaps.append((cursor, low - 1))
-            cursor = low
-        spans.append((cursor, min(high, last), k))
-        cursor = high + 1
-        if cursor > last:
-            break
-    if cursor <= last:
-        gaps.append((cursor, last))
-    return spans, gaps
+        return len(self._table) - (self._unheard is not None)

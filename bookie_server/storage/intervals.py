@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
 
 
 class IntervalSet:
@@ -13,9 +16,11 @@ class IntervalSet:
 
     __slots__ = ("_firsts", "_lasts")
 
-    def __init__(self) -> None:
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts = array("q")
         self._lasts = array("q")
+        for first, last in ranges:
+            self.add(first, last)
 
     def add(self, first: int, last: int) -> None:
         """Take in first to last, both inclusive."""
@@ -29,6 +34,18 @@ class IntervalSet:
     def __contains__(self, value: int) -> bool:
         k = bisect_right(self._firsts, value) - 1
         return k >= 0 and self._lasts[k] >= value
+
+    def holds(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Of each value, whether it is a member."""
+        if not self._firsts:
+            return np.zeros(values.size, dtype=np.bool_)
+        firsts, lasts = np.array(self._firsts, dtype=np.int64), np.array(self._lasts, dtype=np.int64)
+        at = np.searchsorted(firsts, values, "right") - 1
+        return (at >= 0) & (lasts[at] >= values)
+
+    def pairs(self) -> npt.NDArray[np.int64]:
+        """The intervals, sorted: an array of (first, last)."""
+        return np.column_stack((np.array(self._firsts, dtype=np.int64), np.array(self._lasts, dtype=np.int64)))
 
     def __len__(self) -> int:
         """Number of intervals."""

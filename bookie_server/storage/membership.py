@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ids a sparse frame holds, and which frame serves which id when frames overlap. Vectorised, pure."""
+"""Which ids a sparse frame or a damaged run holds, and which frame serves which id when frames overlap. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from bk_core.entries.frame_layout import FRAME_HEADER_BYTES, STRIPE_PREFIX, STRIPED, FrameHeader
 
 I64: TypeAlias = npt.NDArray[np.int64]
 
@@ -27,9 +29,26 @@ class Runs(NamedTuple):
     ends: I64
 
 
+class RunMembers(NamedTuple):
+    """The intact frames of a run, in order of id; each holds every id from its first to its last."""
+
+    firsts: tuple[int, ...]
+    lasts: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
 Membership: TypeAlias = Striping | Runs
 Frame: TypeAlias = tuple[int, int, Membership | None]
 """First and last id present, and which of those between; None: all."""
+
+
+def striping_of(frame: bytes | bytearray | memoryview, header: FrameHeader) -> Striping | None:
+    """Striping of a STRIPED frame; None for others."""
+    if not header.flags & STRIPED:
+        return None
+    ensemble_size, write_quorum, index, _, _ = STRIPE_PREFIX.unpack_from(frame, FRAME_HEADER_BYTES)
+    return Striping(ensemble_size, write_quorum, index)
 
 
 def runs_of_ids(ids: I64) -> Runs:

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 
-from bk_core.entries.frame import FrameHeader, check_frame, entry_ids_of, frame_tag, slice_frame
+from bk_core.entries.frame import check_frame, entry_ids_of, frame_extent, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
 from bookie_server.storage.cookie import Identity
-from bookie_server.storage.files import Files, Handle
-from bookie_server.storage.index import striping_of
-from bookie_server.storage.membership import Membership, runs_of_ids
-from bookie_server.storage.segment import Place, index_name, placement_stamp, segment_name
+from bookie_server.storage.files import BLOCK, Files, Handle, round_up
+from bookie_server.storage.index_cache import Remembered
+from bookie_server.storage.index_reader import IndexReader
+from bookie_server.storage.membership import runs_of_ids, striping_of
+from bookie_server.storage.run_frames import check_stored_frame, entries_of_run, members_of_run
+from bookie_server.storage.search import IndexBlock
+from bookie_server.storage.segment import Place, index_name, segment_name
+
+__all__ = ["OPEN_SEGMENTS_MAX", "SegmentReader", "check_stored_frame"]
 
 OPEN_SEGMENTS_MAX = 64
 """Handles kept open for reads."""
@@ -33,6 +39,7 @@ class SegmentReader:
         self._incarnation = identity.incarnation_bytes
         self._open_max = open_segments_max
         self._handles: OrderedDict[int, Handle] = OrderedDict()
+        self._indexes = IndexReader(path, self._incarnation, self._files, open_segments_max)
         self.reads = 0
         self.rereads = 0
         """Reads that failed their check through the page cache; those that failed again were damage."""
@@ -62,19 +69,74 @@ class SegmentReader:
         self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
     ) -> bytes | bytearray | memoryview | None:
         """A frame of the entries first to last (both inclusive) of the frame at ``place``; None if it holds none of
-        them. Bytes 60–63 are not meant for a receiver. Raises as :meth:`read`."""
+        them. Of a run, which holds all of them, whole frames one behind the other. Bytes 60–63 are not meant for a
+        receiver. Raises as :meth:`read`."""
+        if place.is_run:
+            return self._read_run(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
         return slice_frame(self.read(place, ledger_id=ledger_id), first, last)
 
-    def membership(self, place: Place) -> Membership:
-        """Which ids the frame at ``place`` holds, for a look-up that named it as unresolved. Raises as :meth:`read`."""
+    def read_lac_entry(self, place: Place) -> bytes | bytearray | memoryview | None:
+        """The last entry of the frame at ``place``; of a run, of the frame in it that carries the greatest LAC. Raises
+        as :meth:`read`."""
+        frame: bytes | memoryview
+        if place.is_run:
+            frame = self._read_run(place, lambda data: _lac_frame(data, place, self._incarnation))
+        else:
+            frame = self.read(place)
+        last = frame_extent(frame).last
+        return slice_frame(frame, last, last)
+
+    def membership(self, place: Place | IndexBlock) -> Remembered:
+        """What a look-up wants to know of a place that it named as unresolved: which ids the frame holds, which frames
+        of a damaged run are intact, or what an index block says. Raises as :meth:`read`."""
+        if isinstance(place, IndexBlock):
+            return self._indexes.read(place)
+        if place.is_run:
+            return members_of_run(self._legible(place), place, self._incarnation)
         frame = self.read(place)
         header = check_frame(frame)
         return striping_of(frame, header) or runs_of_ids(entry_ids_of(header, frame))
+
+    def _read_run(self, place: Place, take: Callable[[bytes], bytes]) -> bytes:
+        """What ``take`` makes of the run's bytes; read once more past the cache if it finds them bad."""
+        self.reads += 1
+        try:
+            return take(self._pread(place))
+        except (IntegrityError, OSError):
+            self.rereads += 1
+        self._forget(place.generation)
+        try:
+            path = self._segment_path(place.generation)
+            return take(self._files.read_past_cache(path, place.size, place.offset))
+        except OSError as error:
+            raise IntegrityError(
+                "a run cannot be read", value=f"{place}: {error}", remedy="read another copy; check the disk"
+            ) from error
+
+    def _legible(self, place: Place) -> bytes:
+        """The bytes of a run, from the disk itself, with zeros where the system refuses to give them."""
+        path, end = self._segment_path(place.generation), place.offset + place.size
+        parts: list[bytes] = []
+        at = place.offset
+        while at < end:
+            size = min(round_up(at + 1, BLOCK), end) - at
+            try:
+                parts.append(self._files.read_past_cache(path, size, at).ljust(size, b"\0"))
+            except OSError:
+                parts.append(bytes(size))
+            at += size
+        return b"".join(parts)
+
+    def release(self, generation: int) -> None:
+        """Close what is open of a segment that is given back, or whose ``.idx`` was made anew."""
+        self._forget(generation)
+        self._indexes.release(generation)
 
     def close(self) -> None:
         """Close all handles."""
         while self._handles:
             self._files.close(self._handles.popitem()[1])
+        self._indexes.close()
 
     def _pread(self, place: Place) -> bytes:
         return self._files.read(self._handle(place.generation), place.size, place.offset)
@@ -105,15 +167,10 @@ class SegmentReader:
         return os.path.join(self._path, segment_name(generation))
 
 
-def check_stored_frame(
-    data: bytes | memoryview, place: Place, incarnation: bytes, ledger_id: LedgerId | None = None
-) -> FrameHeader:
-    """Header of a frame read from ``place``; IntegrityError if a CRC, the stamp or the ledger is wrong."""
-    if len(data) != place.size:
-        raise IntegrityError("a segment ends before a frame in it", value=str(place), remedy="read another copy")
-    header = check_frame(data)
-    if frame_tag(data) != placement_stamp(incarnation, place.generation, place.offset, data[52:60]):
-        raise IntegrityError("a frame was not written to this place", value=str(place), remedy="read another copy")
-    if ledger_id is not None and header.ledger_id != ledger_id:
-        raise IntegrityError("a frame is another ledger's", value=f"{place}, ledger {header.ledger_id}")
-    return header
+def _lac_frame(data: bytes, run: Place, incarnation: bytes) -> bytes:
+    """The frame of a run that carries the greatest LAC."""
+    members = members_of_run(data, run, incarnation)
+    frames = [data[at - run.offset : at - run.offset + size] for at, size in zip(*members[2:], strict=True)]
+    if not frames:
+        raise IntegrityError("nothing in a run is intact", value=str(run), remedy="read another copy")
+    return max(frames, key=lambda frame: frame_extent(frame).max_lac)

@@ -36,11 +36,17 @@ _NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a frame lies: segment generation, offset in the segment, bytes."""
+    """Where a frame lies: segment generation, offset in the segment, bytes. With ``run_of`` ≥ 0 several small frames of
+    that ledger lie there, maybe with other things between them (docs/formats.md §3.5)."""
 
     generation: int
     offset: int
     size: int
+    run_of: int = -1
+
+    @property
+    def is_run(self) -> bool:
+        return self.run_of >= 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ from bookie_server.storage.index_file import (
     StateCollector,
     encode_index_file,
     pack_row,
-    sorted_rows,
 )
+from bookie_server.storage.membership import striping_of
 from bookie_server.storage.replay import open_segments
 from bookie_server.storage.segment import GroupHeader, SegmentHeader, encode_group_header, encode_segment_header
 
@@ -174,13 +174,14 @@ def golden_files() -> dict[str, bytes]:
         "group-header-idle.bin": encode_group_header(
             GroupHeader(0x1234, 6, 1 << 12, 0, 12 << 12, 12 << 12), incarnation
         ),
-        "segment.idx": index_file(incarnation),
+        "segment-v2.idx": index_file(incarnation),  # "segment.idx" is of version 1, which is read and not written
         "IDENTITY": encode_identity(identity),
     }
 
 
 def index_file(incarnation: bytes) -> bytes:
-    """An ``.idx`` of 70 frames, which is two blocks, and a state record of every kind."""
+    """An ``.idx`` of 78 frames, which is two blocks: 8 of them are two runs, one frame is striped. A state record of
+    every kind."""
     rows, states = bytearray(), StateCollector()
     frames = [run(DENSE, 10 * k, 10, lac=10 * k - 1) for k in range(66)]
     frames += [
@@ -191,11 +192,16 @@ def index_file(incarnation: bytes) -> bytes:
     ]
     for number, frame in enumerate(reversed(frames)):
         header = parse_header(frame)
-        rows += pack_row(header, frame_extent(frame, header), 8192 + 4096 * number, number % 3)
+        striping = striping_of(frame, header)
+        rows += pack_row(header, frame_extent(frame, header), 8192 + 4096 * number, number % 3, striping)
+    for number, frame in enumerate(run(LENGTHS, 5 * k, 5, lac=k) for k in range(8)):
+        header = parse_header(frame)
+        offset = (6 << 16) - 4096 + 1024 * number  # four on either side of a window's border
+        rows += pack_row(header, frame_extent(frame, header), offset, 7)
     for kind in FrameKind:
         if kind != FrameKind.ENTRIES:
             states.add(DENSE, kind, record_payload(kind))
-    return encode_index_file(IndexHeader(0x1234, incarnation, 300 << 10, 71), sorted_rows(rows), states.rows())
+    return encode_index_file(IndexHeader(0x1234, incarnation, 400 << 10, 79), rows, states.rows())
 
 
 def record_payload(kind: FrameKind) -> bytes:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from bk_core.entries.digest import Digester, ledger_key
-from bk_core.entries.frame import FrameKind, decode_frame, entry_ids_of, parse_header
+from bk_core.entries.frame import FrameKind, decode_frame, entry_ids_of, parse_header, split_frames
 from bk_core.model import DigestType
 from bk_core.wire.lane import Reason
 from bookie_server.storage.cookie import DataDirectory, decode_identity
-from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.index import LedgerIndex, Lookup, Piece
 from bookie_server.storage.index_file import decode_index_file
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.replay import OpenReport, open_segments
-from bookie_server.storage.segment import Place, decode_group_header, decode_segment_header
+from bookie_server.storage.segment import decode_group_header, decode_segment_header
 
 HERE = Path(__file__).parent
 MAKER: dict[str, Any] = runpy.run_path(str(HERE / "make_storage.py"))
@@ -41,6 +41,9 @@ def test_golden_files_are_read() -> None:
     assert (header.generation, header.data_end, header.group_count) == (0x1234, 300 << 10, 71)
     assert (rows.size, states.size) == (70, 9)
     assert sorted(set(states["kind"].tolist())) == list(range(2, 11))
+    header, rows, states = decode_index_file((HERE / "segment-v2.idx").read_bytes())
+    assert (header.generation, header.data_end, header.group_count) == (0x1234, 400 << 10, 79)
+    assert (rows.size, states.size) == (72, 9)
     assert decode_identity((HERE / "IDENTITY").read_bytes()).boot_count == 42
     assert segment.incarnation == INCARNATION
 
@@ -79,22 +82,36 @@ class Kept:
 
     def entries(self, ledger_id: int, last: int) -> tuple[dict[int, bytes], set[int], dict[int, Reason]]:
         """(found, absent, unknown) of the ids 0 to last."""
-        resolved: dict[Place, Any] = {}
-        answer = self.index.lookup(ledger_id, 0, last, resolved=resolved)
-        while answer.unresolved:
-            resolved.update((place, self.reader.membership(place)) for place in answer.unresolved)
-            answer = self.index.lookup(ledger_id, 0, last, resolved=resolved)
-        assert answer.through == last
         found: dict[int, bytes] = {}
-        for piece in answer.pieces:
-            frame = self.reader.read_entries(piece.place, piece.first, piece.last, ledger_id=ledger_id)
-            assert frame is not None
-            kind = DigestType(parse_header(frame).digest_type or DigestType.CRC32C)
+        absent: set[int] = set()
+        unknown: dict[int, Reason] = {}
+        first = 0
+        while first <= last:
+            answer = self.lookup(ledger_id, first, last)
+            for piece in answer.pieces:
+                found.update(self.read(ledger_id, piece))
+            absent |= {i for low, high in answer.absent for i in range(low, high + 1)}
+            unknown |= {i: u.reason for u in answer.unknown for i in range(u.first, u.last + 1)}
+            first = answer.through + 1
+        return found, absent, unknown
+
+    def lookup(self, ledger_id: int, first: int, last: int) -> Lookup:
+        resolved: dict[Any, Any] = {}
+        while True:
+            answer = self.index.lookup(ledger_id, first, last, resolved=resolved)
+            if not answer.unresolved:
+                return answer
+            resolved.update((place, self.reader.membership(place)) for place in answer.unresolved)
+
+    def read(self, ledger_id: int, piece: Piece) -> dict[int, bytes]:
+        frames = self.reader.read_entries(piece.place, piece.first, piece.last, ledger_id=ledger_id)
+        assert frames is not None
+        found: dict[int, bytes] = {}
+        for header, frame in split_frames(frames):
+            kind = DigestType(header.digest_type or DigestType.CRC32C)
             batch = decode_frame(frame, digester=Digester(kind, MAKER["PASSWORD"], ledger_id), verify_digests=True)
             found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
-        absent = {i for low, high in answer.absent for i in range(low, high + 1)}
-        unknown = {i: u.reason for u in answer.unknown for i in range(u.first, u.last + 1)}
-        return found, absent, unknown
+        return found
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from bk_core.entries.frame import (
     encode_striped,
     entry_ids_of,
     parse_header,
+    split_frames,
 )
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
@@ -163,8 +164,9 @@ class Storage:
                 self.index.mark_damaged(ledger_id, piece.place)
                 return True
             assert frame is not None
-            batch = decode_frame(frame, digester=Digester(DigestType.CRC32C, b"", ledger_id), verify_digests=True)
-            answer.found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
+            for _, one in split_frames(frame):
+                batch = decode_frame(one, digester=Digester(DigestType.CRC32C, b"", ledger_id), verify_digests=True)
+                answer.found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
         return False
 
 

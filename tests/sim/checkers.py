@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.frame import split_frames
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol.delivery import LaneState
@@ -273,8 +274,9 @@ class Checker:
     def _note_parts(self, bookie: SimBookie, effect: ev.SendPart) -> None:
         """Absent ranges may span ids that a frame of the same answer brought (docs/formats.md)."""
         brought = self._brought.setdefault((bookie.name, effect.request[0]), set())
-        for frame in effect.frames:
-            brought.update(contents(frame).ids)
+        for part in effect.frames:
+            for _, frame in split_frames(part):
+                brought.update(contents(frame).ids)
 
     def _in_answer(self, bookie: SimBookie, event: Any, entry: EntryId) -> bool:
         return entry in self._brought.get((bookie.name, event.request[0]), ())

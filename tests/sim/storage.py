@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import FrameKind, decode_frame, encode_counter_record, encode_record
+from bk_core.entries.frame import FrameKind, decode_frame, encode_counter_record, encode_record, split_frames
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import MetadataStore
@@ -187,8 +187,7 @@ class StorageBackEnd:
         active = self.log._active
         found: list[tuple[LedgerId, Place]] = []
         for ledger_id in self.index.ledger_ids():
-            frames = self.index._ledgers[ledger_id].frames
-            for place in (frames.place(k) for k in range(len(frames))) if frames is not None else ():
+            for place in self.index.unsealed_places(ledger_id):
                 if active is None or place.generation != active.generation or place.offset < active.data_end:
                     found.append((ledger_id, place))
         return found
@@ -300,8 +299,9 @@ def ask(back_end: StorageBackEnd, ledger_id: LedgerId, first: EntryId, last: Ent
 
 
 def _take(answer: Answer, ledger_id: LedgerId, frame: bytes) -> None:
-    batch = decode_frame(frame, digester=Digester(DigestType.CRC32C, b"", ledger_id), verify_digests=True)
-    answer.found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
+    for _, one in split_frames(frame):
+        batch = decode_frame(one, digester=Digester(DigestType.CRC32C, b"", ledger_id), verify_digests=True)
+        answer.found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
 
 
 def _take_trailer(answer: Answer, trailer: ReadTrailer) -> None:

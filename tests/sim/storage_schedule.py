@@ -19,7 +19,7 @@ from typing import Any
 from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import decode_frame, encode_frame
+from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, StorageFailedError
 from bk_core.model import DigestType
 from bk_core.wire.lane import AttachMode, Reason
@@ -425,7 +425,7 @@ class _Run:
 
     def part(self, request: ev.RequestId, frames: list[bytes]) -> None:
         asked = self.requests[request]
-        for frame in frames:
+        for _, frame in (one for part in frames for one in split_frames(part)):
             batch = decode_frame(frame, digester=Digester(DigestType.CRC32C, b"", asked.ledger_id), verify_digests=True)
             self.see(asked.ledger_id, dict(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True)))
             asked.found.update(batch.entry_ids().tolist())

@@ -13,7 +13,7 @@ from bk_core.wire.lane import Reason
 from bookie_server import registration
 from bookie_server.machine_core import Core
 from bookie_server.machine_requests import Requests
-from bookie_server.storage import commit, index, index_file, reader, scan, segment
+from bookie_server.storage import commit, index, index_file, ledger_table, reader, run_frames, scan, segment
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex
@@ -113,7 +113,7 @@ def _state_without(kind: FrameKind) -> Callable[..., None]:
 
 def _forgetting_deletion(self: Any, kind: int, ledger_id: int, payload: bytes) -> None:
     if kind == FrameKind.DELETED:
-        self._ledgers.pop(ledger_id, None)
+        self._forget(ledger_id)
     else:
         _add_record(self, kind, ledger_id, payload)
 
@@ -202,7 +202,7 @@ def _only_through_the_cache(self: Any, place: Any, *, ledger_id: int | None = No
         raise scan.IntegrityError("a frame cannot be read") from error
 
 
-def _absent_where_damaged(self: Any, ledger: Any, pieces: Any, gaps: Any, through: int) -> Any:
+def _absent_where_damaged(self: Any, state: Any, pieces: Any, gaps: Any, lost: Any, through: int) -> Any:
     return index.Lookup(pieces, tuple(gaps), (), (), through)
 
 
@@ -241,7 +241,10 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
         "a failed sync is tried again", "S6",
         _planted((SegmentLog, "_commit", _with_files(_commit, sync_data=_synced_again))),
     ),
-    ("frames are served unchecked", "S5", _planted((reader, "check_stored_frame", _unchecked))),
+    (
+        "frames are served unchecked", "S5",
+        _planted((reader, "check_stored_frame", _unchecked), (run_frames, "check_stored_frame", _unchecked)),
+    ),
     ("a mismatch is not read again past the cache", "S5", _planted((SegmentReader, "read", _only_through_the_cache))),
     ("replay trusts the page cache", "S5", _planted((SimDisk, "drop_cache", _nothing))),
     ("a torn tail is accepted", "S3", _planted((SegmentScanner, "_frame_at", _frame_with_any_payload))),
@@ -281,7 +284,9 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("a ledger's key is not logged", "S4", _planted((Core, "log_key", _key_unlogged))),
     (
         "the last LAC holds and not the greatest", "S4",
-        _planted((index, "newer_lac", lambda one, other: other), (index_file, "newer_lac", lambda one, other: other)),
+        _planted(
+            (ledger_table, "newer_lac", lambda one, other: other), (index_file, "newer_lac", lambda one, other: other)
+        ),
     ),
     ("an older copy of the directory is served from", "S8", _planted((registration, "_check_state", _nothing))),
 ]  # fmt: skip

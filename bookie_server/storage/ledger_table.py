@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folded state of every ledger, about 120 bytes each (RULES S4, S7). In memory, one thread, no I/O.
+
+Rows are the ledger records of a checkpoint (docs/formats.md §3.6), sorted by ledger, in chunks, so that a new ledger
+moves little and no step takes long. State folds to the same whatever the order of the records.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bk_core.entries.frame import FrameKind
+from bookie_server.storage.index_file import counter_of, lac_of, newer_lac
+from bookie_server.storage.index_rows import I64, Rows
+
+HAS_KEY, KEY_CONFLICT, FENCED, HAS_LAC, HAS_COPY_STATE = 1, 2, 4, 8, 16
+"""Flags of a row."""
+NO_TROUBLE, COPY_RESTORED, LIMBO, COPY_DROPPED = range(4)
+"""Severities: of two copy states with one counter the greater holds."""
+
+LEDGER_ROW = np.dtype(
+    [
+        ("ledger", "<i8"), ("flags", "u1"), ("lac_bytes", "u1"), ("severity", "u1"), ("zero", "u1"),
+        ("copy_counter", "<u4"), ("drop_counter", "<u4"), ("counter", "<u4"), ("key", "V20"), ("lac_body", "V40"),
+        ("end", "V12"),
+    ]
+)  # fmt: skip
+_ROW = struct.Struct("<qBBBBIII20s40s12x")
+_SIZE = _ROW.size
+assert LEDGER_ROW.itemsize == _SIZE == 96
+
+_CHUNK_ROWS = 1024
+_SEVERITY = {
+    int(FrameKind.LIMBO_CLEARED): NO_TROUBLE,
+    int(FrameKind.COPY_RESTORED): COPY_RESTORED,
+    int(FrameKind.LIMBO_SET): LIMBO,
+    int(FrameKind.COPY_DROPPED): COPY_DROPPED,
+}
+
+
+class LedgerState(NamedTuple):
+    """One row. ``counter`` is the highest known; frames with a lower one than ``drop_counter`` are from before a drop;
+    ``severity`` is that of the copy-state record with the highest counter, ``copy_counter``."""
+
+    ledger_id: int
+    flags: int
+    severity: int
+    copy_counter: int
+    drop_counter: int
+    counter: int
+    key_bytes: bytes
+    lac_body: bytes
+
+    @property
+    def key(self) -> bytes | None:
+        return self.key_bytes if self.flags & HAS_KEY else None
+
+    @property
+    def is_fenced(self) -> bool:
+        return bool(self.flags & FENCED)
+
+    @property
+    def lac(self) -> int:
+        return lac_of(self.lac_body) if self.lac_body else -1
+
+    def folded(self, kind: int, payload: bytes) -> LedgerState:
+        """The state after one more record of kinds 2 to 4 or 6 to 10."""
+        if kind == FrameKind.LEDGER_KEY:
+            return self._with_key(payload)
+        if kind == FrameKind.FENCE:
+            return self._replace(flags=self.flags | FENCED)
+        if kind == FrameKind.LAC:
+            return self._with_lac(payload)
+        if kind >= FrameKind.LIMBO_SET:
+            return self._with_counter(kind, counter_of(kind, payload))
+        return self
+
+    def _with_key(self, key: bytes) -> LedgerState:
+        known = self.key
+        if known is None:
+            return self._replace(flags=self.flags | HAS_KEY, key_bytes=key)
+        conflict = KEY_CONFLICT if known != key else 0
+        return self._replace(flags=self.flags | conflict, key_bytes=min(known, key))
+
+    def _with_lac(self, body: bytes) -> LedgerState:
+        known = self.lac_body if self.flags & HAS_LAC else None
+        return self._replace(flags=self.flags | HAS_LAC, lac_body=newer_lac(known, body))
+
+    def _with_counter(self, kind: int, counter: int) -> LedgerState:
+        state = self._replace(counter=max(self.counter, counter))
+        severity = _SEVERITY.get(kind)
+        if severity is not None:
+            state = state._with_copy_state(counter, severity)
+        if kind == FrameKind.COPY_DROPPED:
+            state = state._replace(drop_counter=max(state.drop_counter, counter))
+        return state
+
+    def _with_copy_state(self, counter: int, severity: int) -> LedgerState:
+        held = (self.copy_counter, self.severity) if self.flags & HAS_COPY_STATE else (-1, 0)
+        counter, severity = max(held, (counter, severity))
+        return self._replace(flags=self.flags | HAS_COPY_STATE, copy_counter=counter, severity=severity)
+
+    def merged(self, other: LedgerState) -> LedgerState:
+        """Both states of the same ledger, as if all their records were folded into one."""
+        state = self._replace(flags=self.flags | other.flags & (KEY_CONFLICT | FENCED))
+        if other.flags & HAS_KEY:
+            state = state._with_key(other.key_bytes)
+        if other.flags & HAS_LAC:
+            state = state._with_lac(other.lac_body)
+        if other.flags & HAS_COPY_STATE:
+            state = state._with_copy_state(other.copy_counter, other.severity)
+        return state._replace(
+            counter=max(self.counter, other.counter), drop_counter=max(self.drop_counter, other.drop_counter)
+        )
+
+
+def new_state(ledger_id: int) -> LedgerState:
+    """Of a ledger without any record."""
+    return LedgerState(ledger_id, 0, 0, 0, 0, 0, b"", b"")
+
+
+def _unpacked(rows: bytearray | memoryview, at: int) -> LedgerState:
+    ledger_id, flags, lac_bytes, severity, _, copy, drop, counter, key, body = _ROW.unpack_from(rows, at)
+    return LedgerState(ledger_id, flags, severity, copy, drop, counter, key, body[:lac_bytes])
+
+
+def _packed(state: LedgerState) -> bytes:
+    return _ROW.pack(
+        state.ledger_id, state.flags, len(state.lac_body), state.severity, 0, state.copy_counter, state.drop_counter,
+        state.counter, state.key_bytes, state.lac_body,
+    )  # fmt: skip
+
+
+class _Chunk:
+    """Neighbouring ledgers: ids, and rows in the same order."""
+
+    __slots__ = ("ids", "rows")
+
+    def __init__(self, ids: array[int], rows: bytearray) -> None:
+        self.ids, self.rows = ids, rows
+
+
+class LedgerTable:
+    """Rows of all ledgers."""
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._starts = array("q")  # first id of each chunk
+        self._count = 0
+
+    # --- filling ----------------------------------------------------------------------------------------------------
+
+    def fold(self, ledger_id: int, kind: int, payload: bytes) -> LedgerState:
+        """Fold one record of kinds 2 to 4 or 6 to 10 into the ledger's state; the state after it."""
+        return self._put((self.get(ledger_id) or new_state(ledger_id)).folded(kind, payload))
+
+    def merge(self, state: LedgerState) -> LedgerState:
+        """Fold what was folded elsewhere (a checkpoint); the state after it."""
+        known = self.get(state.ledger_id)
+        return self._put(state if known is None else known.merged(state))
+
+    def load(self, rows: Rows) -> None:
+        """Fold ledger records of a checkpoint, sorted by ledger."""
+        if self._count:
+            for state in states_of(rows):
+                self.merge(state)
+            return
+        ids = np.ascontiguousarray(rows["ledger"], dtype=np.int64)
+        for at in range(0, ids.size, _CHUNK_ROWS * 3 // 4):
+            part = slice(at, at + _CHUNK_ROWS * 3 // 4)
+            self._chunks.append(_Chunk(array("q", ids[part].tobytes()), bytearray(rows[part].tobytes())))
+            self._starts.append(int(ids[at]))
+        self._count = int(ids.size)
+
+    def ensure(self, ledger_ids: I64) -> None:
+        """Make each of these ledgers known; what is known of them stays."""
+        chunk_of = np.searchsorted(np.array(self._starts, dtype=np.int64), ledger_ids, "right") - 1
+        new = np.ones(ledger_ids.size, dtype=np.bool_)
+        for c in np.unique(chunk_of[chunk_of >= 0]).tolist():
+            here = chunk_of == c
+            new[here] = ~np.isin(ledger_ids[here], np.frombuffer(self._chunks[c].ids, dtype=np.int64))
+        for ledger_id in np.unique(ledger_ids[new]).tolist():
+            self._put(new_state(ledger_id))
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger is deleted: nothing is known of it here any more."""
+        c, k = self._find(ledger_id)
+        if k < 0:
+            return
+        chunk = self._chunks[c]
+        del chunk.ids[k]
+        del chunk.rows[k * _SIZE : (k + 1) * _SIZE]
+        self._count -= 1
+        if chunk.ids:
+            self._starts[c] = chunk.ids[0]
+        else:
+            del self._chunks[c], self._starts[c]
+
+    def _put(self, state: LedgerState) -> LedgerState:
+        c, k = self._find(state.ledger_id)
+        if k >= 0:
+            self._chunks[c].rows[k * _SIZE : (k + 1) * _SIZE] = _packed(state)
+        else:
+            self._insert(c, state)
+        return state
+
+    def _insert(self, c: int, state: LedgerState) -> None:
+        self._count += 1
+        ledger_id, row = state.ledger_id, _packed(state)
+        if c < 0 or (len(self._chunks[c].ids) >= _CHUNK_ROWS and ledger_id > self._chunks[c].ids[-1]):
+            self._chunks.insert(c + 1, _Chunk(array("q", [ledger_id]), bytearray(row)))
+            self._starts.insert(c + 1, ledger_id)
+            return
+        chunk = self._chunks[c]
+        k = bisect_left(chunk.ids, ledger_id)
+        chunk.ids.insert(k, ledger_id)
+        chunk.rows[k * _SIZE : k * _SIZE] = row
+        if len(chunk.ids) > _CHUNK_ROWS:
+            half = len(chunk.ids) // 2
+            self._chunks.insert(c + 1, _Chunk(chunk.ids[half:], chunk.rows[half * _SIZE :]))
+            self._starts.insert(c + 1, chunk.ids[half])
+            self._chunks[c] = _Chunk(chunk.ids[:half], chunk.rows[: half * _SIZE])
+
+    def _find(self, ledger_id: int) -> tuple[int, int]:
+        """The chunk where the ledger stands or belongs (−1: before the first), and its row there or −1."""
+        c = bisect_right(self._starts, ledger_id) - 1
+        if c < 0:
+            return -1, -1
+        ids = self._chunks[c].ids
+        k = bisect_left(ids, ledger_id)
+        return c, k if k < len(ids) and ids[k] == ledger_id else -1
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def get(self, ledger_id: int) -> LedgerState | None:
+        """The state of a ledger, None of one that was never heard of."""
+        c, k = self._find(ledger_id)
+        return _unpacked(self._chunks[c].rows, k * _SIZE) if k >= 0 else None
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return self._find(ledger_id)[1] >= 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def ids(self) -> I64:
+        """All ledgers, sorted."""
+        parts = [np.frombuffer(chunk.ids, dtype=np.int64) for chunk in self._chunks]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def rows_from(self, first_ledger: int, limit: int) -> Rows:
+        """A copy of at most ``limit`` rows of ledgers from ``first_ledger`` on, sorted; empty at the end. What changes
+        between two calls is seen or not: state only grows."""
+        c = max(bisect_right(self._starts, first_ledger) - 1, 0)
+        parts: list[bytes] = []
+        while c < len(self._chunks) and limit > 0:
+            chunk = self._chunks[c]
+            k = bisect_left(chunk.ids, first_ledger)
+            taken = min(limit, len(chunk.ids) - k)
+            parts.append(bytes(memoryview(chunk.rows)[k * _SIZE : (k + taken) * _SIZE]))
+            limit -= taken
+            c += 1
+        return np.frombuffer(b"".join(parts), dtype=LEDGER_ROW)
+
+    def counters(self) -> dict[int, int]:
+        """Highest counter of each ledger that has one."""
+        counters: dict[int, int] = {}
+        for chunk in self._chunks:
+            rows = np.frombuffer(chunk.rows, dtype=LEDGER_ROW)
+            having = rows[["ledger", "counter"]][rows["counter"] > 0]
+            counters.update(having.tolist())
+        return counters
+
+    def memory_bytes(self) -> int:
+        return self._count * (_SIZE + 8) * 17 // 16 + 300 * len(self._chunks)
+
+
+def states_of(rows: Rows) -> Iterator[LedgerState]:
+    """The states in ledger records."""
+    data = memoryview(rows.tobytes())
+    return (_unpacked(data, at) for at in range(0, len(data), _SIZE))
