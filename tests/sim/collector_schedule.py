@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bookie's collector under a metadata store that fails, lags behind, loses sessions, is emptied and put back.
+
+Production's collector, evidence and machine, on a clock of this file. After each step I12: no ledger that the store's
+persisted records assign to this bookie was forgotten. At the end, with all faults gone, every deleted one was.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bk_core.entries.frame import FrameKind
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
+from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import Fragment, LedgerId, LedgerMetadata, Versioned
+from bookie_server import collector as gc
+from bookie_server import machine_events as ev
+from bookie_server.garbage import StoreEvidence
+from tests.bookie_server.machine_bench import Bench
+
+BOOKIE = "b1:3181"
+STEPS = 400
+CONFIG = gc.CollectorConfig(
+    interval_ms=400, grace_ms=100, pause_ms=5, retry_ms=10, tries_max=3, look_ids_max=4, candidates_max=50
+)
+
+
+class LaggingStore:
+    """What a bookie sees of the store over one server of the ensemble, which may lag, and a line that breaks."""
+
+    def __init__(self, truth: MemoryCluster, chance: random.Random) -> None:
+        self._truth, self._chance = truth, chance
+        self._seen = MemoryCluster(clock_ms=lambda: 0)
+        self._store = MemoryStore(self._seen)
+        self.session_id = 1
+        self.session_lost = False  # and nobody was told yet
+        self.trouble = 0.0  # how likely each call meets something
+        self.away = False
+        self._past: list[dict[str, Any]] = []
+        self.sync_itself()
+
+    def note(self) -> None:
+        """Keep the present for a server that lags."""
+        self._past = [*self._past[-6:], copy.deepcopy(self._truth._nodes)]
+
+    def sync_itself(self) -> None:
+        self._seen._nodes = copy.deepcopy(self._truth._nodes)
+        self.note()
+
+    def expire(self) -> None:
+        """Another session, on a server that may be behind."""
+        self.session_id += 1
+        self.session_lost = True
+        self._seen._nodes = self._chance.choice(self._past)
+
+    def _meet(self) -> None:
+        if self.away or self._chance.random() < self.trouble / 2:
+            raise MetadataUnavailableError("made to fail", outcome=Outcome.NOT_APPLIED)
+        if self._chance.random() < self.trouble / 2:
+            self.expire()
+
+    # --- the part of the port that evidence is made of ---
+
+    def sync(self) -> None:
+        self._meet()
+        self.sync_itself()
+
+    def confirm_cluster(self) -> None:
+        self._meet()
+        self._store.confirm_cluster()
+
+    def instance_id(self) -> str:
+        return self._store.instance_id()
+
+    def read_bookie_state(self, bookie_id: str) -> Versioned[bytes] | None:
+        self._meet()
+        return self._store.read_bookie_state(bookie_id)
+
+    def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        self._meet()
+        return self._store.read_ledger(ledger_id)
+
+    def list_ledgers(self) -> Iterator[LedgerId]:
+        for ledger_id in self._store.list_ledgers():
+            self._meet()
+            yield ledger_id
+
+
+class CollectorWorld:
+    """One bookie, the true store, and everybody who makes and deletes ledgers."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.truth = MemoryCluster(clock_ms=lambda: 0)
+        self.store = MemoryStore(self.truth)
+        self.store.initialize_cluster()
+        self.store.write_bookie_state(BOOKIE, b'{"boot_count":2,"incarnation":"here"}', None)
+        self.line = LaggingStore(self.truth, self.chance)
+        self.line.instance_id()
+        port: MetadataStore = self.line  # type: ignore[assignment]  # the part of it that is used
+        self.evidence = StoreEvidence(port, BOOKIE, "here", 2)
+        self.collector = gc.Collector(CONFIG)
+        self.bookie = Bench()
+        self.now = 0
+        self._agenda: list[tuple[int, int, Any]] = []
+        self._count = 0
+        self.assigned: set[LedgerId] = set()  # by persisted records, those that are away for a moment too
+        self.deleted: set[LedgerId] = set()
+        self.away: dict[str, Any] | None = None  # the true store's nodes while something is wrong with them
+        self.told: list[str] = []
+        self._careful_until = 0
+        self._next_id = 0
+        for _ in range(5):
+            self.create()
+        self.give(gc.Started(50))
+
+    # --- time ---
+
+    def at(self, delay_ms: int, call: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._agenda, (self.now + delay_ms, self._count, call))
+
+    def advance(self, ms: int) -> None:
+        until = self.now + ms
+        while self._agenda and self._agenda[0][0] <= until:
+            self.now, _, call = heapq.heappop(self._agenda)
+            call()
+            self.check()
+        self.now = until
+
+    # --- the bookie ---
+
+    def give(self, event: gc.Event) -> None:
+        for effect in self.collector.step(event):
+            match effect:
+                case gc.SetTimer(timer, delay_ms):
+                    self.at(delay_ms, lambda timer=timer: self.give(gc.TimerFired(timer)))
+                case gc.Look(look, ledger_ids):
+                    self._ask(lambda look=look, ids=ledger_ids: self.evidence.look(ids, look), gc.LookFailed(look))
+                case gc.Compare():
+                    held = np.array(sorted(self.held()), np.int64)
+                    self._ask(lambda held=held: self.evidence.compare(held), gc.CompareFailed())
+                case gc.Forget(ledger_ids):
+                    self.told.append(f"{self.now}: forgets {ledger_ids}")
+                    self.bookie.step(ev.LedgersDeleted(ledger_ids))
+                    self.bookie.commit()
+
+    def _ask(self, ask: Any, failed: gc.Event) -> None:
+        """The thread of the collector: nothing else of it happens meanwhile, but the store goes on."""
+        self.hear_of_sessions()
+        try:
+            answer = ask()
+        except BookKeeperError as error:
+            self.told.append(f"{self.now}: {type(error).__name__}")
+            answer = failed
+        if self.chance.random() < 0.5:
+            self.hear_of_sessions()
+        self.give(answer)
+
+    def hear_of_sessions(self) -> None:
+        if self.line.session_lost:
+            self.line.session_lost = False
+            self.give(gc.SessionLost())
+
+    def held(self) -> set[LedgerId]:
+        return {i for i, ledger in self.bookie.store.ledgers.items() if not ledger.facts.deleted}
+
+    def check(self) -> None:
+        """I12."""
+        wrong = self.assigned - self.held()
+        assert not wrong, f"the bookie forgot {sorted(wrong)}, which the store assigns to it; {self.told[-8:]}"
+
+    # --- what happens ---
+
+    def create(self) -> None:
+        if self.away is None:
+            self._next_id += 1
+            self._make(self._next_id)
+
+    def _make(self, ledger_id: LedgerId) -> None:
+        record = LedgerMetadata(
+            ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, (BOOKIE,)),)
+        )
+        self.store.create_ledger(record, ledger_id)
+        self.bookie.store.fold(ledger_id, FrameKind.FENCE)
+        self.assigned.add(ledger_id)
+
+    def delete(self) -> None:
+        if self.away is None and len(self.assigned) > 2:
+            ledger_id = self.chance.choice(sorted(self.assigned))
+            self.store.delete_ledger(ledger_id)
+            self.assigned.discard(ledger_id)
+            self.deleted.add(ledger_id)
+            if self.chance.random() < 0.5:
+                self.give(gc.Hinted((ledger_id,)))
+
+    def hint(self) -> None:
+        """Of a liar, or of somebody who is late."""
+        known = sorted(self.assigned | self.deleted)
+        self.give(gc.Hinted(tuple(self.chance.sample(known, min(3, len(known))))))
+
+    def mishap(self) -> None:
+        """Records are gone for less than the grace: an operator deletes the wrong ones and puts them back. Twice within
+        one grace would be too much for two looks."""
+        if self.away is None and self.now >= self._careful_until:
+            nodes = copy.deepcopy(self.truth._nodes)
+            for ledger_id in self.chance.sample(sorted(self.assigned), self.chance.randint(1, len(self.assigned))):
+                self.store.delete_ledger(ledger_id)
+            self._back(nodes, self.chance.randint(1, CONFIG.grace_ms // 2))
+            self.give(gc.Hinted(tuple(sorted(self.assigned))))
+
+    def empty(self) -> None:
+        """The root is gone, for as long as it takes an operator to notice; or another cluster is made there."""
+        if self.away is None:
+            nodes = copy.deepcopy(self.truth._nodes)
+            for path in [path for path in self.truth._nodes if path.startswith("/ledgers")]:
+                if not path.startswith("/ledgers-bookies"):
+                    del self.truth._nodes[path]
+            self.truth._nodes["/"].children.discard("ledgers")
+            if self.chance.random() < 0.5:
+                MemoryStore(self.truth).initialize_cluster()
+            self._back(nodes, self.chance.randint(1, 4 * CONFIG.interval_ms))
+
+    def roll_back(self) -> None:
+        """The store is put back to a backup from before the bookie's last start, and later to what it was."""
+        if self.away is None:
+            nodes = copy.deepcopy(self.truth._nodes)
+            for ledger_id in self.chance.sample(sorted(self.assigned), len(self.assigned) - 1):
+                self.store.delete_ledger(ledger_id)
+            found = self.store.read_bookie_state(BOOKIE)
+            assert found is not None
+            self.store.write_bookie_state(BOOKIE, b'{"boot_count":1,"incarnation":"here"}', found.version)
+            self._back(nodes, self.chance.randint(1, 4 * CONFIG.interval_ms))
+
+    def _back(self, nodes: dict[str, Any], delay_ms: int) -> None:
+        self.away = nodes
+        self.at(delay_ms, self.restore)
+
+    def restore(self) -> None:
+        if self.away is not None:
+            self.truth._nodes, self.away = self.away, None
+            self._careful_until = self.now + 2 * CONFIG.grace_ms
+
+    def line_changes(self) -> None:
+        self.line.trouble = self.chance.choice((0.0, 0.05, 0.3))
+        self.line.away = self.chance.random() < 0.1
+
+    def expire(self) -> None:
+        self.line.expire()
+        if self.chance.random() < 0.5:
+            self.hear_of_sessions()
+
+    def note(self) -> None:
+        if self.away is None:
+            self.line.note()
+
+    # --- a schedule ---
+
+    def run(self) -> None:
+        steps = [
+            *[self.create] * 8,
+            *[self.delete] * 6,
+            *[self.hint] * 5,
+            *[self.note] * 6,
+            *[self.line_changes] * 3,
+            *[self.expire] * 2,
+            self.mishap,
+            self.empty,
+            self.roll_back,
+        ]
+        for _ in range(STEPS):
+            self.chance.choice(steps)()
+            self.check()
+            self.advance(self.chance.choice((0, 1, 5, 20, 60)))
+        self.restore()
+        self.line.trouble, self.line.away = 0.0, False
+        self.advance(12 * CONFIG.interval_ms)
+        left = self.deleted & self.held()
+        assert not left, f"deleted, and never forgotten: {sorted(left)}"
