@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import replace
 
@@ -93,6 +94,22 @@ def test_a_bookie_in_trouble_does_not_fail_or_hold_up_a_deletion(trouble: str) -
             assert time.monotonic() - began < 0.15, "who did not answer is left in peace for a while"
             assert told(cluster, second) >= {"b0", "b2"}
             assert await client.list_ledgers() == []
+
+    asyncio.run(story())
+
+
+def test_a_slow_store_holds_up_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with memory_cluster(3) as cluster:
+            client = cluster.client(replace(FAST, delete_hint_timeout_ms=100))
+            ledger_id = await written(client)
+            cluster.network.down("b1")
+            answer = threading.Event()
+            monkeypatch.setattr(client.store, "writable_bookies", lambda: answer.wait(5) and {})
+            began = time.monotonic()
+            await client.delete_ledger(ledger_id)
+            assert time.monotonic() - began < 2.0
+            answer.set()
 
     asyncio.run(story())
 

@@ -73,6 +73,7 @@ def test_comparing_with_many_listed_ledgers_finds_just_what_is_missing(place: Pl
     place.other.create_ledger(a_ledger(), 2**40)
     assert place.evidence.compare(held).missing == (5, 2**63 - 2)
     assert place.evidence.compare(held[:2]).missing == ()
+    assert place.evidence.compare(held[3:4]).missing == (5,)
 
 
 @pytest.mark.rule("S9")
@@ -88,6 +89,28 @@ def test_a_root_that_is_gone_is_no_evidence(place: Place) -> None:
     place.raises(MetadataCorruptError)
     with pytest.raises(MetadataCorruptError):
         list(place.store.list_ledgers())
+
+
+@pytest.mark.rule("S9")
+@pytest.mark.parametrize("when", ["goes", "comes back"])
+def test_a_cluster_that_goes_or_comes_back_during_a_look_is_no_evidence(
+    place: Place, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, path, read = tree_of(place.other), f"{place.world.root}/INSTANCEID", place.store.read_ledger
+    known = tree.get(path)[0]
+
+    def reading(ledger_id: LedgerId) -> object:
+        try:
+            return read(ledger_id)
+        finally:
+            tree.delete(path) if when == "goes" else tree.create(path, known)
+
+    monkeypatch.setattr(place.store, "read_ledger", reading)
+    if when == "comes back":
+        place.store.instance_id()
+        tree.delete(path)
+    with pytest.raises(MetadataCorruptError):
+        place.evidence.look((1,))
 
 
 @pytest.mark.rule("S9")
