@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of the bookie's machine: one loop, one commit thread, one reader thread.
+"""The driver of the bookie's machine: one loop, one commit thread, one reader thread, one for the log's upkeep.
 
-The loop owns the machine and the index; the commit thread owns the segment log; the reader thread owns the segment
-reader (RULES S10). Events come in on the loop, effects are carried out in order, and an event that arises meanwhile
-waits its turn. Every frame given to the commit thread is answered by one event, GroupCommitted or CommitFailed.
+The loop owns the machine and the index; the commit thread owns the segment log, the upkeep thread its spares and full
+segments; the reader thread owns the segment reader (RULES S10). Events come in on the loop, effects are carried out in
+order, and an event that arises meanwhile waits its turn. Every frame given to the commit thread is answered by one
+event, GroupCommitted or CommitFailed.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
-from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError, StorageFailedError
+from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError
 from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as events
+from bookie_server.committer import Committer
 from bookie_server.holdings import answer_read
 from bookie_server.machine import BookieMachine
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.sealing import SealedSegment
 from bookie_server.storage.segment import Place
+from bookie_server.upkeep import UpkeepThread
 
 log = logging.getLogger(__name__)
-
-IDLE_S = 0.05
-"""After so long without a commit the log's position is recorded: within 100 ms (RULES S3)."""
 
 StreamEffect = (
     events.SendAcks
@@ -56,7 +57,8 @@ class BookieEngine:
 
     ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
     LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
-    ``on_hint`` hears of ledgers that somebody says were deleted; ``on_segment`` that a segment was begun;
+    ``on_hint`` hears of ledgers that somebody says were deleted; ``on_segment`` that a segment was begun, ``on_sealed``
+    (for the index) of one that got its ``.idx``, after all places in it are known;
     ``on_no_space`` of a group that the disk had no room for, before the machine does. None of them may block.
     """
 
@@ -71,6 +73,7 @@ class BookieEngine:
         on_failed: Callable[[BookKeeperError], None],
         on_hint: Callable[[Sequence[LedgerId]], None] = lambda _: None,
         on_segment: Callable[[], None] = lambda: None,
+        on_sealed: Callable[[SealedSegment], None] = lambda _: None,
         on_no_space: Callable[[], None] = lambda: None,
     ) -> None:
         self._machine = machine
@@ -79,13 +82,15 @@ class BookieEngine:
         self._streams_opened = 0
         self._events: deque[events.Event] = deque()
         self._stepping = False
-        self._broken = False
+        self._broken = self._failed = False
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
         self._on_failed, self._on_hint = on_failed, on_hint
         self._on_segment, self._on_no_space = on_segment, on_no_space
         self._newest_generation = 0
-        self._committer = _Committer(
-            log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max
+        self._log = log_
+        self._upkeep = UpkeepThread(log_, self._loop, on_sealed, self._commit_failed)
+        self._committer = Committer(
+            log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max, self._upkeep.look
         )
         self._reader = _Reader(reader, self._loop, self.feed)
 
@@ -135,14 +140,20 @@ class BookieEngine:
 
     def _stop_threads(self) -> None:
         self._committer.stop()
+        self._log.release_full()
+        self._upkeep.stop()
+        try:
+            self._log.close()
+        except BookKeeperError as error:
+            log.error("the log could not be closed: %s", error)
         self._reader.stop()
 
     # --- effects ---
 
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
-            case events.Commit(frames):
-                self._committer.put(frames)
+            case events.Commit(frames, reserve):
+                self._committer.put(frames, reserve=reserve)
             case events.ReadFrames() | events.ReadMemberships():
                 self._reader.put(effect)
             case events.SetTimer(timer, delay_ms):
@@ -184,6 +195,9 @@ class BookieEngine:
 
     def _commit_failed(self, error: BookKeeperError) -> None:
         final = not isinstance(error, DataDirectoryError)
+        if self._failed:
+            return  # another thread has told it
+        self._failed = final
         reason = Reason.STORAGE_FAILED if final else Reason.NO_SPACE
         log.error("a group commit failed: %s", error)
         self._committer.drop(resume=not final)
@@ -192,99 +206,6 @@ class BookieEngine:
         self.feed(events.CommitFailed(reason, error.what, final))
         if final:
             self._on_failed(error)
-
-
-class _Committer:
-    """The commit thread: takes what is queued, one group at a time."""
-
-    def __init__(
-        self,
-        log_: SegmentLog,
-        loop: asyncio.AbstractEventLoop,
-        committed: Callable[[Sequence[Place]], None],
-        failed: Callable[[BookKeeperError], None],
-        group_bytes_max: int,
-        group_frames_max: int,
-    ) -> None:
-        self._log, self._loop = log_, loop
-        self._committed, self._failed = committed, failed
-        self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
-        self._frames: deque[bytes | memoryview] = deque()
-        self._wake = threading.Condition()
-        self._halted = False  # after a failure, until the loop has heard of it
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="bookie-commit", daemon=True)
-        self._thread.start()
-
-    def put(self, frames: Sequence[bytes | memoryview]) -> None:
-        with self._wake:
-            self._frames.extend(frames)
-            self._wake.notify()
-
-    def drop(self, *, resume: bool) -> None:
-        """Forget what is queued, because the machine does; go on with what comes now, or never."""
-        with self._wake:
-            self._frames.clear()
-            self._halted = not resume
-            self._wake.notify()
-
-    def stop(self) -> None:
-        """Commit what is queued, record the position, end. From any thread but the loop's."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            frames = self._take()
-            if frames is None:
-                break
-            try:
-                if frames:
-                    places = self._log.append_group(frames)
-                    self._post(self._committed, places)
-                else:
-                    self._log.record_position()
-            except BookKeeperError as error:
-                self._halted = True
-                self._post(self._failed, error)
-            except BaseException as error:  # a bug, or the disk in a way storage does not know: never ack again
-                log.exception("the commit thread failed")
-                self._halted = True
-                self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))
-        try:
-            self._log.close()
-        except BookKeeperError as error:
-            log.error("the log's last position could not be recorded: %s", error)
-
-    def _take(self) -> list[bytes | memoryview] | None:
-        """The next group's frames; none when it is time to record the position; None at the end."""
-        with self._wake:
-            while True:
-                if self._frames and not self._halted:
-                    return self._group()
-                if self._stopping:
-                    return None
-                unrecorded = self._log.position_unrecorded and not self._halted
-                if not self._wake.wait(IDLE_S if unrecorded else None) and unrecorded:
-                    return []
-
-    def _group(self) -> list[bytes | memoryview]:
-        taken: list[bytes | memoryview] = []
-        size = 0
-        while self._frames and len(taken) < self._frames_max:
-            size += len(self._frames[0])
-            if taken and size > self._bytes_max:
-                break
-            taken.append(self._frames.popleft())
-        return taken
-
-    def _post(self, call: Callable[[object], None] | Callable[..., None], argument: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, argument)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            log.debug("an answer came after the loop closed")
 
 
 class _Reader:

@@ -105,8 +105,9 @@ class BookieMachine:
         self._reads.next_turns()
         self._adds.flush()
         if core.outgoing:
-            core.effects.append(Commit(tuple(core.outgoing)))
+            core.effects.append(Commit(tuple(core.outgoing), core.outgoing_reserve))
             core.outgoing.clear()
+            core.outgoing_reserve = False
         return core.effects
 
     def _on_closed(self, event: StreamClosed) -> None:

@@ -19,6 +19,8 @@ from bookie_server.machine_state import Holdings, Ledger, MachineLimits, Pending
 
 Refusal = tuple[Reason, str]
 
+_NO_RESERVE = (FrameKind.LEDGER_KEY, FrameKind.LAC)
+"""Records that come with normal adds. All others, and recovery adds, may use the space that is kept for them."""
 _NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
 
 
@@ -34,6 +36,7 @@ class Core:
         "ledgers",
         "limits",
         "outgoing",
+        "outgoing_reserve",
         "parked",
         "queue",
         "read_only",
@@ -43,6 +46,7 @@ class Core:
         self.holdings, self.limits = holdings, limits
         self.effects: list[Effect] = []
         self.outgoing: list[bytes | memoryview] = []
+        self.outgoing_reserve = False  # one of them may use the space kept for fences and recovery
         self.ledgers: dict[LedgerId, Ledger] = {}
         self.queue: deque[Pending] = deque()  # given to the log, oldest first
         self.appended = 0  # sequence number of the last frame given to the log
@@ -89,6 +93,7 @@ class Core:
         """Give a frame to the log behind all others; returns its sequence number."""
         self.queue.append(Pending(header, extent, frame, ledger, session))
         self.outgoing.append(frame)
+        self.outgoing_reserve |= session.recover if session else header.kind not in _NO_RESERVE
         self.appended += 1
         ledger.in_log += 1
         if header.kind == FrameKind.ENTRIES:
@@ -142,6 +147,7 @@ class Core:
         dropped = list(self.queue)
         self.queue.clear()
         self.outgoing.clear()
+        self.outgoing_reserve = False
         self.durable = self.appended
         for pending in dropped:
             ledger, kind = pending.ledger, pending.header.kind

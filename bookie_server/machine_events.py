@@ -220,9 +220,11 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Append these frames to the log, in this order behind all earlier ones; GroupCommitted or CommitFailed follows."""
+    """Append these frames to the log, in this order behind all earlier ones; GroupCommitted or CommitFailed follows.
+    ``reserve``: what is kept for fences, recovery adds and records on a full disk may be used for them."""
 
     frames: Sequence[bytes | memoryview]
+    reserve: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,7 @@ class Bookie:
             on_failed=self._fail,
             on_hint=lambda ledger_ids: garbage.hint(ledger_ids),
             on_segment=lambda: availability.look_soon(),
+            on_sealed=lambda sealed: opened.index.seal(sealed.generation, sealed.summary),
             on_no_space=lambda: availability.no_space(),
         )
         engine = self._engine

@@ -3,17 +3,15 @@
 
 One group commit is one write and one sync into a preallocated segment; there is no second copy anywhere. Everything
 here is synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or who may write: frames come
-in already checked, and their order is the order in the log.
+in already checked, and their order is the order in the log. What would make a group wait is done elsewhere: spare
+segments come from ``segment_pool.py``, a full segment leaves as a :class:`SealJob` (``upkeep.py`` does both).
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from bk_core.entries.frame import (
     FRAME_HEADER_BYTES,
@@ -21,48 +19,48 @@ from bk_core.entries.frame import (
     frame_extent,
     set_tag_inplace,
 )
-from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError, StorageFailedError
+from bk_core.errors import InvalidArgumentError, LocalProtocolError
 from bookie_server.storage.cookie import Identity
 from bookie_server.storage.files import BLOCK, Files, Handle, aligned_buffer
-from bookie_server.storage.index_file import (
-    IndexHeader,
-    StateCollector,
-    encode_index_file,
-    pack_row,
-    sorted_rows,
-)
+from bookie_server.storage.health import NO_SPACE, Health
+from bookie_server.storage.index import striping_of
+from bookie_server.storage.index_file import StateCollector, pack_row
 from bookie_server.storage.layout import GroupPlan, PlannedCounters, group_limit, plan_groups
+from bookie_server.storage.sealing import SealedSegment, SealJob, seal
 from bookie_server.storage.segment import (
     GROUP_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     GroupHeader,
     Place,
-    SegmentHeader,
     encode_group_header,
-    encode_segment_header,
-    index_name,
     placement_stamp,
-    segment_name,
 )
+from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE, SegmentPool
+
+__all__ = ["NO_SPACE", "SEGMENT_SIZE_BYTES", "CommitStats", "SegmentLog"]
 
 SEGMENT_SIZE_BYTES = 256 << 20
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+SPARES_RESERVED = 1
+"""Spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
 
 
 @dataclass(slots=True)
 class CommitStats:
-    """Totals since the log was opened. Write amplification is written over frame bytes."""
+    """Totals since the log was opened. ``copied_bytes`` of frames that were in the log before; ``written_bytes`` of
+    groups and segment headers, ``index_bytes`` of ``.idx`` files."""
 
     groups: int = 0
     frames: int = 0
     frame_bytes: int = 0
+    copied_bytes: int = 0
     written_bytes: int = 0
+    index_bytes: int = 0
     segments: int = 0
 
     @property
     def write_amplification(self) -> float:
-        """Bytes written to disk for each byte of frames given; 0 before the first."""
-        return self.written_bytes / self.frame_bytes if self.frame_bytes else 0.0
+        """Bytes written to disk for each byte of new frames given; 0 before the first."""
+        return (self.written_bytes + self.index_bytes) / self.frame_bytes if self.frame_bytes else 0.0
 
 
 class _Segment:
@@ -88,9 +86,10 @@ class _Segment:
 class SegmentLog:
     """The open end of a bookie's segment log.
 
-    ``newest_generation`` and ``newest_sealed`` are those found on disk (0: none), ``counters`` the highest counter of
-    each ledger that has one. Opening writes nothing; the first segment is made when it is needed or by
-    :meth:`prepare_segment`. Any failed write or sync is final: everything raises StorageFailedError from then on (S6).
+    ``newest_generation`` and ``newest_sealed`` are those found on disk (0: none), ``free`` the generations of its
+    ``.free`` files, ``counters`` the highest counter of each ledger that has one. Opening writes nothing; the first
+    segment is made when it is needed or by :meth:`prepare_segment`. Any failed write or sync is final: everything
+    raises StorageFailedError from then on (S6).
     """
 
     def __init__(
@@ -102,6 +101,8 @@ class SegmentLog:
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         newest_generation: int = 0,
         newest_sealed: int = 0,
+        free: Iterable[int] = (),
+        segments_kept_free: int = SEGMENTS_KEPT_FREE,
         counters: Mapping[int, int] | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
@@ -109,17 +110,21 @@ class SegmentLog:
             raise InvalidArgumentError(
                 "a segment's size must be a multiple of 4096, at least 16384", value=f"{segment_size_bytes} bytes"
             )
-        self._path, self._identity, self._files = path, identity, files or Files()
-        self._incarnation = identity.incarnation_bytes
+        self._path, self._files, self._incarnation = path, files or Files(), identity.incarnation_bytes
         self._segment_bytes = segment_size_bytes
-        self._generation, self._newest_sealed = newest_generation, newest_sealed
         self._counters: dict[int, int] = dict(counters or {})
-        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._health = Health()
         self._active: _Segment | None = None
-        self._spares: list[_Segment] = []
-        self._unsealed: list[_Segment] = []  # full, but the disk had no room for their .idx
-        self._failed: str | None = None
         self._closed = False
+        self.pool = SegmentPool(
+            path, identity, self._health, files=self._files, segment_size_bytes=segment_size_bytes,
+            newest_generation=newest_generation, newest_sealed=newest_sealed, free=free,
+            segments_kept_free=segments_kept_free, now_ms=now_ms,
+        )  # fmt: skip
+        """Spares and drained segments; :meth:`SegmentPool.recycle` takes one that is drained."""
+        self.seal_jobs: deque[SealJob] = deque()
+        """Full segments that wait for :meth:`seal_next`, oldest first. Bounded by the disk: each is a whole segment."""
+        self._full: list[SealJob] = []  # that are not released yet
         self.group_bytes_max = group_limit(segment_size_bytes, SEGMENT_HEADER_BYTES)
         self._arena = memoryview(aligned_buffer(max(self.group_bytes_max, BLOCK)))
         self.stats = CommitStats()
@@ -129,11 +134,17 @@ class SegmentLog:
     @property
     def newest_sealed(self) -> int:
         """Generation of the newest segment with an ``.idx``; 0 if none."""
-        return self._newest_sealed
+        return self.pool.newest_sealed
 
     def note_sealed(self, generation: int) -> None:
-        """Replay has sealed this segment; segments begun from here on name it."""
-        self._newest_sealed = max(self._newest_sealed, generation)
+        """Replay has sealed this segment; segments made from here on name it."""
+        self.pool.note_sealed(generation)
+
+    @property
+    def spares_wanted(self) -> int:
+        """Spares that should be ready now: the reserve, and once the segment is half full the next one."""
+        half_full = self._active is not None and self._active.position >= self._segment_bytes // 2
+        return SPARES_RESERVED + half_full
 
     @property
     def position(self) -> tuple[int, int]:
@@ -148,37 +159,60 @@ class SegmentLog:
     @property
     def failed(self) -> bool:
         """Whether a write or sync has failed for good (RULES S6)."""
-        return self._failed is not None
+        return self._health.failed is not None
+
+    @property
+    def health(self) -> Health:
+        """To be shared with whoever else writes to the directory."""
+        return self._health
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def append_group(
-        self, frames: Sequence[bytes | bytearray | memoryview], *, counters: Sequence[int] | None = None
+        self,
+        frames: Sequence[bytes | bytearray | memoryview],
+        *,
+        counters: Sequence[int] | None = None,
+        reserve: bool = False,
     ) -> list[Place]:
         """Write whole, checked frames and make them durable; returns their places, in order.
 
         One group where they fit in one (``group_bytes_max`` and the room in the segment), else several. The frames are
-        copied; their bytes 60–63 are replaced by the placement stamp in the copy. ``counters``, for replay, names the
-        counter that each frame must inherit; otherwise it is the highest of its ledger.
+        copied; their bytes 60–63 are replaced by the placement stamp in the copy. ``counters``, for copies of frames
+        that are in the log already (replay, compaction), names the counter that each frame must inherit; otherwise it
+        is the highest of its ledger. ``reserve``: the last spare segment may be used, which is kept for fences,
+        records, recovery adds and compaction.
 
         Raises InvalidArgumentError for a frame that fits in no segment and DataDirectoryError when there is no space
         for a segment: nothing was written, later calls may succeed. StorageFailedError when a write or sync failed, now
         or earlier: the outcome of this call's frames is unknown and nothing is written any more.
         """
         self._check()
+        self.release_full()
         active = self._active
         planned = PlannedCounters(self._counters, active.counters if active else {})
         position = active.position if active else self._segment_bytes
         plan = plan_groups(frames, counters, planned, position=position, segment_bytes=self._segment_bytes)
-        self._ensure_spares(sum(group.new_segment for group in plan))
+        rolls = sum(group.new_segment for group in plan)
+        if rolls and active is not None and not reserve:
+            self.pool.ensure(rolls + SPARES_RESERVED)
+        elif rolls:
+            self.pool.ensure(rolls)
         self._counters.update(planned.known)
         places: list[Place] = []
         for group in plan:
             if group.new_segment:
                 self._roll()
             places += self._commit(group)
+        moved = sum(place.size for place in places)
+        self.stats.frames += len(places)
+        if counters is None:
+            self.stats.frame_bytes += moved
+        else:
+            self.stats.copied_bytes += moved
         if self._active is not None:
             self._active.counters.update(planned.segment)
+        self._health.check()  # nothing is acked after another writer of this directory has failed
         return places
 
     def record_position(self) -> None:
@@ -191,25 +225,50 @@ class SegmentLog:
             self._commit(GroupPlan(BLOCK))
 
     def prepare_segment(self) -> None:
-        """Make the first or the next segment now, so that a later group does not wait for it. Raises as
+        """Begin the first segment now, or make the next, so that a later group does not wait for it. Raises as
         :meth:`append_group` does."""
         self._check()
-        self._ensure_spares(1)
+        self.pool.ensure(1)
         if self._active is None:
             self._roll()
 
+    def release_full(self) -> None:
+        """The places of all earlier groups are on their way to the index: full segments may be sealed, so that the
+        index hears of a frame before it hears that its segment is sealed. Each group does this for those before it."""
+        self.seal_jobs.extend(self._full)
+        self._full.clear()
+
+    def seal_next(self) -> SealedSegment | None:
+        """Write the ``.idx`` of the oldest full segment; None if there is none, or no room for it: then it stays in
+        :attr:`seal_jobs`. The one method that another thread may call (one at a time). Raises StorageFailedError."""
+        self._health.check()
+        if not self.seal_jobs:
+            return None
+        job = self.seal_jobs[0]
+        try:
+            sealed = seal(job, self._files, self._path, self._incarnation)
+        except OSError as error:
+            if error.errno in NO_SPACE:  # nothing is lost: a scan finds the same
+                return None
+            self._health.fail("the index of a full segment could not be made durable", self._path, error)
+        self.seal_jobs.popleft()
+        self.pool.note_sealed(job.generation)
+        self.stats.index_bytes += sealed.index_bytes
+        return sealed
+
     def close(self, *, record: bool = True) -> None:
         """Record the position (unless ``record`` is False: as a crash would) and close the files. Nothing is sealed:
-        the next start does that. Idempotent. Raises StorageFailedError."""
+        the next start does that, unless :meth:`seal_next` has. Idempotent. Raises StorageFailedError."""
         if self._closed:
             return
         try:
-            if record and self._failed is None:
+            if record and not self.failed:
                 self.record_position()
         finally:
             self._closed = True
-            for segment in (*self._spares, *self._unsealed, *((self._active,) if self._active else ())):
-                self._files.close(segment.handle)
+            self.pool.close()
+            if self._active is not None:
+                self._files.close(self._active.handle)
 
     # --- carrying out -----------------------------------------------------------------------------------------------
 
@@ -222,7 +281,7 @@ class SegmentLog:
             self._files.write(segment.handle, self._arena[:total], segment.position)
             self._files.sync_data(segment.handle)
         except OSError as error:
-            self._fail("a group commit failed", error)
+            self._health.fail("a group commit failed", self._path, error)
         places = self._note(group, segment)
         segment.data_end, segment.data_groups = segment.position, segment.group_number
         segment.position += total
@@ -255,89 +314,30 @@ class SegmentLog:
         for frame, header, at, counter, wanted in items:
             offset = segment.position + at
             if header.kind == FrameKind.ENTRIES:
-                segment.rows += pack_row(header, frame_extent(frame, header), offset, counter)
+                extent = frame_extent(frame, header)
+                segment.rows += pack_row(header, extent, offset, counter, striping_of(frame, header))
             else:
                 segment.states.add(header.ledger_id, header.kind, bytes(frame[FRAME_HEADER_BYTES : header.size]))
             if wanted:
                 places.append(Place(segment.generation, offset, header.size))
-                self.stats.frames += 1
-                self.stats.frame_bytes += header.size
         return places
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
-    def _ensure_spares(self, count: int) -> None:
-        while len(self._spares) < count:
-            self._spares.append(self._create_segment())
-
-    def _create_segment(self) -> _Segment:
-        generation = self._generation + 1
-        path = os.path.join(self._path, segment_name(generation))
-        temporary = path + ".tmp"
-        try:
-            if self._files.exists(temporary):  # of a creation that a full disk ended
-                self._files.remove(temporary)
-            handle = self._files.create_preallocated(temporary, self._segment_bytes)
-        except OSError as error:
-            raise DataDirectoryError(
-                "no new segment can be made",
-                value=f"{self._segment_bytes} bytes in {self._path}: {error.strerror or error}",
-                remedy="free some space on the disk" if error.errno in NO_SPACE else "check the disk",
-            ) from error
-        header = SegmentHeader(
-            generation, self._incarnation, self._segment_bytes, self._now_ms(), self._identity.boot_count,
-            self._newest_sealed, self._identity.bookie_id,
-        )  # fmt: skip
-        try:
-            # A name without ".tmp" promises an intact header, so that a bad one is always damage and never a crash.
-            self._arena[:BLOCK] = encode_segment_header(header)
-            self._files.write(handle, self._arena[:BLOCK], 0)
-            self._files.sync_data(handle)
-            self._files.rename(temporary, path)
-        except OSError as error:
-            self._files.close(handle)
-            self._fail("a new segment could not be made durable", error)
-        self._generation = generation
-        self.stats.segments += 1
-        self.stats.written_bytes += BLOCK
-        return _Segment(generation, handle)
-
     def _roll(self) -> None:
-        """Go on in the next spare; the segment before gets its last idle group and its ``.idx``."""
+        """Go on in the next spare; the segment before gets its last idle group and waits for its ``.idx``."""
         old = self._active
         if old is not None:
             self.record_position()
-            self._unsealed.append(old)
-        self._active = self._spares.pop(0)
-        self._seal_waiting()
-
-    def _seal_waiting(self) -> None:
-        while self._unsealed:
-            segment = self._unsealed[0]
-            header = IndexHeader(segment.generation, self._incarnation, segment.data_end, segment.data_groups)
-            data = encode_index_file(header, sorted_rows(segment.rows), segment.states.rows())
-            try:
-                self._files.write_atomically(os.path.join(self._path, index_name(segment.generation)), data)
-            except OSError as error:
-                if error.errno in NO_SPACE:  # nothing is lost: a scan finds the same; tried again at the next roll
-                    return
-                self._fail("the index of a full segment could not be made durable", error)
-            self._files.close(segment.handle)
-            self._newest_sealed = max(self._newest_sealed, segment.generation)
-            self.stats.written_bytes += len(data)
-            self._unsealed.pop(0)
-
-    # --- failing ----------------------------------------------------------------------------------------------------
+        spare = self.pool.begin()
+        self._active = _Segment(spare.generation, spare.handle)
+        self.stats.segments += 1
+        self.stats.written_bytes += BLOCK
+        if old is not None:
+            self._files.close(old.handle)
+            self._full.append(SealJob(old.generation, old.rows, old.states, old.data_end, old.data_groups))
 
     def _check(self) -> None:
-        if self._failed is not None:
-            raise StorageFailedError("the disk failed earlier", value=self._failed, remedy=_REMEDY)
+        self._health.check()
         if self._closed:
             raise LocalProtocolError("the segment log is closed")
-
-    def _fail(self, what: str, error: OSError) -> NoReturn:
-        self._failed = f"{what} in {self._path}: {error}"
-        raise StorageFailedError(what, value=f"{self._path}: {error}", remedy=_REMEDY) from error
-
-
-_REMEDY = "the bookie must stop; check the disk, then start it again"

@@ -60,6 +60,20 @@ class Files:
             raise
         return handle
 
+    def open_preallocated(self, path: str, size: int) -> Handle | None:
+        """A file of exactly ``size`` bytes that exists, its blocks allocated, open as :meth:`create_preallocated` does;
+        its content stays. None if it has another size."""
+        handle = self._open_direct(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        try:
+            if self.size(handle) == size:
+                self._preallocate(handle, size)  # a copy of the directory may have left holes
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+        return None
+
     def _open_direct(self, path: str, flags: int) -> Handle:
         direct = getattr(os, "O_DIRECT", 0)
         if not direct:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opening a data directory: every segment into the index, the tail copied, the log ready to go on.
 
-In generation order: a valid ``.idx`` is loaded; any other segment is scanned (``scan.py``). Then, before anything is
+What is left of segments being made, and segments that were never used, goes to the pool of free ones. In generation
+order: a valid ``.idx`` is loaded; any other segment is scanned (``scan.py``). Then, before anything is
 answered (RULES S6): intact frames above the highest recorded durable position are copied to a new segment and synced;
 damage that cannot be named puts every ledger in limbo, durably (S8); the scanned segments are sealed at their durable
 position, so that each start finds only one segment to scan. A segment is never appended to after a restart, and nothing
@@ -22,9 +23,10 @@ from bk_core.entries.frame import (
     parse_header,
 )
 from bk_core.errors import DataDirectoryError, IntegrityError, StorageFailedError
-from bookie_server.storage.commit import NO_SPACE, SEGMENT_SIZE_BYTES, SegmentLog
+from bookie_server.storage.commit import SEGMENT_SIZE_BYTES, SegmentLog
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Handle
+from bookie_server.storage.health import NO_SPACE
 from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, striping_of
 from bookie_server.storage.index_file import (
     IndexHeader,
@@ -34,6 +36,7 @@ from bookie_server.storage.index_file import (
     encode_index_file,
     sorted_rows,
 )
+from bookie_server.storage.listing import Listing, list_segments
 from bookie_server.storage.reader import check_stored_frame
 from bookie_server.storage.scan import ScannedFrame, ScannedSegment, SegmentScanner
 from bookie_server.storage.segment import (
@@ -41,9 +44,9 @@ from bookie_server.storage.segment import (
     SegmentHeader,
     decode_segment_header,
     index_name,
-    parse_name,
     segment_name,
 )
+from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
 
 _COPY_BYTES = 8 << 20
 _COUNTER_RECORD_ROOM = 128
@@ -74,6 +77,7 @@ def open_segments(
     directory: DataDirectory,
     *,
     segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+    segments_kept_free: int = SEGMENTS_KEPT_FREE,
     now_ms: Callable[[], int] | None = None,
 ) -> tuple[LedgerIndex, SegmentLog, OpenReport]:
     """Index of everything the directory holds, a log that goes on in a new segment, and what was found.
@@ -82,7 +86,7 @@ def open_segments(
     a reason other than damage, or the disk is too full to copy the tail: nothing is lost, a later try may succeed.
     StorageFailedError when a sync failed.
     """
-    opening = _Opening(directory, segment_size_bytes, now_ms)
+    opening = _Opening(directory, segment_size_bytes, segments_kept_free, now_ms)
     try:
         return opening.run()
     except OSError as error:
@@ -96,10 +100,17 @@ def open_segments(
 class _Opening:
     """One opening of a data directory."""
 
-    def __init__(self, directory: DataDirectory, segment_size_bytes: int, now_ms: Callable[[], int] | None) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        segment_size_bytes: int,
+        segments_kept_free: int,
+        now_ms: Callable[[], int] | None,
+    ) -> None:
         self._directory, self._files = directory, directory.files
         self._path, self._incarnation = directory.segments_path, directory.identity.incarnation_bytes
         self._segment_size_bytes, self._now_ms = segment_size_bytes, now_ms
+        self._segments_kept_free = segments_kept_free
         self._index, self._report = LedgerIndex(), OpenReport()
         self._scanned: list[ScannedSegment] = []
         self._handles: dict[int, Handle] = {}
@@ -112,7 +123,8 @@ class _Opening:
         self._handles.clear()
 
     def run(self) -> tuple[LedgerIndex, SegmentLog, OpenReport]:
-        generations, indexes = self._list()
+        listing = list_segments(self._files, self._path, self._segment_size_bytes)
+        generations, indexes = listing.segments, listing.indexes
         self._report.segments = len(generations)
         if not generations and self._directory.used_before:
             self._unnamed_damage("the directory was used before and holds no segment")
@@ -121,12 +133,12 @@ class _Opening:
         if generations and not self._scanned and self._directory.used_before:
             # The segment that is being written has no index, and the next one is begun before it gets one.
             self._unnamed_damage("every segment is sealed: the newest one, which was being written, is missing")
-        log = self._open_log(max([0, *generations, *indexes]))
+        log = self._open_log(listing)
         try:
             self._copy_tails(log)
             self._put_in_limbo(log)
             prepared = self._prepare(log)
-            self._seal_scanned(prepared)
+            self._seal_scanned(log, prepared)
             self._directory.record_boot()
         except BaseException:
             log.close(record=False)
@@ -134,17 +146,6 @@ class _Opening:
         self._report.newest_sealed = max(self._sealed, default=0)
         log.note_sealed(self._report.newest_sealed)
         return self._index, log, self._report
-
-    def _list(self) -> tuple[set[int], set[int]]:
-        generations: set[int] = set()
-        indexes: set[int] = set()
-        for name in self._files.names(self._path):
-            parsed = parse_name(name)
-            if parsed is not None:
-                (generations if parsed[1] == "segment" else indexes).add(parsed[0])
-            elif name.endswith(".tmp") and parse_name(name.removesuffix(".tmp")) is not None:
-                self._files.remove(os.path.join(self._path, name))  # cut short before it was ever used
-        return generations, indexes
 
     def _unnamed_damage(self, what: str) -> None:
         self._report.damage.append(what)
@@ -176,6 +177,8 @@ class _Opening:
             self._missing.append(header.newest_sealed)
         if loaded is None:
             self._scan(generation, handle, size)
+            if has_index and self._scanned[-1].is_empty:
+                self._unnamed_damage(f"{name} was sealed, its index is unreadable and nothing is found in it")
         self._files.close(self._handles.pop(generation))
 
     def _is_known(self, generation: int) -> bool:
@@ -258,14 +261,16 @@ class _Opening:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def _open_log(self, newest: int) -> SegmentLog:
+    def _open_log(self, listing: Listing) -> SegmentLog:
         return SegmentLog(
             self._path,
             self._directory.identity,
             files=self._files,
             segment_size_bytes=self._segment_size_bytes,
-            newest_generation=newest,
+            newest_generation=listing.newest,
             newest_sealed=max(self._sealed, default=0),
+            free=listing.free,
+            segments_kept_free=self._segments_kept_free,
             counters=self._index.counters(),
             now_ms=self._now_ms,
         )
@@ -346,20 +351,16 @@ class _Opening:
             return False
         return True
 
-    def _seal_scanned(self, prepared: bool) -> None:
-        removed = False
+    def _seal_scanned(self, log: SegmentLog, prepared: bool) -> None:
         for segment in self._scanned if prepared else self._scanned[:-1]:
             if segment.is_empty and not self._report.limbo:
-                self._files.remove(os.path.join(self._path, segment_name(segment.generation)))
-                removed = True
+                log.pool.recycle(segment.generation)
                 continue
             header = IndexHeader(segment.generation, self._incarnation, segment.durable, segment.groups_below_durable)
             self._seal(header, encode_index_file(header, sorted_rows(segment.rows), segment.states.rows()))
         for generation in self._missing:  # limbo is on record now; an index of nothing says that this one is known of
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
             self._seal(header, encode_index_file(header, sorted_rows(b""), StateCollector().rows()))
-        if removed:
-            self._files.sync_directory(self._path)
 
     def _seal(self, header: IndexHeader, data: bytes) -> None:
         try:

@@ -4,6 +4,10 @@
 The rule (S3; docs/formats.md §3.3): bad bytes below the highest durable position of any valid group header of this
 generation are damage; above it they are a tail, of a group whose sync never returned. A gap in group numbers below it
 is damage. Intact frames above it may have been acked just before the end, so replay copies them (S6).
+
+A segment may be a recycled one: behind what this life wrote lie groups and frames of older lives, whole and in order,
+which are nothing. What tells them from a torn group of this life are stamps: bytes are called a tail only as far as a
+frame with a right stamp is found among them.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from bookie_server.storage.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.index_file import StateCollector, counter_of, pack_row
 from bookie_server.storage.segment import (
     FRAME_ALIGNMENT,
+    GROUP_BYTES_MAX,
     GROUP_HEADER_BYTES,
     GROUP_MAGIC,
     SEGMENT_HEADER_BYTES,
@@ -74,7 +79,7 @@ class ScannedSegment:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was ever committed to it, as far as its bytes tell."""
+        """Nothing was ever committed to it, as far as its bytes tell; those of an older life do not count."""
         return not (self.groups or self.damage or self.tail)
 
 
@@ -132,7 +137,7 @@ class SegmentScanner:
             group = self._group_at(position)
             if group is None:
                 group = self._next_group(position + BLOCK)
-                end = self._written_end(position) if group is None else group.offset
+                end = self._torn_end(position) if group is None else group.offset
                 if end > position:
                     found.bad.append((position, end - position, "bytes that are no group"))
                 if group is None:
@@ -162,14 +167,13 @@ class SegmentScanner:
                     return group
         return None
 
-    def _written_end(self, position: int) -> int:
-        """End of the last block from ``position`` on that is not zero; ``position`` if all of it is fresh space."""
-        end = position
-        for start, chunk in self._chunks(position):
-            used = np.flatnonzero(np.frombuffer(chunk, dtype="<u8").reshape(-1, BLOCK // 8).any(axis=1))
-            if used.size:
-                end = start + (int(used[-1]) + 1) * BLOCK
-        return end
+    def _torn_end(self, position: int) -> int:
+        """End of the blocks that a torn group of this life, the last one, left from ``position`` on; ``position`` if
+        there is no sign of one."""
+        data = memoryview(self._read(min(GROUP_BYTES_MAX, self._size - position), position))
+        frames = self._hunt_frames(data, position)
+        ends = [min(len(data), round_up(at + header.size, BLOCK)) for at, header, _ in frames]
+        return position + max(ends, default=0)
 
     def _chunks(self, position: int) -> Iterator[tuple[int, bytes]]:
         while position < self._size:

@@ -31,7 +31,7 @@ _SEGMENT = struct.Struct("<8sIIQ16sQQQQH")
 _GROUP = struct.Struct("<8sQQIIQQIIII")
 _U32 = struct.Struct("<I")
 _PLACE = struct.Struct("<QQ")
-_NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx)")
+_NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -142,7 +142,12 @@ def index_name(generation: int) -> str:
     return f"{generation:016x}.idx"
 
 
+def free_name(generation: int) -> str:
+    """Of a drained segment that is kept for recycling; the generation is the one of its last life."""
+    return f"{generation:016x}.free"
+
+
 def parse_name(name: str) -> tuple[int, str] | None:
-    """``(generation, "segment" | "idx")`` of a file name, or None for another kind of name."""
+    """``(generation, "segment" | "idx" | "free")`` of a file name, or None for another kind of name."""
     match = _NAME.fullmatch(name)
     return (int(match[1], 16), match[2]) if match else None

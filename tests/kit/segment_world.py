@@ -32,6 +32,7 @@ from bookie_server.storage.membership import Membership
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.replay import OpenReport, open_segments
 from bookie_server.storage.segment import Place
+from bookie_server.storage.upkeep import LogUpkeep
 
 BOOKIE_ID, CLUSTER = "bookie-1:3181", "cluster-1"
 NOW_MS = 1_760_000_000_000
@@ -97,7 +98,7 @@ class Answer:
 
 
 class Storage:
-    """The four objects of storage over one directory, used as the server uses them."""
+    """The objects of storage over one directory, used as the server uses them; its upkeep runs behind each append."""
 
     def __init__(self, path: Path, *, files: Files | None = None, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.path, self.files = path, files or Files()
@@ -114,6 +115,7 @@ class Storage:
         self.index: LedgerIndex = opened[0]
         self.log: SegmentLog = opened[1]
         self.report: OpenReport = opened[2]
+        self.upkeep = LogUpkeep(self.log, lambda sealed: self.index.seal(sealed.generation, sealed.summary))
         self.reader = SegmentReader(self.directory.segments_path, self.directory.identity, files=self.files)
 
     def append(self, *frames: bytes) -> list[Place]:
@@ -121,6 +123,8 @@ class Storage:
         places = self.log.append_group(frames)
         for frame, place in zip(frames, places, strict=True):
             self.index.add(frame, place)
+        self.log.release_full()
+        self.upkeep.run()
         return places
 
     def close(self, *, crash: bool = False) -> None:

@@ -258,6 +258,10 @@ class SimDisk(Files):
         self._point("create")
         return self._open(path, inode)
 
+    def open_preallocated(self, path: str, size: int) -> Handle | None:
+        inode = self._find(path)
+        return self._open(path, inode) if len(inode.cache) == size else None
+
     def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
         inode = self._inode(handle)
         offset += self.faults.misdirected

@@ -33,6 +33,7 @@ from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.replay import OpenReport
 from bookie_server.storage.segment import Place
+from bookie_server.storage.upkeep import LogUpkeep
 from tests.sim.disk import SimDisk, SimulatedCrash
 
 SEGMENT_BYTES = 64 << 10
@@ -110,14 +111,17 @@ class StorageBackEnd:
         )
         self.opened = opened
         self.holdings = IndexHoldings(opened.index)
+        self.upkeep = LogUpkeep(opened.log, lambda sealed: opened.index.seal(sealed.generation, sealed.summary))
         if self._limbo_after_wipe:
             self._note_wipe()
 
     # --- what a bookie does with it ---------------------------------------------------------------------------------
 
     def commit(self, frames: Sequence[bytes | memoryview]) -> list[Place]:
-        """One group, durable when this returns. Raises as :meth:`SegmentLog.append_group`."""
-        return self.log.append_group(frames)
+        """One group, durable when this returns, and the upkeep behind it. Raises as :meth:`SegmentLog.append_group`."""
+        places = self.log.append_group(frames)
+        self.upkeep.run()
+        return places
 
     def read(self, effect: ev.ReadFrames) -> ev.FramesRead:
         answer = answer_read(self._open.reader, effect)
@@ -132,6 +136,8 @@ class StorageBackEnd:
     def idle(self) -> None:
         """The bookie has had nothing to commit for a while. Raises StorageFailedError."""
         self.log.record_position()
+        self.log.release_full()
+        self.upkeep.run()
 
     # --- ends -------------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ def test_a_group_is_one_write_and_one_sync(tmp_path: Path) -> None:
 
     storage = Storage(tmp_path / "d", files=Counting())
     calls.clear()
-    places = storage.append(*(entries(k, range(5)) for k in range(20)))
+    places = storage.log.append_group([entries(k, range(5)) for k in range(20)])
     assert calls == [("write", calls[0][1]), ("sync", 0)]
     assert [place.offset % 64 for place in places] == [0] * 20
     assert storage.log.stats.write_amplification > 1
@@ -245,9 +245,15 @@ def test_a_full_disk_at_start_still_serves_reads(tmp_path: Path) -> None:
     files.no_space = files.index_no_space = True
     again = Storage(tmp_path / "d", files=files)
     assert_honest(again, frames, healthy=True)
-    with pytest.raises(DataDirectoryError):
-        again.append(fence_record(1))
+    again.append(fence_record(1))  # the spare of the last life was kept
     again.close()
+    for path in (tmp_path / "d" / "segments").glob("*.tmp"):
+        path.unlink()
+    third = Storage(tmp_path / "d", files=files)
+    assert_honest(third, [*frames, fence_record(1)], healthy=True)
+    with pytest.raises(DataDirectoryError):
+        third.append(fence_record(2))
+    third.close()
 
 
 def test_a_full_disk_at_start_does_not_make_the_directory_look_emptied(tmp_path: Path) -> None:
@@ -298,15 +304,17 @@ def test_deleted_stays_deleted_after_the_segments_are_sealed(tmp_path: Path) -> 
 
 
 def test_idle_restarts_do_not_pile_up_segments(tmp_path: Path) -> None:
-    for _ in range(4):
-        Storage(tmp_path / "d").close()
-    storage = Storage(tmp_path / "d")
-    assert len(storage.files.names(storage.directory.segments_path)) == 1
+    for _ in range(5):
+        storage = Storage(tmp_path / "d")
+        storage.upkeep.run()
+        names = storage.files.names(storage.directory.segments_path)
+        assert [name[16:] for name in names].count(".segment") == 1
+        assert len(names) <= 4
+        storage.close()
     assert storage.directory.identity.boot_count == 5
-    storage.close()
 
 
-def test_a_prepared_segment_is_used_or_removed(tmp_path: Path) -> None:
+def test_a_prepared_segment_is_used_or_kept_for_later(tmp_path: Path) -> None:
     storage = Storage(tmp_path / "d")
     storage.append(entries(1, [0]))
     storage.log.prepare_segment()

@@ -133,7 +133,7 @@ def test_the_index_of_a_segment_cut_at_its_durable_position_serves_nothing_above
     header, rows, _ = decode_index_file((tmp_path / "d" / "segments" / "0000000000000001.idx").read_bytes())
     assert (header.data_end, header.group_count) == (durable, 1)
     assert rows["last"].tolist() == [4]
-    assert again.lookup(1, 8, 8).pieces[0].place.generation == 2
+    assert again.lookup(1, 8, 8).pieces[0].place.generation == again.log.position[0] > 1
     again.close()
 
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a data directory's disk may still be written: one failed write or sync is final for all of it (RULES S6)."""
+
+from __future__ import annotations
+
+import errno
+from typing import NoReturn
+
+from bk_core.errors import StorageFailedError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that a full disk gives: nothing is lost by them, and what was refused may be tried again."""
+REMEDY = "the bookie must stop; check the disk, then start it again"
+
+
+class Health:
+    """Shared by all that write to one directory, so that none goes on after another has failed. It never gets well
+    again; any thread may ask and tell."""
+
+    __slots__ = ("failed",)
+
+    def __init__(self) -> None:
+        self.failed: str | None = None
+        """What failed first; None while the disk is well."""
+
+    def check(self) -> None:
+        """StorageFailedError if something has failed."""
+        if self.failed is not None:
+            raise StorageFailedError("the disk failed earlier", value=self.failed, remedy=REMEDY)
+
+    def fail(self, what: str, path: str, error: OSError) -> NoReturn:
+        """Note a failure and raise it as StorageFailedError."""
+        self.failed = self.failed or f"{what} in {path}: {error}"
+        raise StorageFailedError(what, value=f"{path}: {error}", remedy=REMEDY) from error

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sealing a full segment: its ``.idx`` from what the commit side collected (RULES S7). Any thread; numpy only.
+
+The log goes on in the next segment meanwhile. Until the ``.idx`` is there a start scans the segment, with the same
+outcome, so that nothing is lost if sealing never comes to its end.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from bookie_server.storage.files import Files
+from bookie_server.storage.index_file import IndexHeader, Rows, StateCollector, build_index
+from bookie_server.storage.segment import index_name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealJob:
+    """A full segment that waits for its ``.idx``. Nobody else changes ``rows`` and ``states`` any more."""
+
+    generation: int
+    rows: bytearray
+    """Index records as :func:`pack_row` made them, in the order of the log."""
+    states: StateCollector
+    data_end: int
+    group_count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealedSegment:
+    """A segment with its ``.idx``, durable. ``summary`` is for ``LedgerIndex.seal``."""
+
+    generation: int
+    summary: Rows
+    index_bytes: int
+
+
+def seal(job: SealJob, files: Files, path: str, incarnation: bytes) -> SealedSegment:
+    """Write the ``.idx`` of a segment of the directory ``path``; durable when this returns.
+
+    Raises OSError: of a full disk (then it may be tried again), or of a write or sync that failed for good (S6).
+    """
+    header = IndexHeader(job.generation, incarnation, job.data_end, job.group_count)
+    built = build_index(header, job.rows, job.states.rows())
+    files.write_atomically(os.path.join(path, index_name(job.generation)), built.data)
+    return SealedSegment(job.generation, built.summary, len(built.data))
