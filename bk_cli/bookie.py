@@ -31,6 +31,12 @@ def bookie() -> None:
 @click.option("--listen-address", metavar="HOST", default="0.0.0.0", help="Local address to listen on.")
 @click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")
 @click.option("--allow-loopback", is_flag=True, help="Register an address that only this machine can reach.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Once only, where the data of this bookie is gone for good: start with a wiped or older directory. "
+    "Its ledgers are fenced here, and what is missing is answered as unknown until it is repaired.",
+)
 @click.option("--lifeline-fd", type=int, hidden=True, help="End when this pipe closes (set by bk local).")
 @options.metadata_service_uri
 def run(
@@ -40,6 +46,7 @@ def run(
     listen_address: str,
     bookie_id: str | None,
     allow_loopback: bool,
+    accept_loss: bool,
     lifeline_fd: int | None,
     uri: str,
 ) -> int:
@@ -62,4 +69,4 @@ def run(
         listen_address=listen_address,
         allow_loopback=allow_loopback,
     )
-    return run_bookie(config)
+    return run_bookie(config, accept_loss=accept_loss)

@@ -45,16 +45,20 @@ EXIT_BUG = 70
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
-def run(config: BookieConfig, on_ready: Callable[[BookieId, int], None] | None = None) -> int:
+def run(
+    config: BookieConfig, on_ready: Callable[[BookieId, int], None] | None = None, *, accept_loss: bool = False
+) -> int:
     """Serve until SIGTERM or SIGINT; returns the process's exit code: 0, EXIT_STORAGE_FAILED or EXIT_BUG.
 
-    Prints ``ready <id> <port>`` once it has registered, or calls ``on_ready`` instead. Raises InvalidArgumentError,
-    MetadataUnavailableError (within the configured deadline), PortInUseError, DataDirectoryError, BookieIdentityError;
+    Prints ``ready <id> <port>`` once it has registered, or calls ``on_ready`` instead. ``accept_loss`` starts a wiped
+    or older directory under a known id (``loss.py``); it is no part of the configuration, so that nobody gives leave
+    for good. Raises InvalidArgumentError, MetadataUnavailableError (within the configured deadline), PortInUseError,
+    DataDirectoryError, BookieIdentityError;
     then nothing was registered. BookieIdentityError also when another directory was registered under its id later.
     Tunes this process's allocator: not for a process that does other work (RULES K5).
     """
     tune_allocator()
-    return asyncio.run(_run(config, on_ready or _print_ready))
+    return asyncio.run(_run(config, on_ready or _print_ready, accept_loss))
 
 
 def tune_allocator() -> None:
@@ -70,12 +74,12 @@ def _print_ready(bookie_id: BookieId, port: int) -> None:
     print(f"ready {bookie_id} {port}", flush=True)
 
 
-async def _run(config: BookieConfig, on_ready: Callable[[BookieId, int], None]) -> int:
+async def _run(config: BookieConfig, on_ready: Callable[[BookieId, int], None], accept_loss: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    bookie = await Bookie.start(config)
+    bookie = await Bookie.start(config, accept_loss=accept_loss)
     try:
         on_ready(bookie.bookie_id, bookie.port)
         stopping = loop.create_task(stop.wait())
@@ -108,7 +112,9 @@ class Bookie:
         self._availability: Availability | None = None
 
     @classmethod
-    async def start(cls, config: BookieConfig, store: MetadataStore | None = None) -> Bookie:
+    async def start(
+        cls, config: BookieConfig, store: MetadataStore | None = None, *, accept_loss: bool = False
+    ) -> Bookie:
         """Open, replay, serve, register. Raises as :func:`run`; then nothing is left open. ``store`` is closed too."""
         address = await asyncio.to_thread(advertised_address, config)
         if store is None:
@@ -125,15 +131,15 @@ class Bookie:
             await asyncio.to_thread(store.close)
             raise
         try:
-            await bookie._open()
+            await bookie._open(accept_loss)
         except BaseException:
             await bookie.stop()
             raise
         return bookie
 
-    async def _open(self) -> None:
+    async def _open(self, accept_loss: bool) -> None:
         config, store = self._config, self._store
-        opened = await asyncio.to_thread(open_storage, config, store, self._address, self.port)
+        opened = await asyncio.to_thread(open_storage, config, store, self._address, self.port, accept_loss=accept_loss)
         directory = self._directory = opened.directory
         for damage in opened.report.damage:
             log.error("damage: %s", damage)

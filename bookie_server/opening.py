@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from bk_core.metadata.port import MetadataStore
 from bookie_server.config import BookieConfig
+from bookie_server.loss import distrust
 from bookie_server.registration import open_directory, record_state
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.cookie import DataDirectory
@@ -42,22 +43,30 @@ def open_storage(
     segment_size_bytes: int | None = None,
     incarnation: str | None = None,
     now_ms: Callable[[], int] | None = None,
+    accept_loss: bool = False,
 ) -> OpenStorage:
     """Open the bookie's data directory, made at the first start; everything that its index says is durable.
 
-    The keywords are for tests: another file system, segments of another size than the configuration allows, a fixed
-    incarnation for a new directory, a clock. Raises BookieIdentityError, DataDirectoryError, StorageFailedError,
-    MetadataConflictError when another process starts as the same bookie, and errors of the store; then nothing is left
-    open.
+    ``accept_loss``: take a wiped or older directory under a known id, and distrust it (``loss.py``) before this
+    returns; InvalidArgumentError if nothing is lost. The other keywords are for tests: another file system, segments of
+    another size than the configuration allows, a fixed incarnation for a new directory, a clock. Raises
+    BookieIdentityError, DataDirectoryError, StorageFailedError, MetadataConflictError when another process starts as
+    the same bookie, and errors of the store; then nothing is left open.
     """
-    directory = open_directory(config, store, address, port, files=files, incarnation=incarnation)
+    directory = open_directory(
+        config, store, address, port, files=files, incarnation=incarnation, accept_loss=accept_loss
+    )
     try:
         index, log, report = open_segments(
             directory, segment_size_bytes=segment_size_bytes or config.segment_size_bytes, now_ms=now_ms
         )
         try:
+            if accept_loss:
+                distrust(store, directory.identity.bookie_id, index, log)
             if directory.boot_recorded:
                 record_state(store, directory.identity, report.newest_sealed)
+            if accept_loss:
+                directory.end_loss()
         except BaseException:
             log.close(record=False)
             raise

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable, Mapping
 
 from bk_core.errors import (
     BookieIdentityError,
@@ -28,6 +29,7 @@ from bookie_server.storage.files import Files
 
 _STATE_VERSION = 1
 _LOOK_AGAIN_S = 0.2
+_ACCEPT = "if that data is gone for good: bk bookie run --accept-loss"
 
 
 def advertised_address(config: BookieConfig) -> str:
@@ -65,11 +67,14 @@ def open_directory(
     *,
     files: Files | None = None,
     incarnation: str | None = None,
+    accept_loss: bool = False,
 ) -> DataDirectory:
     """The data directory, locked, made at the first start, with the same cookie in the metadata store.
 
     ``incarnation`` is a new directory's; by default a fresh one. Raises BookieIdentityError when directory, store and
-    configuration do not agree on whose it is, DataDirectoryError.
+    configuration do not agree on whose it is, DataDirectoryError. With ``accept_loss`` a directory is taken that lacks
+    what the store knows of, and its ``is_loss_unfinished`` is True: the caller must distrust it before it serves.
+    InvalidArgumentError then where nothing is lost.
     """
     path, files = str(config.data_dir), files or Files()
     instance_id = store.instance_id()
@@ -78,12 +83,20 @@ def open_directory(
         directory = DataDirectory.open(path, bookie_id, instance_id, files=files)
     else:
         bookie_id = config.bookie_id or f"{address}:{port}"
-        _check_id_free(store, bookie_id, path)
+        if accept_loss or not _is_id_free(store, bookie_id, incarnation):
+            _check_loss_accepted(store, bookie_id, path, accept_loss)
+            await_unregistered(store, bookie_id, path, dict, config.session_timeout_s)
         directory = DataDirectory.create(path, bookie_id, instance_id, files=files, incarnation=incarnation)
     try:
-        await_unregistered(store, directory, config.session_timeout_s)
+        await_unregistered(store, bookie_id, path, lambda: properties_of(directory), config.session_timeout_s)
+        problem = _cookie_problem(store, directory) or _state_problem(store, directory)
+        if accept_loss and problem is None:
+            raise _nothing_lost(bookie_id, path)
+        if accept_loss:
+            directory.begin_loss(_known_state(store, bookie_id)[1] + 1 if directory.used_before else 1)
+        elif problem is not None:
+            raise problem
         _settle_cookie(store, directory)
-        _check_state(store, directory.identity)
     except BaseException:
         directory.close()
         raise
@@ -95,54 +108,96 @@ def _id_in(path: str, files: Files) -> BookieId:
     return decode_identity(files.read_file(os.path.join(path, IDENTITY_NAME))).bookie_id
 
 
-def _check_id_free(store: MetadataStore, bookie_id: BookieId, path: str) -> None:
-    if store.read_cookie(bookie_id) is not None:
+def _is_id_free(store: MetadataStore, bookie_id: BookieId, incarnation: str | None) -> bool:
+    """Whether nobody has been this bookie; a state record outlives the removal of a bookie."""
+    return store.read_cookie(bookie_id) is None and _known_state(store, bookie_id)[0] in ("", incarnation)
+
+
+def _check_loss_accepted(store: MetadataStore, bookie_id: BookieId, path: str, accept_loss: bool) -> None:
+    """Before a directory is made under a known id, or with a loss accepted."""
+    if not accept_loss:
         raise BookieIdentityError(
-            "a bookie of this id exists already, with another data directory",
-            value=f"{bookie_id}, {path} is new",
-            remedy="name its data directory, or another --bookie-id or --port",
+            "a bookie of this id has stored data before, and this data directory is empty",
+            value=f"{bookie_id}, {path}",
+            remedy=f"mount or name the directory it has used, or give another --bookie-id or --port; {_ACCEPT}",
         )
+    if _is_id_free(store, bookie_id, None):
+        raise _nothing_lost(bookie_id, path)
 
 
-def _settle_cookie(store: MetadataStore, directory: DataDirectory) -> None:
-    """Compare the store's cookie with the directory's; write it if this start is the first."""
+def _nothing_lost(bookie_id: BookieId, path: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "there is no loss to accept: nothing is known that this data directory lacks",
+        value=f"--accept-loss, {bookie_id}, {path}",
+        remedy="start without --accept-loss; it belongs in no script or unit file",
+    )
+
+
+def _cookie_problem(store: MetadataStore, directory: DataDirectory) -> BookieIdentityError | None:
+    """Why the store's cookie does not let this directory serve. None at the first start, which writes it."""
     bookie_id = directory.identity.bookie_id
     known = store.read_cookie(bookie_id)
     if known is None and directory.used_before:
-        raise BookieIdentityError(
+        return BookieIdentityError(
             "the metadata store has no cookie of this bookie although its data directory was used",
             value=f"{bookie_id}, {directory.path}",
-            remedy="check the metadata service URI; a bookie that was removed needs an empty directory",
+            remedy=f"check the metadata service URI; a bookie that was removed needs an empty directory; {_ACCEPT}",
         )
-    if known is None:
-        try:
-            store.write_cookie(bookie_id, directory.cookie, None)
-        except MetadataConflictError:
-            known = store.read_cookie(bookie_id)
     if known is not None and decode_cookie(known.value) != decode_cookie(directory.cookie):
-        raise BookieIdentityError(
+        return BookieIdentityError(
             "the cookie in the metadata store is not that of this data directory",
             value=f"{bookie_id}, {directory.path}",
-            remedy="name the bookie's own data directory; the store's cookie says which one that is",
+            remedy=f"name the bookie's own data directory; the store's cookie says which one that is; {_ACCEPT}",
         )
+    return None
 
 
-def _check_state(store: MetadataStore, identity: Identity) -> None:
-    """Refuse a directory that is older than what the store knows: entries acked since would be denied (RULES S8)."""
-    record = store.read_bookie_state(identity.bookie_id)
-    if record is None:
+def _settle_cookie(store: MetadataStore, directory: DataDirectory) -> None:
+    """Have this directory's cookie in the store."""
+    bookie_id = directory.identity.bookie_id
+    known = store.read_cookie(bookie_id)
+    if known is not None and decode_cookie(known.value) == decode_cookie(directory.cookie):
         return
     try:
-        known = json.loads(record.value)
-        incarnation, boot_count = str(known["incarnation"]), int(known["boot_count"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise MetadataCorruptError("the state of a bookie cannot be read", value=identity.bookie_id) from error
-    if incarnation != identity.incarnation or boot_count >= identity.boot_count:
-        raise BookieIdentityError(
-            "the data directory is older than the last start of this bookie, or another one",
-            value=f"{identity.bookie_id}: boot {identity.boot_count} here, {boot_count} in the metadata store",
-            remedy="use the directory that it last ran with, or an empty one under another bookie id",
+        store.write_cookie(bookie_id, directory.cookie, known.version if known else None)
+    except MetadataConflictError:
+        problem = _cookie_problem(store, directory)
+        if problem is not None:
+            raise problem from None
+
+
+def _state_problem(store: MetadataStore, directory: DataDirectory) -> BookieIdentityError | None:
+    """Why this directory may lack what was acknowledged: it is older than what the store knows (RULES S8)."""
+    identity = directory.identity
+    if directory.is_loss_unfinished:
+        return BookieIdentityError(
+            "a start with lost data did not come to its end: not all ledgers are in limbo yet",
+            value=f"{identity.bookie_id}, {directory.path}",
+            remedy="start it once more with: bk bookie run --accept-loss",
         )
+    incarnation, boot_count = _known_state(store, identity.bookie_id)
+    if not incarnation or (incarnation == identity.incarnation and boot_count < identity.boot_count):
+        return None
+    what = "the data directory is older than the last start of this bookie"
+    if incarnation != identity.incarnation:
+        what = "this bookie was started with another data directory since"
+    return BookieIdentityError(
+        what,
+        value=f"{identity.bookie_id}, {directory.path}: boot {identity.boot_count} here, {boot_count} in the store",
+        remedy=f"use the directory that it last ran with; {_ACCEPT}",
+    )
+
+
+def _known_state(store: MetadataStore, bookie_id: BookieId) -> tuple[str, int]:
+    """Incarnation and boot count in the store, "" and 0 if none. Raises MetadataCorruptError."""
+    record = store.read_bookie_state(bookie_id)
+    if record is None:
+        return "", 0
+    try:
+        known = json.loads(record.value)
+        return str(known["incarnation"]), int(known["boot_count"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetadataCorruptError("the state of a bookie cannot be read", value=bookie_id) from error
 
 
 def record_state(store: MetadataStore, identity: Identity, newest_sealed: int) -> None:
@@ -169,23 +224,24 @@ def properties_of(directory: DataDirectory) -> dict[str, str]:
     return {INCARNATION_PROPERTY: directory.identity.incarnation, DIRECTORY_PROPERTY: directory.place()}
 
 
-def await_unregistered(store: MetadataStore, directory: DataDirectory, wait_s: float) -> None:
-    """Return once nobody but an earlier process of this directory is registered under its id.
+def await_unregistered(
+    store: MetadataStore, bookie_id: BookieId, path: str, properties: Callable[[], Mapping[str, str]], wait_s: float
+) -> None:
+    """Return once nobody is registered under this id, but for an earlier process of the directory of ``properties``.
 
     A copy of a directory passes every other check while its original is alive: its cookie and its incarnation are the
     original's. Asked before anything is written, here or in the store. Raises BookieIdentityError after ``wait_s``,
     within which the registration of a process that is dead goes away.
     """
-    bookie_id = directory.identity.bookie_id
     deadline = time.monotonic() + wait_s
     while (found := store.bookie_info(bookie_id)) is not None:
-        if found.is_of_directory_of(BookieServiceInfo(bookie_id, (), properties_of(directory))):
+        if found.is_of_directory_of(BookieServiceInfo(bookie_id, (), properties())):
             return
         if time.monotonic() >= deadline:
             where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in found.endpoints) or "an unknown place"
             raise BookieIdentityError(
                 "a bookie of this id is running already, from another data directory",
-                value=f"{bookie_id} runs at {where}; {directory.path} may be a copy of its directory",
+                value=f"{bookie_id} runs at {where}; {path} is not its directory, or a copy of it",
                 remedy="start only one of the two; a new bookie needs an empty directory and another --bookie-id",
             )
         time.sleep(_LOOK_AGAIN_S)

@@ -24,6 +24,8 @@ from bookie_server.storage.files import Files
 COOKIE_NAME = "VERSION"
 IDENTITY_NAME = "IDENTITY"
 LOCK_NAME = "LOCK"
+LOSS_NAME = "LOSS"
+"""There while a start with lost data has begun and its ledgers are not all in limbo yet: nothing may be served."""
 SEGMENTS_NAME = "segments"
 IDENTITY_VERSION = 1
 
@@ -205,6 +207,24 @@ class DataDirectory:
         identity = replace(self.identity, checkpoint=max(number, self.identity.checkpoint))
         self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
         self.identity = identity
+
+    @property
+    def is_loss_unfinished(self) -> bool:
+        """Whether a start with lost data was begun and has not come to its end."""
+        return self.files.exists(os.path.join(self.path, LOSS_NAME))
+
+    def begin_loss(self, boot_count: int) -> None:
+        """Note, durably, that this directory lacks data; this boot gets a number of at least ``boot_count``. Raises
+        DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, LOSS_NAME), b"")
+        self.identity = replace(self.identity, boot_count=max(boot_count, self.identity.boot_count))
+
+    def end_loss(self) -> None:
+        """All that is missing is known to be. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.remove(os.path.join(self.path, LOSS_NAME))
+            self.files.sync_directory(self.path)
 
     def place(self) -> str:
         """Text that tells this directory from a copy of it. Raises DataDirectoryError."""

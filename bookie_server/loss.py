@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting although data is lost: a wiped or an older data directory under a known bookie id (RULES S8).
+
+What such a directory does not hold, it may have acknowledged once. One false "no such entry" is enough for a recovery
+to cut a ledger short, and a lost fence for an old writer to go on (facts: reliability.md §4.6). So before the bookie
+serves, every ledger whose metadata names it is fenced and in limbo, durably: entries found are served, all others are
+UNKNOWN, and no writer adds to it. That lasts until the ledger is repaired from its other copies.
+
+Ledgers made later cannot be missing anything: nobody is registered under the id while they are listed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_counter_record, encode_record, parse_header
+from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, LedgerId
+from bookie_server.storage.commit import SegmentLog
+from bookie_server.storage.index import LedgerIndex
+
+log = logging.getLogger(__name__)
+
+_READERS = 16
+_PART = 1024
+
+
+def distrust(store: MetadataStore, bookie_id: BookieId, index: LedgerIndex, segment_log: SegmentLog) -> int:
+    """Fence every ledger that the store's metadata or this directory names and put it in limbo; how many there are.
+
+    Durable and in the index when this returns. Raises errors of the store, DataDirectoryError for a full disk and
+    StorageFailedError; then some are and the whole has to be done again.
+    """
+    ledger_ids = sorted({*ledgers_naming(store, bookie_id), *index.ledger_ids()})
+    counters = index.counters()
+    for start in range(0, len(ledger_ids), _PART):
+        records: list[bytes] = []
+        for ledger_id in ledger_ids[start : start + _PART]:
+            records.append(encode_record(FrameKind.FENCE, ledger_id))
+            records.append(encode_counter_record(FrameKind.LIMBO_SET, ledger_id, counters.get(ledger_id, 0) + 1))
+        segment_log.append_group(records)
+        for record in records:
+            header = parse_header(record)
+            index.add_record(header.kind, header.ledger_id, record[FRAME_HEADER_BYTES:])
+    log.warning(
+        "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; what this directory does not hold "
+        "of them is answered UNKNOWN until they are repaired from their other copies",
+        bookie_id, len(ledger_ids),
+    )  # fmt: skip
+    return len(ledger_ids)
+
+
+def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
+    """Every ledger that has this bookie in one of its ensembles, old ones included. One whose metadata cannot be read
+    may name it, and counts. Blocks for as long as it takes to read them all; raises errors of the store."""
+
+    def names_it(ledger_id: LedgerId) -> bool:
+        try:
+            metadata = store.read_ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return False
+        except MetadataCorruptError as error:
+            log.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, error)
+            return True
+        return any(bookie_id in fragment.ensemble for fragment in metadata.fragments)
+
+    store.sync()
+    found: list[LedgerId] = []
+    looked_at = 0
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="bookie-loss") as readers:
+        for part in _parts(store.list_ledgers()):
+            found += [ledger_id for ledger_id, named in zip(part, readers.map(names_it, part), strict=True) if named]
+            looked_at += len(part)
+            if looked_at % (64 * _PART) == 0:
+                log.info("looked at %d ledgers, %d name bookie %s", looked_at, len(found), bookie_id)
+    return found
+
+
+def _parts(ledger_ids: Iterator[LedgerId]) -> Iterator[Sequence[LedgerId]]:
+    while part := list(islice(ledger_ids, _PART)):
+        yield part
