@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import split_frames
+from bk_core.entries.frame import FrameKind, split_frames
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol.delivery import LaneState
@@ -58,11 +58,12 @@ class LedgerTruth:
 class BookieTruth:
     """What one bookie has made durable and what it has said, of one ledger."""
 
-    __slots__ = ("durable", "fence_said")
+    __slots__ = ("durable", "fence_said", "gone")
 
     def __init__(self) -> None:
         self.durable: dict[EntryId, int] = {}  # id → step at which it became durable
         self.fence_said = False  # it has answered a fencing request
+        self.gone = False  # its record of the ledger's deletion is durable
 
 
 class Checker:
@@ -225,9 +226,13 @@ class Checker:
         """I5, I6, I7 and the bytes themselves [NoOutOfOrderEntries]."""
         for frame in frames:
             header, extent, ids, payloads, _ = contents(frame)
+            known = self.bookie(bookie.name, header.ledger_id)
+            known.gone = known.gone or header.kind == FrameKind.DELETED
             if not ids:
                 continue
-            truth, known = self.truth(header.ledger_id), self.bookie(bookie.name, header.ledger_id)
+            if known.gone:
+                self.fail("D18", f"{bookie.name} took an add of ledger {header.ledger_id}, which it had forgotten")
+            truth = self.truth(header.ledger_id)
             if known.fence_said and bookie.modes.get(tag_of(frame)) is AttachMode.WRITE:
                 self.fail("I5", f"{bookie.name} stored a normal add of ledger {header.ledger_id} after a fence")
             for entry, payload in zip(ids, payloads, strict=True):
@@ -287,6 +292,7 @@ class Checker:
         for (name, _), known in self.bookies.items():
             if name == bookie:
                 known.durable.clear()
+                known.gone = False
 
     def damaged(self, bookie: BookieId) -> None:
         """A bookie lost a part of what it had: its copies need not be there any more; deny them it may not."""

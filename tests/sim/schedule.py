@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from bk_core.entries.frame import FrameKind
-from bk_core.model import BookieId
+from bk_core.model import BookieId, LedgerId
 from bookie_server import machine_events as ev
-from tests.sim.bookie import MemoryBackEnd
+from tests.sim.bookie import SimBookie
 from tests.sim.checkers import Violation
 from tests.sim.clients import RecoveryHost, WriterHost
 from tests.sim.host import Host
@@ -180,12 +179,18 @@ class Plan:
             self._at(self.random.expovariate(1 / 10.0), f"{name} dies", self._die, recoverer)
 
     def _delete(self, writer: WriterHost) -> None:
-        """An operator deletes the ledger; some bookies hear of it at once (D18)."""
+        """An operator deletes the ledger; some bookies find out while it is written, others never (D18). How they do is
+        the business of :mod:`tests.sim.collector_schedule`."""
         self.world.store.delete(writer.ledger_id)
-        for bookie in self.world.bookies.values():
-            if isinstance(bookie.back_end, MemoryBackEnd) and bookie.alive and self.random.random() < 0.3:
-                self.scheduler.reached("a bookie forgot a deleted ledger")
-                bookie.back_end.holdings.fold(writer.ledger_id, FrameKind.DELETED)
+        for name, bookie in self.world.bookies.items():
+            if self.random.random() < 0.4:
+                delay_ms = self.random.choice((0.0, self.random.expovariate(1 / 20.0)))
+                self._at(delay_ms, f"{name} finds the ledger deleted", self._forget, bookie, writer.ledger_id)
+
+    def _forget(self, bookie: SimBookie, ledger_id: LedgerId) -> None:
+        if bookie.alive:
+            self.scheduler.reached("a bookie forgot a deleted ledger")
+            bookie.feed(ev.LedgersDeleted((ledger_id,)))
 
     # --- disturbances ---
 

@@ -27,8 +27,9 @@ Planted = Callable[[], AbstractContextManager[None]]
 
 EQUIVALENT = (
     ("D18", "a ledger that is deleted is forgotten and comes back by a late add",
-     "the tombstone lost by replay is a storage mutant; deletions reach bookies with garbage collection, later"),
-    ("D20", "garbage collection removes live data", "there is no garbage collection yet: nothing deletes by absence"),
+     "the tombstone lost by replay is a storage mutant; a machine that takes adds after it: test_machine_deletions"),
+    ("D20", "garbage collection removes live data",
+     "an engine of its own: tests/sim/test_collector_schedule.py puts eleven shortcuts of the collector back"),
     ("D21", "the journal's mark passes data that is not flushed",
      "there is no journal beside the data; the nearest, a group that calls itself durable, is a storage mutant"),
     ("D23", "an open tail loses a write quorum unnoticed", "re-replication is not built yet"),
