@@ -247,6 +247,7 @@ SCRIPTS: list[Callable[[], object]] = [
     partial(crash_everywhere, WORKLOADS["a drained segment is used again"], variant("names kept, bytes lost")),
     partial(crash_everywhere, WORKLOADS["recycled and not used"], variant("some sectors, some names")),
     test_a_recycled_segment_that_was_never_used_is_empty_however_full_it_is_of_an_older_life,
+    partial(test_a_torn_group_is_told_from_the_older_life_that_it_lies_in, OLD),
     test_a_pool_file_of_another_size_is_not_used,
     test_a_pool_file_that_shrank_while_the_bookie_ran_is_not_used,
 ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bk_core.errors import BookKeeperError
+from tests.sim import test_recycling as recycling
 from tests.sim import test_storage_crashes as scripts
 from tests.sim.crash_points import crash_everywhere, variant
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
@@ -36,6 +37,7 @@ _SCRIPTS: list[Callable[[], object]] = [
     _crashes("segments fill up", "nothing unsynced is kept"),
     _crashes("small groups", "again in the restart"),
     scripts.test_a_sync_that_fails_and_lies_afterwards_ends_the_log_and_loses_nothing_acked,
+    *recycling.SCRIPTS,
 ]
 
 

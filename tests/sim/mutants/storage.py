@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from bk_core.wire.lane import Reason
 from bookie_server import registration
 from bookie_server.machine_core import Core
 from bookie_server.machine_requests import Requests
-from bookie_server.storage import commit, index, index_file, ledger_table, reader, run_frames, scan, segment
+from bookie_server.storage import commit, index, index_file, ledger_table, listing, reader, run_frames, scan, segment
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex
@@ -23,6 +24,7 @@ from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.replay import _Opening
 from bookie_server.storage.scan import SegmentScanner
 from bookie_server.storage.segment import encode_group_header
+from bookie_server.storage.segment_pool import SegmentPool
 from tests.sim.disk import SimDisk
 
 Planted = Callable[[], AbstractContextManager[None]]
@@ -59,6 +61,71 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+def _named_first(self: Any) -> Any:
+    """As begin, with the name before the header."""
+    files, later = self._files, []
+    self._files = _Instead(
+        files,
+        write=lambda *call: later.append((files.write, call)),
+        sync_data=lambda *call: later.append((files.sync_data, call)),
+    )
+    try:
+        spare = _begin(self)
+    finally:
+        self._files = files
+    for act, call in later:
+        act(*call)
+    return spare
+
+
+def _named_when_made(self: Any) -> Any:
+    """Spares have their own names: that the one which was being written is lost is not noticed."""
+    spares, self._spares = self._spares, deque([_make(self)])
+    try:
+        return _begin(self)
+    finally:
+        self._spares = spares
+
+
+def _index_stays(self: Any, generation: int) -> None:
+    self._files.rename(f"{self._path}/{generation:016x}.segment", f"{self._path}/{generation:016x}.free")
+    self._free.append(generation)
+
+
+def _any_life(self: Any, block: Any, position: int) -> Any:
+    group = scan.decode_group_header(block, self._incarnation)
+    return group if group is not None and group.offset == position else None
+
+
+def _stamp_of_no_life(incarnation: bytes, generation: int, offset: int, crcs: Any) -> Any:
+    return _Anything()
+
+
+class _Anything:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _written_end(self: Any, position: int) -> int:
+    data = self._read(self._size - position, position)
+    return position + (len(data.rstrip(b"\0")) + 4095) // 4096 * 4096
+
+
+def _keep_any_size(files: Any, path: str, name: str, generation: int, segment_bytes: int, found: Any) -> None:
+    if not name.endswith(".free"):
+        files.rename(f"{path}/{name}", f"{path}/{generation:016x}.free")
+    found.free.add(generation)
+
+
+def _open_any_size(self: Any, path: str, size: int) -> Any:
+    return self._open(path, self._find(path))
+
+
 def _with_files(original: Callable[..., Any], **methods: Callable[[Any], Any]) -> Callable[..., Any]:
     """The method of a SegmentLog, over files of which some methods are others."""
 
@@ -83,7 +150,7 @@ def _synced_again(files: Any) -> Callable[[int], None]:
     return sync
 
 
-_commit, _create_segment = SegmentLog._commit, SegmentLog._create_segment
+_commit, _begin, _make, _recycle = SegmentLog._commit, SegmentPool.begin, SegmentPool._make, SegmentPool.recycle
 _add_record, _state_add, _encode_group = LedgerIndex.add_record, StateCollector.add, encode_group_header
 _copy_tails, _seal_scanned, _in_limbo = _Opening._copy_tails, _Opening._seal_scanned, _Opening._put_in_limbo
 _unnamed, _walk, _open_log = _Opening._unnamed_damage, SegmentScanner._walk, _Opening._open_log
@@ -226,12 +293,39 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ),
     (
         "a segment's name is not synced", "S6",
-        _planted((SegmentLog, "_create_segment", _with_files(_create_segment, rename=lambda f: f._replace))),
+        _planted((SegmentPool, "begin", _with_files(_begin, rename=lambda f: f._replace))),
     ),
     (
         "a segment's header is not synced", "S3",
-        _planted((SegmentLog, "_create_segment", _with_files(_create_segment, sync_data=lambda _: _nothing))),
+        _planted((SegmentPool, "begin", _with_files(_begin, sync_data=lambda _: _nothing))),
     ),
+    ("a segment is named before its header is durable", "S3", _planted((SegmentPool, "begin", _named_first))),
+    (
+        "a segment is named before it is begun", "S3",
+        _planted(
+            (SegmentPool, "_make", _named_when_made),
+            (SegmentPool, "begin", lambda self: self._spares.popleft()),
+        ),
+    ),
+    (
+        "a drained segment is renamed and not synced", "S4",
+        _planted(
+            (SegmentPool, "recycle", _with_files(_recycle, rename=lambda f: f._replace)),
+            (SegmentPool, "_make", _with_files(_make, rename=lambda f: f._replace)),
+        ),
+    ),
+    ("the index of a drained segment stays", "S4", _planted((SegmentPool, "recycle", _index_stays))),
+    (
+        "stale frames of a recycled segment are replayed", "S4",
+        _planted((SegmentScanner, "_checked_group", _any_life), (scan, "placement_stamp", _stamp_of_no_life)),
+    ),
+    ("bytes of an older life are called a tail", "S3", _planted((SegmentScanner, "_torn_end", _written_end))),
+    ("a torn group is an older life", "S3", _planted((SegmentScanner, "_torn_end", lambda _, position: position))),
+    (
+        "a pool file of another size is used", "S4",
+        _planted((listing, "_keep", _keep_any_size), (SimDisk, "open_preallocated", _open_any_size)),
+    ),
+    ("a generation is used twice", "S3", _planted((listing.Listing, "newest", property(lambda _: 0)))),
     (
         "small files are renamed before they are synced", "S6",
         _planted((Files, "write_atomically", _atomically_unsynced)),
