@@ -359,6 +359,25 @@ def test_a_ledger_deleted_by_others_is_found_by_comparison(metadata_world: Metad
     with_a_bookie(metadata_world, tmp_path, story, gc_grace_s=0.2, gc_interval_s=1)
 
 
+@pytest.mark.rule("S4")
+def test_what_was_forgotten_stays_so_after_restarts(metadata_world: MetadataWorld, tmp_path: Path) -> None:
+    found: list[LedgerId] = []
+
+    async def deletes(client: BookKeeper, _store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
+        found.extend([await written(client), await written(client)])
+        await client.delete_ledger(found[0])
+        await forgotten(lane, found[0], within_s=5)
+
+    async def looks(client: BookKeeper, _store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
+        await forgotten(lane, found[0], within_s=0.5)
+        listener = Listener()
+        assert await listener.ended(lane.attach(found[0], listener)) == (0, Reason.DELETED)
+        await still_there(client, found[1])
+
+    for story in (deletes, looks, looks):
+        with_a_bookie(metadata_world, tmp_path, story, gc_grace_s=0.1, gc_interval_s=3600)
+
+
 @pytest.mark.rule("S9")
 def test_a_bookie_believes_no_hint(metadata_world: MetadataWorld, tmp_path: Path) -> None:
     async def story(client: BookKeeper, _store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
