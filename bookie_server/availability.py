@@ -18,20 +18,16 @@ from collections.abc import Callable
 from bk_core.errors import BookieIdentityError, BookKeeperError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
+from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.space import SpaceWatch, Usage
 
 log = logging.getLogger(__name__)
 
-FREE_SUFFIX = ".free"
-"""Of segments that hold nothing and wait to be used again."""
 
-
-def usage_of(directory: DataDirectory, segment_size_bytes: int) -> Usage:
+def usage_of(directory: DataDirectory, segment_log: SegmentLog) -> Usage:
     """The file system of a data directory as it is now. Blocks; raises OSError."""
-    names = directory.files.names(directory.segments_path)
-    kept = segment_size_bytes * sum(name.endswith(FREE_SUFFIX) for name in names)
-    return Usage(directory.total_bytes(), directory.free_bytes(), kept)
+    return Usage(directory.total_bytes(), directory.free_bytes(), segment_log.pool.kept_bytes)
 
 
 class Availability:

@@ -163,7 +163,7 @@ class Bookie:
         )
 
         def look() -> Usage:
-            return usage_of(directory, config.segment_size_bytes)
+            return usage_of(directory, opened.log)
 
         availability = self._availability = Availability(
             look,

@@ -183,7 +183,7 @@ def test_bookie_fills_its_disk_itself_and_keeps_a_reserve_for_recovery(world: Wo
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_disk_filled_by_another_program_and_emptied_again(world: World, end: signal.Signals) -> None:
     """Read-only, then writable; in between it is ended and started on the full disk, where it still serves reads."""
 
