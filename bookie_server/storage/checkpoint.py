@@ -22,23 +22,14 @@ import numpy.typing as npt
 from bk_core.entries.digest import crc32c
 from bk_core.errors import IntegrityError
 from bookie_server.storage.files import BLOCK, Files
-from bookie_server.storage.index_file import Rows
+from bookie_server.storage.index_rows import I64, Rows
+from bookie_server.storage.ledger_table import LEDGER_ROW
 
-Intervals: TypeAlias = npt.NDArray[np.int64]
+Intervals: TypeAlias = I64
 """Closed intervals, one a row of two: first, last."""
 
 CHECKPOINT_MAGIC = b"BKCHKPT1"
 FORMAT_VERSION = 1
-HAS_KEY, KEY_CONFLICT, FENCED, HAS_LAC, HAS_COPY_STATE = 1, 2, 4, 8, 16
-"""Flags of a ledger record. ``HAS_COPY_STATE``: severity and counter are of a record; without it there was none."""
-
-LEDGER_ROW = np.dtype(
-    [
-        ("ledger", "<i8"), ("flags", "u1"), ("lac_bytes", "u1"), ("severity", "u1"), ("zero", "u1"),
-        ("copy_counter", "<u4"), ("drop_counter", "<u4"), ("counter", "<u4"),
-        ("key", "V20"), ("lac_body", "V40"), ("end", "V12"),
-    ]
-)  # fmt: skip
 PAIR_ROW = np.dtype([("first", "<i8"), ("last", "<i8")])
 LEDGERS_PER_BLOCK, PAIRS_PER_BLOCK = 42, 252
 _USED = LEDGERS_PER_BLOCK * LEDGER_ROW.itemsize

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a data directory: every segment into the index, the tail copied, the log ready to go on.
+"""Opening a data directory: state and index of everything it holds, the tail copied, the log ready to go on.
 
-What is left of segments being made, and segments that were never used, goes to the pool of free ones. In generation
-order: a valid ``.idx`` is loaded; any other segment is scanned (``scan.py``). Then, before anything is
-answered (RULES S6): intact frames above the highest recorded durable position are copied to a new segment and synced;
-damage that cannot be named puts every ledger in limbo, durably (S8); the scanned segments are sealed at their durable
-position, so that each start finds only one segment to scan. A segment is never appended to after a restart, and nothing
-is ever taken for empty because it cannot be read.
+First the newest checkpoint (``starting_point.py``). Then, in generation order, the segments: of one with a valid
+``.idx`` the summary, and its state records where no checkpoint has them; any other is scanned (``scan.py``); one that
+is drained is put aside unread. Then, before anything is answered (RULES S6): intact frames above the highest recorded
+durable position are copied to a new segment and synced; damage that cannot be named puts every ledger in limbo,
+durably (S8); the scanned segments are sealed at their durable position, so that each start finds only one segment to
+scan. A segment is never appended to after a restart, and nothing is ever taken for empty because it cannot be read.
 """
 
 from __future__ import annotations
@@ -14,43 +14,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import filterfalse
 
-from bk_core.entries.frame import (
-    FRAME_HEADER_BYTES,
-    FrameKind,
-    encode_counter_record,
-    frame_extent,
-    parse_header,
-)
+import numpy as np
+
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_counter_record
 from bk_core.errors import DataDirectoryError, IntegrityError, StorageFailedError
+from bookie_server.storage.checkpointer import Checkpointer, CheckpointSummary, IndexSource
 from bookie_server.storage.commit import SEGMENT_SIZE_BYTES, SegmentLog
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Handle
 from bookie_server.storage.health import NO_SPACE
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, striping_of
-from bookie_server.storage.index_file import (
-    IndexHeader,
-    Rows,
-    StateCollector,
-    decode_index_file,
-    encode_index_file,
-    sorted_rows,
-)
+from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
+from bookie_server.storage.index_file import STATE_ROW, IndexHeader, StateCollector, build_index, sorted_rows
+from bookie_server.storage.index_rows import INDEX_ROW, Rows
 from bookie_server.storage.listing import Listing, list_segments
-from bookie_server.storage.reader import check_stored_frame
 from bookie_server.storage.scan import ScannedFrame, ScannedSegment, SegmentScanner
-from bookie_server.storage.segment import (
-    SEGMENT_HEADER_BYTES,
-    SegmentHeader,
-    decode_segment_header,
-    index_name,
-    segment_name,
-)
+from bookie_server.storage.sealed import SealedSummary, read_header, read_sealed
+from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
 from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
+from bookie_server.storage.starting_point import StartingPoint, find_starting_point
+from bookie_server.storage.state_rows import deleted_by, folded, ledger_rows
+from bookie_server.storage.tail import TailCopier
 
-_COPY_BYTES = 8 << 20
-_COUNTER_RECORD_ROOM = 128
 _CHECK = "check the disk"
+_COPY_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
@@ -71,6 +59,12 @@ class OpenReport:
     ledgers_in_limbo: list[int] = field(default_factory=list)
     """Ledgers that lost a record of their own: in limbo from now on."""
     newest_sealed: int = 0
+    checkpoint: CheckpointSummary = field(default_factory=CheckpointSummary)
+    """The newest one that is durable: for the Checkpointer that goes on from it. Number 0: there is none."""
+    checkpoint_lost: bool = False
+    """A newer checkpoint than the one used was made and cannot be read: every ledger is in limbo from now on."""
+    drained: list[int] = field(default_factory=list)
+    """Segments that were drained before and are put aside for recycling now."""
 
 
 def open_segments(
@@ -86,15 +80,13 @@ def open_segments(
     a reason other than damage, or the disk is too full to copy the tail: nothing is lost, a later try may succeed.
     StorageFailedError when a sync failed.
     """
-    opening = _Opening(directory, segment_size_bytes, segments_kept_free, now_ms)
     try:
+        opening = _Opening(directory, find_starting_point(directory), segment_size_bytes, segments_kept_free, now_ms)
         return opening.run()
     except OSError as error:
         raise DataDirectoryError(
             "the segments of a data directory cannot be read", value=f"{directory.path}: {error}", remedy=_CHECK
         ) from error
-    finally:
-        opening.release()
 
 
 class _Opening:
@@ -103,6 +95,7 @@ class _Opening:
     def __init__(
         self,
         directory: DataDirectory,
+        start: StartingPoint,
         segment_size_bytes: int,
         segments_kept_free: int,
         now_ms: Callable[[], int] | None,
@@ -113,32 +106,36 @@ class _Opening:
         self._segments_kept_free = segments_kept_free
         self._index, self._report = LedgerIndex(), OpenReport()
         self._scanned: list[ScannedSegment] = []
-        self._handles: dict[int, Handle] = {}
         self._sealed: set[int] = set()
         self._missing: list[int] = []
-
-    def release(self) -> None:
-        for handle in self._handles.values():
-            self._files.close(handle)
-        self._handles.clear()
+        self._start = start
+        self._summaries: list[tuple[int, Rows]] = []
+        self._states: list[Rows] = [np.empty(0, STATE_ROW)]
 
     def run(self) -> tuple[LedgerIndex, SegmentLog, OpenReport]:
         listing = list_segments(self._files, self._path, self._segment_size_bytes)
-        generations, indexes = listing.segments, listing.indexes
+        self._note_starting_point()
+        drained = {
+            generation for generation in listing.segments | listing.indexes if self._start.is_drained(generation)
+        }
+        generations, indexes = listing.segments - drained, listing.indexes - drained
         self._report.segments = len(generations)
         if not generations and self._directory.used_before:
             self._unnamed_damage("the directory was used before and holds no segment")
-        for generation in sorted({*generations, *indexes}):
+        for generation in sorted({*generations, *indexes, *self._start.must_exist}):
             self._load(generation, generation in generations, generation in indexes)
         if generations and not self._scanned and self._directory.used_before:
             # The segment that is being written has no index, and the next one is begun before it gets one.
             self._unnamed_damage("every segment is sealed: the newest one, which was being written, is missing")
+        self._fold()
         log = self._open_log(listing)
         try:
+            self._put_aside(log, drained, listing)
             self._copy_tails(log)
             self._put_in_limbo(log)
             prepared = self._prepare(log)
             self._seal_scanned(log, prepared)
+            self._renew_checkpoint(log)
             self._directory.record_boot()
         except BaseException:
             log.close(record=False)
@@ -151,109 +148,115 @@ class _Opening:
         self._report.damage.append(what)
         self._report.limbo = True
 
+    def _note_starting_point(self) -> None:
+        start = self._start
+        self._report.damage += start.damage
+        self._report.checkpoint, self._report.checkpoint_lost = start.checkpoint, start.lost
+        if start.lost:
+            self._unnamed_damage("segments may have been recycled under a checkpoint that is lost")
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _load(self, generation: int, has_segment: bool, has_index: bool) -> None:
         name = segment_name(generation)
         loaded = self._load_index(generation) if has_index else None
         if loaded is not None:
-            self._take_rows(generation, *loaded)
+            self._summaries.append((generation, loaded.summary))
+            if loaded.states is not None:
+                self._states.append(loaded.states)
             self._sealed.add(generation)
+            self._report.frames += loaded.sections.index_records
             if not has_segment:
                 # Every frame in it is named: reads of them fail and are answered UNKNOWN.
                 self._report.damage.append(f"{name} is missing; its index names what was in it")
                 return
         elif not has_segment:
-            self._unnamed_damage(f"{name} is missing and its index is unreadable")
+            self._unnamed_damage(f"{name} is missing and has no readable index")
             self._missing.append(generation)
             return
-        handle = self._handles[generation] = self._files.open_read(os.path.join(self._path, name))
-        if loaded is None:
-            self._files.drop_cache(handle)
-        size = self._files.size(handle)
-        header = self._check_header(name, handle, generation, size, named=loaded is not None)
-        if header is not None and header.newest_sealed and not self._is_known(header.newest_sealed):
-            self._unnamed_damage(f"{segment_name(header.newest_sealed)} is missing; {name} was begun after it")
-            self._missing.append(header.newest_sealed)
-        if loaded is None:
-            self._scan(generation, handle, size)
-            if has_index and self._scanned[-1].is_empty:
-                self._unnamed_damage(f"{name} was sealed, its index is unreadable and nothing is found in it")
-        self._files.close(self._handles.pop(generation))
-
-    def _is_known(self, generation: int) -> bool:
-        scanned = any(segment.generation == generation for segment in self._scanned)
-        return scanned or generation in self._sealed or generation in self._missing
-
-    def _check_header(
-        self, name: str, handle: Handle, generation: int, size: int, *, named: bool
-    ) -> SegmentHeader | None:
-        """The segment's header. What is wrong with it, or with its size, is damage: named where an ``.idx`` says what
-        was in the segment, else not."""
-        problem: str | None = None
-        header: SegmentHeader | None = None
+        handle = self._files.open_read(os.path.join(self._path, name))
         try:
-            header = self._read_header(name, handle)
-            if header.generation != generation or header.incarnation != self._incarnation:
-                problem = f"{name} is of generation {header.generation} or of another directory"
-            elif header.segment_bytes != size:
-                problem = f"{name} has {size} bytes instead of {header.segment_bytes}"
-        except (IntegrityError, OSError) as error:
-            problem = f"{name}: {error}"
-        if problem is not None and named:
+            self._look_into(name, handle, generation, sealed=loaded is not None)
+        finally:
+            self._files.close(handle)
+        if has_index and loaded is None and self._scanned[-1].is_empty:
+            self._unnamed_damage(f"{name} was sealed, its index is unreadable and nothing is found in it")
+
+    def _look_into(self, name: str, handle: Handle, generation: int, *, sealed: bool) -> None:
+        """Check the header of a segment, and scan what is not sealed. What is wrong with the header or the size is
+        damage: named where an ``.idx`` says what was in the segment, else not."""
+        if not sealed:
+            self._files.drop_cache(handle)
+        header, problem = read_header(self._files, self._path, handle, generation, self._incarnation)
+        if problem is not None and sealed:
             self._report.damage.append(problem)
         elif problem is not None:
             self._unnamed_damage(problem)
-        return header
+        if header is not None and header.newest_sealed and not self._is_known(header.newest_sealed):
+            self._unnamed_damage(f"{segment_name(header.newest_sealed)} is missing; {name} was begun after it")
+            self._missing.append(header.newest_sealed)
+        if not sealed:
+            self._scan(generation, handle, self._files.size(handle))
 
-    def _read_header(self, name: str, handle: Handle) -> SegmentHeader:
-        """What fails its check is read once more from the disk itself (RULES S5)."""
-        try:
-            return decode_segment_header(self._files.read(handle, SEGMENT_HEADER_BYTES, 0))
-        except (IntegrityError, OSError):
-            path = os.path.join(self._path, name)
-            return decode_segment_header(self._files.read_past_cache(path, SEGMENT_HEADER_BYTES, 0))
+    def _is_known(self, generation: int) -> bool:
+        if self._start.covers(generation):
+            return True  # it is drained, or on the checkpoint's list and looked for because of that
+        scanned = any(segment.generation == generation for segment in self._scanned)
+        return scanned or generation in self._sealed or generation in self._missing
 
-    def _load_index(self, generation: int) -> tuple[Rows, Rows] | None:
+    def _load_index(self, generation: int) -> SealedSummary | None:
         try:
-            data = self._files.read_file(os.path.join(self._path, index_name(generation)))
-            header, rows, states = decode_index_file(data)
+            loaded = read_sealed(
+                self._files, self._path, generation, self._incarnation, states=not self._start.covers(generation)
+            )
         except (IntegrityError, OSError):
-            self._report.indexes_rebuilt.append(generation)
-            return None
-        if header.generation != generation or header.incarnation != self._incarnation:
             self._report.indexes_rebuilt.append(generation)
             return None
         self._report.indexes_loaded += 1
-        return rows, states
-
-    def _take_rows(self, generation: int, rows: Rows, states: Rows) -> None:
-        self._index.add_rows(generation, rows)
-        self._report.frames += int(rows.size)
-        for row in states.tolist():
-            ledger_id, kind, payload_bytes, _, _, payload, _ = row
-            self._index.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
+        return loaded
 
     def _scan(self, generation: int, handle: Handle, size: int) -> None:
         segment = SegmentScanner(self._files, handle, generation, self._incarnation, size).scan()
         self._scanned.append(segment)
+        self._states.append(segment.states.rows())
         self._report.segments_scanned += 1
+        self._report.frames += len(segment.rows) // INDEX_ROW.itemsize
         self._report.tail_bytes_dropped += sum(size for _, size, _ in segment.tail)
         for offset, size, what in segment.damage:
             self._unnamed_damage(f"{segment_name(generation)} at {offset}, {size} bytes: {what}")
-        self._take_rows(generation, sorted_rows(segment.rows), segment.states.rows())
         for frame in segment.bad_frames:
-            ledger_id, kind = frame.header.ledger_id, frame.header.kind
+            ledger_id = frame.header.ledger_id
             self._report.damage.append(
                 f"{segment_name(generation)} at {frame.place.offset}: a frame of ledger {ledger_id} has a bad payload"
             )
-            if kind == FrameKind.ENTRIES:
-                self._index.mark_damaged(ledger_id, frame.place)
-            elif ledger_id not in self._report.ledgers_in_limbo:
+            known = frame.header.kind == FrameKind.ENTRIES or self._start.covers(generation)
+            if not known and ledger_id not in self._report.ledgers_in_limbo:
                 self._report.ledgers_in_limbo.append(ledger_id)
-        for frame in segment.above:  # counters and deletions of the tail hold for all that is written from here on
-            if frame.header.kind != FrameKind.ENTRIES:
-                self._index.add_record(frame.header.kind, frame.header.ledger_id, self._payload_of(frame, handle))
+
+    def _fold(self) -> None:
+        """Everything read so far into the index: state first, all at once."""
+        states = np.concatenate(self._states)
+        self._index.load_deleted(self._start.deleted)
+        self._index.load_deleted(deleted_by(states))
+        self._states.clear()
+        ledgers = self._start.ledgers
+        self._start = self._start.without_state()
+        if states.size:
+            ledgers = folded(np.concatenate((ledgers, ledger_rows(states))))
+        self._index.load_ledgers(ledgers)
+        del ledgers, states
+        for generation, summary in self._summaries:
+            self._index.load_segment(generation, summary)
+        self._summaries.clear()
+        for segment in self._scanned:  # counters and deletions of the tail hold for all that is written from here on
+            handle = self._files.open_read(os.path.join(self._path, segment_name(segment.generation)))
+            try:
+                for frame in segment.above:
+                    if frame.header.kind != FrameKind.ENTRIES:
+                        payload = self._payload_of(frame, handle)
+                        self._index.add_record(frame.header.kind, frame.header.ledger_id, payload)
+            finally:
+                self._files.close(handle)
 
     def _payload_of(self, frame: ScannedFrame, handle: Handle) -> bytes:
         start = frame.place.offset + FRAME_HEADER_BYTES
@@ -267,7 +270,7 @@ class _Opening:
             self._directory.identity,
             files=self._files,
             segment_size_bytes=self._segment_size_bytes,
-            newest_generation=listing.newest,
+            newest_generation=max(listing.newest, self._start.checkpoint.through),
             newest_sealed=max(self._sealed, default=0),
             free=listing.free,
             segments_kept_free=self._segments_kept_free,
@@ -276,58 +279,18 @@ class _Opening:
         )
 
     def _copy_tails(self, log: SegmentLog) -> None:
-        """Frames above the durable position may have been acked: make them durable again, elsewhere (RULES S6)."""
-        for segment in self._scanned:
-            batch: list[tuple[ScannedFrame, bytes]] = []
-            size = 0
-            for frame in segment.above:
-                if frame.header.kind == FrameKind.COUNTER:
-                    continue  # written anew where it is needed
-                if self._is_copied(frame):
-                    continue
-                batch.append((frame, self._read_frame(frame)))
-                size += frame.place.size + _COUNTER_RECORD_ROOM
-                if size >= min(_COPY_BYTES, self._segment_size_bytes // 2):
-                    self._copy(log, batch)
-                    batch, size = [], 0
-            self._copy(log, batch)
-
-    def _is_copied(self, frame: ScannedFrame) -> bool:
-        """Whether an earlier start has copied it already (its ``.idx`` was lost since)."""
-        if frame.header.kind != FrameKind.ENTRIES:
-            return False
-        extent, place = frame_extent(self._read_frame(frame), frame.header), frame.place
-        return self._index.has_copy(frame.header.ledger_id, extent.first, extent.last, place.size, place.generation)
-
-    def _read_frame(self, frame: ScannedFrame) -> bytes:
-        name = segment_name(frame.place.generation)
-        handle = self._files.open_read(os.path.join(self._path, name))
-        try:
-            data = self._files.read(handle, frame.place.size, frame.place.offset)
-        finally:
-            self._files.close(handle)
-        check_stored_frame(data, frame.place, self._incarnation)
-        return data
-
-    def _copy(self, log: SegmentLog, batch: list[tuple[ScannedFrame, bytes]]) -> None:
-        if not batch:
-            return
-        places = log.append_group([data for _, data in batch], counters=[frame.counter for frame, _ in batch])
-        for (frame, data), place in zip(batch, places, strict=True):
-            self._report.frames_copied += 1
-            if frame.header.kind == FrameKind.ENTRIES:
-                self._report.frames += 1
-                header = parse_header(data)
-                self._index.add_frame(
-                    header.ledger_id, frame_extent(data, header), place,
-                    counter=frame.counter, striping=striping_of(data, header),
-                )  # fmt: skip
+        copier = TailCopier(self._files, self._path, self._incarnation, log, self._index, self._segment_size_bytes)
+        copier.copy(self._scanned)
+        self._report.frames_copied += copier.frames
+        self._report.frames += copier.frames_of_entries
 
     def _put_in_limbo(self, log: SegmentLog) -> None:
         """Damage is written down, so that it is known after the scanned segment is sealed and its index trusted."""
         ledger_ids = sorted(self._report.ledgers_in_limbo)
         if self._report.limbo:
-            ledger_ids = sorted({*self._index.ledger_ids(), *ledger_ids, EVERY_UNHEARD_LEDGER})
+            rows = (np.frombuffer(segment.rows, INDEX_ROW) for segment in self._scanned)
+            names = {*self._index.ledger_ids(), *ledger_ids}.union(*(np.unique(r["ledger"]).tolist() for r in rows))
+            ledger_ids = sorted({*filterfalse(self._index.is_deleted, names), EVERY_UNHEARD_LEDGER})
         counters = self._index.counters()
         for start in range(0, len(ledger_ids), 1024):
             part = ledger_ids[start : start + 1024]
@@ -335,7 +298,7 @@ class _Opening:
                 encode_counter_record(FrameKind.LIMBO_SET, ledger_id, counters.get(ledger_id, 0) + 1)
                 for ledger_id in part
             ]
-            log.append_group(records)
+            log.append_group(records, reserve=True)
             for ledger_id, record in zip(part, records, strict=True):
                 self._index.add_record(FrameKind.LIMBO_SET, ledger_id, record[FRAME_HEADER_BYTES:])
 
@@ -352,23 +315,63 @@ class _Opening:
         return True
 
     def _seal_scanned(self, log: SegmentLog, prepared: bool) -> None:
-        for segment in self._scanned if prepared else self._scanned[:-1]:
-            if segment.is_empty and not self._report.limbo:
-                log.pool.recycle(segment.generation)
+        for segment in self._scanned:
+            generation, may_seal = segment.generation, prepared or segment is not self._scanned[-1]
+            if may_seal and segment.is_empty and not self._report.limbo:
+                log.pool.recycle(generation)
                 continue
-            header = IndexHeader(segment.generation, self._incarnation, segment.durable, segment.groups_below_durable)
-            self._seal(header, encode_index_file(header, sorted_rows(segment.rows), segment.states.rows()))
+            header = IndexHeader(generation, self._incarnation, segment.durable, segment.groups_below_durable)
+            built = build_index(header, segment.rows, segment.states.rows()) if may_seal else None
+            if built is not None and self._seal(header, built.data):
+                self._index.seal(generation, built.summary)
+            else:
+                self._index.add_rows(generation, sorted_rows(segment.rows))
+            for frame in segment.bad_frames:
+                if frame.header.kind == FrameKind.ENTRIES:
+                    self._index.mark_damaged(frame.header.ledger_id, frame.place)
         for generation in self._missing:  # limbo is on record now; an index of nothing says that this one is known of
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
-            self._seal(header, encode_index_file(header, sorted_rows(b""), StateCollector().rows()))
+            self._seal(header, build_index(header, b"", StateCollector().rows()).data)
 
-    def _seal(self, header: IndexHeader, data: bytes) -> None:
+    def _seal(self, header: IndexHeader, data: bytes) -> bool:
         try:
             self._files.write_atomically(os.path.join(self._path, index_name(header.generation)), data)
         except OSError as error:
             if error.errno in NO_SPACE:  # scanned again at the next start, with the same outcome
-                return
+                return False
             raise StorageFailedError(
                 "the index of a segment could not be made durable", value=f"{self._path}: {error}", remedy=_CHECK
             ) from error
         self._sealed.add(header.generation)
+        return True
+
+    def _put_aside(self, log: SegmentLog, drained: set[int], listing: Listing) -> None:
+        """What a crash left of drained segments goes to the pool, once IDENTITY names the checkpoint that says so. Not
+        after a loss of checkpoints: then the next one says it again."""
+        if not drained or self._start.lost:
+            return
+        try:
+            self._directory.record_checkpoint(self._start.checkpoint.number)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                return
+            raise StorageFailedError(
+                "the identity file could not be made durable", value=f"{self._directory.path}: {error}", remedy=_CHECK
+            ) from error
+        for generation in sorted(drained):
+            if generation in listing.segments:
+                log.pool.recycle(generation)
+            else:
+                self._files.remove(os.path.join(self._path, index_name(generation)))
+        self._report.drained = sorted(drained)
+
+    def _renew_checkpoint(self, log: SegmentLog) -> None:
+        """After a loss, and once limbo is on record: else the next start would find the same loss again. A full disk
+        leaves it to that start."""
+        if not self._start.lost:
+            return
+        checkpointer = Checkpointer(self._directory, IndexSource(self._index), log.health, self._start.checkpoint)
+        if checkpointer.start():
+            while checkpointer.busy:
+                checkpointer.step(_COPY_BYTES)
+        self._report.checkpoint = checkpointer.newest

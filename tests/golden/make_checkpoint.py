@@ -8,15 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from bookie_server.storage.checkpoint import (
-    FENCED,
-    HAS_COPY_STATE,
-    HAS_KEY,
-    HAS_LAC,
-    KEY_CONFLICT,
-    LEDGER_ROW,
     Checkpoint,
     encode_checkpoint,
 )
+from bookie_server.storage.ledger_table import FENCED, HAS_COPY_STATE, HAS_KEY, HAS_LAC, KEY_CONFLICT, LEDGER_ROW
 
 HERE = Path(__file__).parent
 INCARNATION = bytes(range(15, -1, -1))

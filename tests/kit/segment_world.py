@@ -103,7 +103,7 @@ class Storage:
     def __init__(self, path: Path, *, files: Files | None = None, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.path, self.files = path, files or Files()
         name = str(path)
-        if DataDirectory.exists(name):
+        if DataDirectory.exists(name, files=self.files):
             self.directory = DataDirectory.open(name, BOOKIE_ID, CLUSTER, files=self.files)
         else:
             self.directory = DataDirectory.create(name, BOOKIE_ID, CLUSTER, files=self.files)

@@ -11,11 +11,6 @@ import pytest
 
 from bk_core.errors import IntegrityError
 from bookie_server.storage.checkpoint import (
-    FENCED,
-    HAS_COPY_STATE,
-    HAS_KEY,
-    HAS_LAC,
-    LEDGER_ROW,
     LEDGERS_PER_BLOCK,
     PAIRS_PER_BLOCK,
     Checkpoint,
@@ -25,6 +20,7 @@ from bookie_server.storage.checkpoint import (
 )
 from bookie_server.storage.files import BLOCK
 from bookie_server.storage.index_file import Rows
+from bookie_server.storage.ledger_table import FENCED, HAS_COPY_STATE, HAS_KEY, HAS_LAC, LEDGER_ROW
 
 LIFE = bytes(range(16))
 

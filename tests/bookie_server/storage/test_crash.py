@@ -182,7 +182,7 @@ def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) ->
     storage = written.reopen_with(bytes(content), tmp_path / "d")
     assert not storage.report.limbo
     assert len(storage.report.damage) == 1
-    unread = storage.index.lookup(2, 0, 2).unknown
+    unread = storage.lookup(2, 0, 2).unknown
     assert [(u.first, u.last, u.reason) for u in unread] == [(0, 2, Reason.DAMAGED)]
     assert storage.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED)
     assert not storage.read(1, 0, 90).unknown

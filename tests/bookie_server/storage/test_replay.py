@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bk_core.wire.lane import Reason
 from bookie_server.storage.files import Files
-from bookie_server.storage.index_file import decode_index_file
+from bookie_server.storage.index_file import decode_index_file, decode_index_header
 from bookie_server.storage.segment import segment_name
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record, striped
 
@@ -43,12 +44,17 @@ def test_a_lost_index_is_rebuilt_to_the_same_bytes(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_a_damaged_index_is_rebuilt_whatever_byte_is_bad(tmp_path: Path) -> None:
+def test_an_index_that_is_damaged_where_a_start_reads_it_is_rebuilt(tmp_path: Path) -> None:
+    """The header, the state and the summary; look-ups find out about the rest."""
     segments = filled(tmp_path / "d")
     rng = random.Random(3)
     path = sorted(segments.glob("*.idx"))[0]
     good = path.read_bytes()
-    for at in [0, 9, 17, 4095, 4096, len(good) - 1, *(rng.randrange(len(good)) for _ in range(10))]:
+    sections = decode_index_header(good[:4096])
+    read = [0, 9, 17, 4095, len(good) - 1]
+    for offset, size in (sections.state_range, sections.summary_range):
+        read += [offset, *(offset + rng.randrange(size) for _ in range(5))]
+    for at in read:
         bad = bytearray(good)
         bad[at] ^= 1 << rng.randrange(8)
         path.write_bytes(bad)
@@ -60,6 +66,20 @@ def test_a_damaged_index_is_rebuilt_whatever_byte_is_bad(tmp_path: Path) -> None
     storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
     assert storage.report.indexes_rebuilt == [1]
     assert_honest(storage, FRAMES, healthy=True)
+    storage.close()
+
+
+def test_an_index_that_is_damaged_elsewhere_is_noticed_by_who_needs_it(tmp_path: Path) -> None:
+    segments = filled(tmp_path / "d")
+    path = sorted(segments.glob("*.idx"))[0]
+    bad = bytearray(path.read_bytes())
+    bad[4096] ^= 1
+    path.write_bytes(bad)
+    storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    assert storage.report.indexes_rebuilt == []
+    answers = assert_honest(storage, FRAMES)
+    assert set(answers[1].unknown.values()) == {Reason.DAMAGED}
+    assert storage.index.damaged_indexes == {1}
     storage.close()
 
 
