@@ -33,8 +33,9 @@ class SpaceLimits:
 
     @property
     def reserve_bytes(self) -> int:
-        """Below so much room no new entries are taken, whatever the shares say."""
-        return self.reserve_segments * self.segment_bytes
+        """Below so much room no new entries are taken, whatever the shares say: the next segment would leave less than
+        the reserve."""
+        return (self.reserve_segments + 1) * self.segment_bytes
 
 
 @dataclass(frozen=True, slots=True)

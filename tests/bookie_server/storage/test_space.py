@@ -50,14 +50,14 @@ def test_segments_kept_free_are_room() -> None:
 
 def test_reserve_is_kept_on_a_small_disk_whatever_the_shares_say() -> None:
     small = 2 << 30
-    watch = SpaceWatch(LIMITS, Usage(small, 513 * MIB))
-    assert not watch.read_only
-    assert watch.look(Usage(small, 511 * MIB))
-    assert "reserve of 512 MiB" in watch.why
+    watch = SpaceWatch(LIMITS, Usage(small, 769 * MIB))
+    assert not watch.read_only, "one more segment leaves two"
+    assert watch.look(Usage(small, 0, 767 * MIB))
+    assert "reserve of 768 MiB" in watch.why
     relaxed = SpaceLimits(threshold=0.95, low_water=0.95, segment_bytes=256 * MIB)
-    watch = SpaceWatch(relaxed, Usage(small, 511 * MIB))
-    assert not watch.look(Usage(small, 767 * MIB)), "the next segment would take the reserve again"
-    assert watch.look(Usage(small, 768 * MIB))
+    watch = SpaceWatch(relaxed, Usage(small, 767 * MIB))
+    assert not watch.look(Usage(small, 1023 * MIB)), "after one segment it would be read-only again"
+    assert watch.look(Usage(small, 1024 * MIB))
 
 
 def test_commit_without_space_counts_at_once_and_until_there_is_more_room() -> None:
