@@ -28,7 +28,8 @@ _COUNTER_RECORD_BYTES = FRAME_HEADER_BYTES + 4
 
 def start_of(size: int, end: int) -> int:
     """Where in a group a frame of ``size`` bytes begins when the one before ends at ``end``."""
-    return round_up(end, BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT)
+    step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
+    return (end + step - 1) & -step
 
 
 def group_limit(segment_bytes: int, position: int) -> int:
@@ -37,16 +38,17 @@ def group_limit(segment_bytes: int, position: int) -> int:
 
 
 class GroupPlan:
-    """Frames laid out for one group of one segment. ``wanted``: whether a frame is the caller's and not our own;
-    ``inherited``: the counter that each frame inherits."""
+    """Frames laid out for one group of one segment: bytes, header, size and offset of each; ``wanted``: whether it is
+    the caller's and not our own; ``inherited``: the counter that it inherits."""
 
-    __slots__ = ("end", "frames", "headers", "inherited", "limit", "new_segment", "offsets", "wanted")
+    __slots__ = ("end", "frames", "headers", "inherited", "limit", "new_segment", "offsets", "sizes", "wanted")
 
     def __init__(self, limit: int, new_segment: bool = False) -> None:
         self.limit, self.new_segment = limit // BLOCK * BLOCK, new_segment
         self.end = GROUP_HEADER_BYTES
         self.frames: list[Frame] = []
         self.headers: list[FrameHeader] = []
+        self.sizes: list[int] = []
         self.offsets: list[int] = []
         self.inherited: list[int] = []
         self.wanted: list[bool] = []
@@ -57,13 +59,15 @@ class GroupPlan:
         return round_up(self.end, BLOCK)
 
     def add(self, frame: Frame, header: FrameHeader, inherited: int, wanted: bool) -> None:
-        start = start_of(header.size, self.end)
+        size = len(frame)
+        start = start_of(size, self.end)
         self.frames.append(frame)
         self.headers.append(header)
+        self.sizes.append(size)
         self.offsets.append(start)
         self.inherited.append(inherited)
         self.wanted.append(wanted)
-        self.end = start + header.size
+        self.end = start + size
 
 
 class PlannedCounters:
@@ -130,7 +134,8 @@ def _place(group: GroupPlan, frame: Frame, header: FrameHeader, counter: int, pl
     end = group.end
     if needs_record:
         end = start_of(_COUNTER_RECORD_BYTES, end) + _COUNTER_RECORD_BYTES
-    if start_of(header.size, end) + header.size > group.limit:
+    size = len(frame)
+    if start_of(size, end) + size > group.limit:
         return False
     if needs_record:
         record = encode_counter_record(FrameKind.COUNTER, ledger_id, counter)

@@ -30,6 +30,7 @@ STAMP_OFFSET = 60
 _SEGMENT = struct.Struct("<8sIIQ16sQQQQH")
 _GROUP = struct.Struct("<8sQQIIQQIIII")
 _U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
 _PLACE = struct.Struct("<QQ")
 _NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free)")
 
@@ -132,6 +133,16 @@ def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupH
 def placement_stamp(incarnation: bytes, generation: int, offset: int, crcs: bytes | memoryview) -> int:
     """The stamp of a frame whose bytes 52–59 are ``crcs``: ties it to this place and this life (S3)."""
     return crc32c(crcs, crc32c(_PLACE.pack(generation, offset), crc32c(incarnation)))
+
+
+def stamp_seed(incarnation: bytes, generation: int) -> int:
+    """What all stamps of one segment begin with, for :func:`seeded_stamp`."""
+    return crc32c(_U64.pack(generation), crc32c(incarnation))
+
+
+def seeded_stamp(seed: int, offset: int, crcs: bytes | bytearray | memoryview) -> int:
+    """As :func:`placement_stamp`."""
+    return crc32c(_U64.pack(offset) + crcs, seed)
 
 
 def segment_name(generation: int) -> str:

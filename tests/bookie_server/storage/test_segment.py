@@ -33,7 +33,9 @@ from bookie_server.storage.segment import (
     index_name,
     parse_name,
     placement_stamp,
+    seeded_stamp,
     segment_name,
+    stamp_seed,
 )
 from tests.kit.segment_world import entries
 
@@ -85,6 +87,8 @@ def test_a_stamp_is_of_one_place_in_one_life() -> None:
         for crcs in (b"12345678", b"12345679")
     }
     assert len(stamps) == 16
+    seed = stamp_seed(INCARNATION, 7)
+    assert seeded_stamp(seed, 4160, b"12345678") == placement_stamp(INCARNATION, 7, 4160, b"12345678")
 
 
 def test_names_are_read_as_they_are_written() -> None:

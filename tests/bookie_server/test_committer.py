@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commit thread and the upkeep beside it: no group waits for sealing or for space; the reserve; copies (S6, S7)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.entries.frame import FrameKind, encode_counter_record
+from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
+from bookie_server.committer import Committer
+from bookie_server.storage.files import Files, Handle
+from bookie_server.storage.segment import Place
+from bookie_server.upkeep import UpkeepThread
+from tests.kit.segment_world import Storage, assert_honest, entries, fence_record
+
+SEGMENT_BYTES = 64 << 10
+PART_S = 10
+
+
+class SlowFiles(Files):
+    """Indexes are written only when ``go`` is set; no segment can be made while ``full``; ``lost``: an index fails."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.waiting = threading.Event()
+        self.full = self.lost = False
+        self.makers: list[str] = []  # threads that made segments
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if path.endswith(".idx"):
+            self.waiting.set()
+            assert self.go.wait(PART_S)
+            if self.lost:
+                raise OSError(errno.EIO, "the index is gone")
+        super().write_atomically(path, data)
+
+    def create_preallocated(self, path: str, size: int) -> Handle:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space")
+        self.makers.append(threading.current_thread().name)
+        return super().create_preallocated(path, size)
+
+
+class Rig:
+    """A committer and its upkeep over real files, whose answers are awaited on the loop."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = SlowFiles()
+        self.storage = Storage(path, files=self.files, segment_bytes=SEGMENT_BYTES)
+        self.answers: asyncio.Queue[Sequence[Place] | BookKeeperError] = asyncio.Queue()
+        self.sealed: list[int] = []
+        self.known: list[int] = []
+        loop = asyncio.get_running_loop()
+        self.upkeep = UpkeepThread(self.storage.log, loop, self._sealed, self.answers.put_nowait)
+        self.committer = Committer(
+            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, 1000, self.upkeep.look
+        )
+
+    def _committed(self, places: Sequence[Place]) -> None:
+        self.known += [place.generation for place in places]
+        self.answers.put_nowait(places)
+
+    def _sealed(self, segment: Any) -> None:
+        assert segment.generation in self.known, "the index hears of a frame before its segment is sealed"
+        self.sealed.append(segment.generation)
+
+    async def commit(self, *frames: bytes, reserve: bool = False) -> Sequence[Place]:
+        self.committer.put(frames, reserve=reserve)
+        answer = await asyncio.wait_for(self.answers.get(), PART_S)
+        if isinstance(answer, BookKeeperError):
+            self.committer.drop(resume=isinstance(answer, DataDirectoryError))
+            raise answer
+        for frame, place in zip(frames, answer, strict=True):
+            self.storage.index.add(frame, place)
+        return answer
+
+    async def fill(self, *, reserve: bool = False) -> None:
+        for k in range(100, 300):
+            await self.commit(part(k), reserve=reserve)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PART_S):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        self.files.go.set()
+        await asyncio.to_thread(self.committer.stop)
+        self.storage.log.release_full()
+        await asyncio.to_thread(self.upkeep.stop)
+        self.storage.close()
+
+
+def told(path: Path, story: Callable[[Rig], Any]) -> None:
+    async def run() -> None:
+        rig = Rig(path)
+        try:
+            await story(rig)
+        finally:
+            await rig.stop()
+
+    asyncio.run(run())
+
+
+def part(k: int) -> bytes:
+    """A frame of which three fill a segment."""
+    return entries(1, range(10 * k, 10 * k + 10), size=1700)
+
+
+@pytest.mark.rule("S7")
+def test_groups_are_acked_while_full_segments_wait_for_their_index(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.files.go.clear()
+        for k in range(20):
+            await rig.commit(part(k))
+        assert await asyncio.to_thread(rig.files.waiting.wait, PART_S)
+        assert rig.sealed == []
+        assert len(rig.storage.log.seal_jobs) > 4
+        rig.files.go.set()
+        await rig.until(lambda: not rig.storage.log.seal_jobs)
+        await rig.until(lambda: len(rig.sealed) > 4)
+        assert rig.sealed == sorted(rig.sealed)
+
+    told(tmp_path / "d", story)
+    again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
+    assert again.report.segments_scanned == 1, "a clean stop leaves one segment without an index"
+    assert_honest(again, [part(k) for k in range(20)], healthy=True)
+    again.close()
+
+
+def test_spares_are_made_before_they_are_needed(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        pool = rig.storage.log.pool
+        await rig.commit(fence_record(9))
+        await rig.until(lambda: pool.spares == 1)
+        rig.files.makers.clear()
+        for k in range(30):
+            await rig.commit(part(k))
+            await rig.until(lambda: pool.spares >= rig.storage.log.spares_wanted)
+        assert rig.storage.log.stats.segments > 9
+        assert set(rig.files.makers) == {"bookie-upkeep"}
+
+    told(tmp_path / "d", story)
+
+
+@pytest.mark.rule("MUST3")
+def test_on_a_full_disk_fences_get_through_where_adds_do_not(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        pool = rig.storage.log.pool
+        await rig.commit(fence_record(9))
+        await rig.until(lambda: pool.spares == 1)
+        rig.files.full = True
+        refused = None
+        for k in range(9):
+            try:
+                await rig.commit(part(k))
+            except DataDirectoryError as error:
+                refused = error
+        assert refused is not None
+        assert pool.spares == 1, "the reserve is untouched"
+        places = await rig.commit(part(20), fence_record(1), reserve=True)
+        assert places[-1].generation == rig.storage.log.position[0]
+        with pytest.raises(DataDirectoryError):
+            await rig.fill(reserve=True)
+        assert pool.spares == 0
+        rig.files.full = False
+        await rig.commit(part(30))
+
+    told(tmp_path / "d", story)
+
+
+@pytest.mark.rule("S6")
+def test_an_index_that_cannot_be_made_durable_ends_all_acks(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.files.lost = True
+        with pytest.raises(StorageFailedError):
+            await rig.fill()
+        assert rig.storage.log.failed
+        with pytest.raises(StorageFailedError):
+            rig.storage.log.append_group([part(0)])
+
+    told(tmp_path / "d", story)
+
+
+@pytest.mark.rule("S4")
+def test_copies_take_turns_with_groups_and_keep_their_counters(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.commit(encode_counter_record(FrameKind.COPY_DROPPED, 1, 3))
+        old, new = entries(1, range(4)), entries(1, range(4, 8))
+        copied = rig.committer.copy([old, new], [1, 3])
+        groups = [rig.commit(entries(2, [k])) for k in range(3)]
+        for group in groups:
+            await group
+        places = await asyncio.wait_for(asyncio.wrap_future(copied), PART_S)
+        assert len(places) == 2
+        assert rig.storage.log.stats.copied_bytes == sum(place.size for place in places)
+        await rig.stop()
+        rig.committer.stop()
+        assert rig.committer.copy([old], [1]).cancelled()
+
+    told(tmp_path / "d", story)
+    again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
+    answer = again.read(1, 0, 7)
+    assert set(answer.found) == {4, 5, 6, 7}, "a copy from before the drop is not served"
+    again.close()
