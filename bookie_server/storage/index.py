@@ -10,7 +10,7 @@ the records (S4). Pending adds (S1) are the server's: only durable frames come i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -23,48 +23,33 @@ from bookie_server.storage.index_cache import INDEX_CACHE_BYTES, IndexCache, Rem
 from bookie_server.storage.index_rows import I64, Rows
 from bookie_server.storage.intervals import IntervalSet
 from bookie_server.storage.ledger_frames import LedgerFrames
-from bookie_server.storage.ledger_table import HAS_COPY_STATE, KEY_CONFLICT, LedgerState, LedgerTable, states_of
-from bookie_server.storage.membership import RunMembers, Striping, striping_of
-from bookie_server.storage.search import DamagedPlaces, IndexBlock, Search
+from bookie_server.storage.ledger_states import EVERY_UNHEARD_LEDGER, LedgerStates
+from bookie_server.storage.ledger_table import LedgerState
+from bookie_server.storage.membership import Striping, striping_of
+from bookie_server.storage.search import DamagedPlaces, IndexBlock, Search, greatest_intact
 from bookie_server.storage.segment import Place
 from bookie_server.storage.segment_directory import Reach, SegmentDirectory
 
 __all__ = [
-    "EVERY_UNHEARD_LEDGER",
-    "IndexBlock",
-    "LastEntry",
-    "LedgerIndex",
-    "LedgerStatus",
-    "Lookup",
-    "Piece",
-    "Remembered",
-    "UnknownRange",
+    "EVERY_UNHEARD_LEDGER", "IndexBlock", "LastEntry", "LedgerIndex", "LedgerStatus", "Lookup", "Piece", "UnknownRange",
     "striping_of",
-]
-
-EVERY_UNHEARD_LEDGER: LedgerId = (1 << 63) - 1
-"""Ledger id of LIMBO_SET records that stand for each ledger this bookie has not heard of: after damage that cannot be
-named, one that it only fenced may have been lost whole."""
+]  # fmt: skip
 
 FRAMES_MAX = 64
 """Frames that one look-up considers unless told otherwise."""
 
 _HEADER_BYTES = 64
 _SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin behind its first id
-_REASON_OF_SEVERITY = (Reason.REASON_NONE, Reason.REASON_NONE, Reason.LIMBO, Reason.COPY_DROPPED)
 
 
 class LedgerIndex:
     """All ledgers of a data directory."""
 
     def __init__(self, index_cache_bytes: int = INDEX_CACHE_BYTES) -> None:
-        self._table = LedgerTable()
-        self._deleted = IntervalSet()
-        self._drops: dict[LedgerId, int] = {}  # drop counters other than 0
-        self._unheard: LedgerState | None = None  # of EVERY_UNHEARD_LEDGER
+        self._states = LedgerStates()
         self._unsealed: dict[int, dict[LedgerId, LedgerFrames]] = {}
         self._directory = SegmentDirectory()
-        self._cache = IndexCache(index_cache_bytes)
+        self.cache = IndexCache(index_cache_bytes)
         self._damage = DamagedPlaces()
         self._unreadable: dict[int, set[int]] = {}  # blocks of an .idx
         self.newest_sealed = 0
@@ -95,11 +80,11 @@ class LedgerIndex:
         """Take in one durable frame of entries of a segment that is not sealed. ``counter`` is what it inherits, by
         default the ledger's highest; ``striping`` that of a STRIPED frame: without it, or for IDS, the frame must be
         read before it can be asked."""
-        if ledger_id in self._deleted:
+        if ledger_id in self._states.deleted:
             return
         frames = self._frames_in(place.generation, ledger_id)
         if counter is None:
-            state = self._table.get(ledger_id)
+            state = self._states.table.get(ledger_id)
             counter = state.counter if state is not None else 0
         frames.add(extent, place, counter, striping)
 
@@ -110,54 +95,39 @@ class LedgerIndex:
         bounds = np.flatnonzero(np.diff(rows["ledger"])) + 1
         for part in np.split(rows, bounds):
             ledger_id = int(part["ledger"][0])
-            if ledger_id not in self._deleted:
+            if ledger_id not in self._states.deleted:
                 self._frames_in(generation, ledger_id).add_many(generation, part)
 
     def _frames_in(self, generation: int, ledger_id: LedgerId) -> LedgerFrames:
         ledgers = self._unsealed.setdefault(generation, {})
-        frames = ledgers.get(ledger_id)
-        if frames is None:
-            frames = ledgers[ledger_id] = LedgerFrames()
-            self._table.ensure(np.array([ledger_id]))
-        return frames
+        if ledger_id not in ledgers:
+            ledgers[ledger_id] = LedgerFrames()
+            self._states.table.ensure(np.array([ledger_id]))
+        return ledgers[ledger_id]
 
     # --- filling: state ---------------------------------------------------------------------------------------------
 
     def add_record(self, kind: int, ledger_id: LedgerId, payload: bytes) -> None:
         """Fold one durable record of kinds 2 to 10, in any order."""
         if kind == FrameKind.DELETED:
-            self._deleted.add(ledger_id, ledger_id)
+            self._states.delete(ledger_id)
             self._forget(ledger_id)
-        elif ledger_id not in self._deleted:
-            self._heed(self._table.fold(ledger_id, kind, payload))
+        elif self._states.fold(ledger_id, kind, payload):
+            self._directory.forget(ledger_id, self._states.drops[ledger_id])
 
     def load_ledgers(self, rows: Rows) -> None:
         """Fold the ledger records of a checkpoint, sorted by ledger."""
-        rows = rows[~self._deleted.holds(np.ascontiguousarray(rows["ledger"]))]
-        self._table.load(rows)
-        for state in states_of(rows[(rows["drop_counter"] > 0) | (rows["ledger"] == EVERY_UNHEARD_LEDGER)]):
-            self._heed(self._table.get(state.ledger_id) or state)
+        for ledger_id in self._states.load(rows):
+            self._directory.forget(ledger_id, self._states.drops[ledger_id])
 
     def load_deleted(self, intervals: I64) -> None:
         """Take in deleted ledgers: an array of (first, last)."""
-        for first, last in intervals.tolist():
-            self._deleted.add(first, last)
-        ledger_ids = self._table.ids()
-        for ledger_id in ledger_ids[self._deleted.holds(ledger_ids)].tolist():
+        for ledger_id in self._states.load_deleted(intervals):
             self._forget(ledger_id)
 
-    def _heed(self, state: LedgerState) -> None:
-        """A ledger's state is another now."""
-        if state.ledger_id == EVERY_UNHEARD_LEDGER:
-            self._unheard = state
-        elif state.drop_counter > self._drops.get(state.ledger_id, 0):
-            self._drops[state.ledger_id] = state.drop_counter
-            self._directory.forget(state.ledger_id, state.drop_counter)
-
     def _forget(self, ledger_id: LedgerId) -> None:
-        self._table.forget(ledger_id)
+        self._states.forget(ledger_id)
         self._directory.forget(ledger_id)
-        self._drops.pop(ledger_id, None)
         for ledgers in self._unsealed.values():
             ledgers.pop(ledger_id, None)
 
@@ -171,13 +141,7 @@ class LedgerIndex:
 
     def seal(self, generation: int, summary: Rows) -> None:
         """The segment has an ``.idx`` now, with this summary: its frames leave the memory."""
-        ledgers = np.ascontiguousarray(summary["ledger"])
-        keep = ~self._deleted.holds(ledgers)
-        if self._drops:
-            for k in np.flatnonzero(np.isin(ledgers, list(self._drops))).tolist():
-                keep[k] &= int(summary["counter"][k]) >= self._drops[int(ledgers[k])]
-        self._table.ensure(ledgers[~self._deleted.holds(ledgers)])
-        self._directory.add_segment(generation, summary[keep])
+        self._directory.add_segment(generation, summary[self._states.counting(summary)])
         self.newest_sealed = max(self.newest_sealed, generation)
         self._unsealed.pop(generation, None)
 
@@ -195,7 +159,7 @@ class LedgerIndex:
             self.seal(generation, summary)
 
     def _forget_index(self, generation: int) -> None:
-        self._cache.forget(generation)
+        self.cache.forget(generation)
         self._unreadable.pop(generation, None)
         self.damaged_indexes.discard(generation)
 
@@ -222,11 +186,10 @@ class LedgerIndex:
         """Remember, within the cache's bound, what the reader said of an unresolved place."""
         unsealed = self._unsealed.get(place.generation)
         if unsealed is not None and isinstance(membership, Striping) and isinstance(place, Place):
-            frames = unsealed.get(ledger_id)
-            if frames is not None:
-                frames.learn(place, membership)
+            if ledger_id in unsealed:
+                unsealed[ledger_id].learn(place, membership)
         elif unsealed is not None or place.generation in self._directory:
-            self._cache.put(place, membership)
+            self.cache.put(place, membership)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -242,9 +205,9 @@ class LedgerIndex:
         """Where the entries first to last (both inclusive) are. ``resolved`` holds what the reader said of places that
         an earlier answer named as unresolved."""
         assert 0 <= first <= last
-        if ledger_id in self._deleted:
+        if ledger_id in self._states.deleted:
             return Lookup((), (), (UnknownRange(first, last, Reason.DELETED),), (), last)
-        counter_min = self._drops.get(ledger_id, 0)
+        counter_min = self._states.drops.get(ledger_id, 0)
         place = self._at_once(ledger_id, first, last, counter_min)
         if place is not None:
             return Lookup((Piece(first, last, place),), (), (), (), last)
@@ -252,7 +215,7 @@ class LedgerIndex:
 
         def known(place: Place | IndexBlock) -> Remembered | None:
             answer = told.get(place)
-            return self._cache.get(place) if answer is None else answer
+            return self.cache.get(place) if answer is None else answer
 
         search = Search(ledger_id, first, last, counter_min, frames_max, known, self._damage)
         lost = self._gather(search)
@@ -262,7 +225,7 @@ class LedgerIndex:
         pieces = tuple(Piece(*span) for span in spans)
         if not gaps:
             return Lookup(pieces, (), (), (), search.through)
-        return self._answer(self._table.get(ledger_id), pieces, gaps, lost, search.through)
+        return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
 
     def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId, counter_min: int) -> Place | None:
         """A frame in memory that holds the whole range, found without asking any other: all copies of an entry are
@@ -328,17 +291,13 @@ class LedgerIndex:
         return Lookup(pieces, tuple(absent), ranges, (), through)
 
     def _trouble(self, state: LedgerState | None) -> Reason:
-        if state is None or not state.flags & (KEY_CONFLICT | HAS_COPY_STATE):
-            state = self._unheard
-        if state is None:
-            return Reason.REASON_NONE
-        return Reason.DAMAGED if state.flags & KEY_CONFLICT else _REASON_OF_SEVERITY[state.severity]
+        return self._states.trouble(state)
 
     # --- ends and state ---------------------------------------------------------------------------------------------
 
     def last_entry(self, ledger_id: LedgerId) -> LastEntry:
         """The end of what is stored of a ledger; pending adds are not in it."""
-        counter_min = self._drops.get(ledger_id, 0)
+        counter_min = self._states.drops.get(ledger_id, 0)
         found: list[tuple[int, Place]] = []
         lost = -1
         for frames in self._unsealed_frames(ledger_id):
@@ -348,8 +307,11 @@ class LedgerIndex:
             if frames.lost is not None:
                 lost = max(lost, frames.lost.greatest)
         found += self._directory.tops(ledger_id)
-        best, best_place, bound = self._greatest_intact(found)
-        healthy = ledger_id not in self._deleted and self._trouble(self._table.get(ledger_id)) is Reason.REASON_NONE
+        best, best_place, bound = greatest_intact(found, self._damage, self.cache.get)
+        healthy = (
+            ledger_id not in self._states.deleted
+            and self._trouble(self._states.table.get(ledger_id)) is Reason.REASON_NONE
+        )
         return LastEntry(best, best_place, healthy and max(lost, bound) <= best, bound)
 
     def carried_lac(self, ledger_id: LedgerId) -> tuple[EntryId, Place | None]:
@@ -360,35 +322,17 @@ class LedgerIndex:
         intact = [(lac, place) for lac, place in found if place is not None and not self._damage.hits(place)]
         return max(intact, key=lambda item: item[0], default=(-1, None))
 
-    def _greatest_intact(self, found: list[tuple[int, Place]]) -> tuple[int, Place | None, int]:
-        """Of ends of frames the greatest that is intact, its place, and the greatest of all."""
-        best, best_place, bound = -1, cast(Place | None, None), -1
-        for last, place in found:
-            bound = max(bound, last)
-            if last <= best:
-                continue
-            if not self._damage.hits(place):
-                best, best_place = last, place
-                continue
-            members = self._cache.get(place) if place.is_run else None
-            if isinstance(members, RunMembers):
-                for _, high, offset, size in zip(*members, strict=True):
-                    member = Place(place.generation, offset, size)
-                    if high > best and not self._damage.hits(member):
-                        best, best_place = high, member
-        return best, best_place, bound
-
     def folded(self, ledger_id: LedgerId) -> tuple[LedgerState | None, Reason]:
         """The folded records of a ledger that is not deleted, and what trouble they tell of."""
-        state = self._table.get(ledger_id)
+        state = self._states.table.get(ledger_id)
         return state, self._trouble(state)
 
     def is_deleted(self, ledger_id: LedgerId) -> bool:
-        return ledger_id in self._deleted
+        return ledger_id in self._states.deleted
 
     def state(self, ledger_id: LedgerId) -> LedgerStatus:
         """Folded state of a ledger, of one this bookie has never heard of too."""
-        if ledger_id in self._deleted:
+        if ledger_id in self._states.deleted:
             return LedgerStatus(True, None, True, True, -1, b"", -1, None, 0, Reason.DELETED)
         state, trouble = self.folded(ledger_id)
         if state is None:
@@ -401,12 +345,11 @@ class LedgerIndex:
 
     def ledger_ids(self) -> list[LedgerId]:
         """Every ledger known and not deleted, sorted."""
-        ledger_ids: list[int] = self._table.ids().tolist()
-        return ledger_ids[:-1] if self._unheard is not None else ledger_ids
+        return self._states.ids()
 
     def counters(self) -> dict[LedgerId, int]:
         """Highest counter of each ledger that has one: what a new segment log starts from."""
-        return self._table.counters()
+        return self._states.table.counters()
 
     def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
         """Whether a frame of just these bounds lies in a segment of a greater generation than ``above``. Of sealed
@@ -426,11 +369,11 @@ class LedgerIndex:
     def export_ledgers(self, first_ledger: LedgerId, limit: int) -> Rows:
         """A copy of the ledger records from ``first_ledger`` on, at most ``limit``, sorted, EVERY_UNHEARD_LEDGER's too;
         empty at the end. A checkpoint goes on with the last one + 1; what changes meanwhile may be in it or not."""
-        return self._table.rows_from(first_ledger, limit)
+        return self._states.table.rows_from(first_ledger, limit)
 
     def deleted_intervals(self) -> I64:
         """Deleted ledgers: an array of (first, last)."""
-        return self._deleted.pairs()
+        return self._states.deleted.pairs()
 
     def live_bytes(self) -> dict[int, int]:
         """Of each sealed segment the bytes of frames that may still be served."""
@@ -449,11 +392,8 @@ class LedgerIndex:
     def memory_bytes(self) -> int:
         """Roughly what all of it takes."""
         frames = sum(frames.memory_bytes() for ledgers in self._unsealed.values() for frames in ledgers.values())
-        rest = self._table.memory_bytes() + self._directory.memory_bytes() + self._cache.memory_bytes()
-        return frames + rest
-
-    def __iter__(self) -> Iterator[LedgerId]:
-        return iter(self.ledger_ids())
+        parts = (self._states.table, self._directory, self.cache)
+        return frames + sum(part.memory_bytes() for part in parts)
 
     def __len__(self) -> int:
-        return len(self._table) - (self._unheard is not None)
+        return len(self._states)

@@ -43,18 +43,19 @@ def code_of(striping: Striping) -> int:
 
 
 class DamagedPlaces:
-    """Where frames lie whose bytes are bad, by segment."""
+    """Frames whose bytes are bad, and runs in which some are, by segment."""
 
-    __slots__ = ("_offsets", "_whole")
+    __slots__ = ("_offsets", "_runs")
 
     def __init__(self) -> None:
-        self._offsets: dict[int, list[int]] = {}
-        self._whole: set[Place] = set()  # runs of which not even the members could be read
+        self._offsets: dict[int, list[int]] = {}  # of damaged frames
+        self._runs: dict[int, dict[Place, bool]] = {}  # whether not even their members could be read
 
     def add(self, place: Place) -> None:
         """The second time a run is named it serves nothing any more."""
-        if place.is_run and self.hits(place):
-            self._whole.add(place)
+        if place.is_run:
+            runs = self._runs.setdefault(place.generation, {})
+            runs[place] = place in runs
             return
         offsets = self._offsets.setdefault(place.generation, [])
         k = bisect_left(offsets, place.offset)
@@ -63,6 +64,8 @@ class DamagedPlaces:
 
     def hits(self, place: Place) -> bool:
         """Whether the frame at ``place`` is damaged, or something in the run there."""
+        if place.is_run and place in self._runs.get(place.generation, ()):
+            return True
         offsets = self._offsets.get(place.generation)
         if offsets is None:
             return False
@@ -70,17 +73,18 @@ class DamagedPlaces:
         return k < len(offsets) and offsets[k] < place.offset + (place.size if place.is_run else 1)
 
     def is_whole(self, place: Place) -> bool:
-        return place in self._whole
+        """Whether nothing in the run at ``place`` can be served."""
+        return self._runs.get(place.generation, {}).get(place, False)
 
     def forget(self, generation: int) -> None:
         self._offsets.pop(generation, None)
-        self._whole = {place for place in self._whole if place.generation != generation}
+        self._runs.pop(generation, None)
 
     def __contains__(self, generation: int) -> bool:
-        return generation in self._offsets
+        return generation in self._offsets or generation in self._runs
 
     def __bool__(self) -> bool:
-        return bool(self._offsets)
+        return bool(self._offsets or self._runs)
 
 
 class Columns(Protocol):
@@ -97,7 +101,7 @@ class Search:
     """The question and what was gathered so far."""
 
     __slots__ = (
-        "counter_min", "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources", "sparse",
+        "counter_min", "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources",
         "through", "unresolved",
     )  # fmt: skip
 
@@ -111,7 +115,6 @@ class Search:
         self.sources: list[tuple[Columns, int] | Place] = []  # of each frame
         self.unresolved: list[Place | IndexBlock] = []
         self.lost: list[tuple[int, int]] = []  # ids that may stand in what cannot be read
-        self.sparse = False  # some frame does not hold every id between its first and last
 
     @property
     def is_full(self) -> bool:
@@ -148,7 +151,6 @@ class Search:
             membership = known  # type: ignore[assignment]
         elif code > UNRESOLVED_CODE:
             membership = _STRIPINGS[code - UNRESOLVED_CODE - 1]
-        self.sparse |= membership is not None
         self.frames.append((first, last, membership))
         self.sources.append((columns, k))
 
@@ -174,7 +176,7 @@ class Search:
         picked = [k for k, frame in enumerate(self.frames) if frame[0] <= through]
         picked.sort(key=lambda k: self.frames[k][0])
         frames = [self.frames[k] for k in picked]
-        if self.sparse:
+        if any(membership is not None for _, _, membership in frames):
             spans, gaps = cover([runs_of(*frame, first, through) for frame in frames], first, through)
         else:
             spans, gaps = _cover_dense(frames, first, through)
@@ -183,6 +185,28 @@ class Search:
     def _place(self, k: int) -> Place:
         source = self.sources[k]
         return source if isinstance(source, Place) else source[0].place(source[1], self.ledger_id)
+
+
+def greatest_intact(
+    found: list[tuple[int, Place]], damage: DamagedPlaces, known: Known
+) -> tuple[int, Place | None, int]:
+    """Of frames and runs and their last ids the greatest id that is intact and its place, −1 and None if there is none;
+    and the greatest id of all."""
+    best, best_place, bound = -1, None, -1
+    for last, place in found:
+        bound = max(bound, last)
+        if last <= best:
+            continue
+        if not damage.hits(place):
+            best, best_place = last, place
+            continue
+        members = known(place) if place.is_run else None
+        if isinstance(members, RunMembers):
+            for _, high, offset, size in zip(*members, strict=True):
+                member = Place(place.generation, offset, size)
+                if high > best and not damage.hits(member):
+                    best, best_place = high, member
+    return best, best_place, bound
 
 
 def _cover_dense(

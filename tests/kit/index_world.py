@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An index in a test's hands: segments of made-up frames, sealed and dropped, a disk that answers for them and that may
+be damaged, and a model that knows which entries must be found, may be denied, or are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+
+from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
+from bk_core.entries.frame_layout import IDS, STRIPED
+from bk_core.wire.lane import Reason
+from bookie_server.storage.index import IndexBlock, LedgerIndex, Lookup
+from bookie_server.storage.index_cache import Remembered, SparseIndex
+from bookie_server.storage.index_file import (
+    IndexHeader,
+    StateCollector,
+    build_index,
+    decode_index_block,
+    decode_index_header,
+    decode_index_rows,
+    decode_sparse,
+)
+from bookie_server.storage.index_rows import RUN, pack_row
+from bookie_server.storage.ledger_frames import BlockFrames
+from bookie_server.storage.membership import RunMembers, Striping, runs_of_ids
+from bookie_server.storage.search import SPARSE_SECTION
+from bookie_server.storage.segment import Place
+
+INCARNATION = bytes(range(16))
+IDS_MAX = 400
+DROPPABLE = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Fake:
+    """A frame as the index sees it."""
+
+    ledger: int
+    ids: tuple[int, ...]
+    striping: Striping | None
+    counter: int
+    lac: int
+    place: Place
+
+    @property
+    def extent(self) -> FrameExtent:
+        dense = self.ids[-1] - self.ids[0] + 1 == len(self.ids)
+        return FrameExtent(self.ids[0], self.ids[-1], dense, len(self.ids), self.lac)
+
+    @property
+    def flags(self) -> int:
+        return STRIPED if self.striping is not None else 0 if self.extent.dense else IDS
+
+    def row(self, with_striping: bool) -> bytes:
+        size = self.place.size
+        header = FrameHeader(
+            FrameKind.ENTRIES,
+            self.flags,
+            3,
+            self.ledger,
+            self.ids[0],
+            self.lac,
+            0,
+            len(self.ids),
+            0,
+            size - 64,
+            0,
+            0,
+            0,
+        )
+        assert header.size == size
+        striping = self.striping if with_striping else None
+        return pack_row(header, self.extent, self.place.offset, self.counter, striping)
+
+
+@dataclass
+class Segment:
+    """A segment, and once it is sealed its ``.idx`` and in which block of it the frame at an offset stands."""
+
+    generation: int
+    frames: list[Fake] = field(default_factory=list)
+    end: int = 4096
+    data: bytes = b""
+    block_of: dict[int, int] = field(default_factory=dict)
+
+
+class World:
+    """Everything is drawn from the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.index = LedgerIndex(random.choice([0, 1500, 12_000, 1 << 20]))
+        self.ledgers = [1, 2, DROPPABLE, 5, *range(10, 10 + random.choice([0, 3, 90]))]
+        self.segments: dict[int, Segment] = {}
+        self.generation = 0
+        self.next_id: dict[int, int] = {}
+        self.counters: dict[int, int] = {}
+        self.drops: dict[int, int] = {}
+        self.deleted: set[int] = set()
+        self.bad_frames: set[Place] = set()
+        self.bad_blocks: set[IndexBlock] = set()
+        self.with_striping = random.random() < 0.7
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def fill(self, frames: int) -> None:
+        """A new segment, and frames in it."""
+        self.generation += self.random.choice([1, 1, 3])
+        segment = self.segments[self.generation] = Segment(self.generation)
+        for _ in range(frames):
+            self.append(segment)
+            if self.random.random() < 0.03:
+                self.raise_counter(self.random.choice(self.ledgers[:4]))
+            if self.random.random() < 0.02:
+                self.drop_copy(DROPPABLE)
+
+    def append(self, segment: Segment) -> None:
+        random = self.random
+        ledger = random.choice(self.ledgers[:4]) if random.random() < 0.7 else random.choice(self.ledgers)
+        ids, striping = self._ids(ledger)
+        self.put(segment, ledger, ids, striping, self.counters.get(ledger, 0), random.choice([-1, ids[0] - 1]))
+
+    def put(
+        self, segment: Segment, ledger: int, ids: tuple[int, ...], striping: Striping | None, counter: int, lac: int
+    ) -> None:
+        if ledger in self.deleted:
+            return
+        random = self.random
+        gap = random.choice([0, 0, 64, 640, 4096, 9000])
+        offset = -(-(segment.end + gap) // 64) * 64
+        size = random.choice([100, 200, 1000, 30_000]) if random.random() < 0.98 else 70_000
+        segment.end = offset + size
+        fake = Fake(ledger, ids, striping, counter, lac, Place(segment.generation, offset, size))
+        segment.frames.append(fake)
+        known = striping if random.random() < 0.5 else None
+        self.index.add_frame(ledger, fake.extent, fake.place, counter=counter, striping=known)
+
+    def _ids(self, ledger: int) -> tuple[tuple[int, ...], Striping | None]:
+        """Most frames go on where the ledger ends; others lie anywhere, over and inside older ones."""
+        random = self.random
+        following = random.random() < 0.75
+        first = self.next_id.get(ledger, 0) if following else random.randrange(IDS_MAX)
+        span = random.choice([1, 1, 2, 5]) if following else random.choice([1, 3, 20, 150])
+        span = max(1, min(span, IDS_MAX - first))
+        kind = random.random()
+        held, striping = tuple(range(first, first + span)), None
+        if kind < 0.1:
+            held = tuple(sorted(random.sample(held, random.randint(1, span))))
+        elif kind < 0.25 or ledger == 5:
+            size = random.randint(2, 5)
+            striping = Striping(size, random.randint(1, size - 1), random.randrange(size))
+            held = tuple(i for i in held if (striping.index - i) % size < striping.write_quorum)
+        if not held:
+            held, striping = tuple(range(first, first + span)), None
+        if random.random() < 0.85:  # else the next one begins there again, as when a writer's add is sent twice
+            self.next_id[ledger] = (first + span) % IDS_MAX
+        return held, striping
+
+    def seal(self, generation: int) -> None:
+        segment = self.segments[generation]
+        rows = b"".join(fake.row(self.with_striping) for fake in segment.frames)
+        header = IndexHeader(generation, INCARNATION, segment.end, 1)
+        built = build_index(header, rows, StateCollector().rows())
+        segment.data = built.data
+        sections = decode_index_header(built.data)
+        index_rows = decode_index_rows(sections, _part(built.data, sections.index_range))
+        bounds = [(int(row["offset"]), int(row["size"]), int(row["bits"])) for row in index_rows]
+        for fake in segment.frames:
+            at = fake.place.offset
+            segment.block_of[at] = next(
+                k // 63
+                for k, (offset, size, bits) in enumerate(bounds)
+                if offset == at
+                or (bits & RUN and offset < at < offset + size and index_rows[k]["ledger"] == fake.ledger)
+            )
+        self.index.seal(generation, built.summary)
+
+    def is_sealed(self, generation: int) -> bool:
+        return bool(self.segments[generation].data)
+
+    def drop_copy(self, ledger: int) -> None:
+        """The ledger's copy is dropped and taken up again: what stands here so far is not served any more."""
+        for kind in (FrameKind.COPY_DROPPED, FrameKind.COPY_RESTORED):
+            counter = self.counters[ledger] = self.counters.get(ledger, 0) + 1
+            self.index.add_record(kind, ledger, counter.to_bytes(4, "little"))
+            if kind is FrameKind.COPY_DROPPED:
+                self.drops[ledger] = counter
+
+    def raise_counter(self, ledger: int) -> None:
+        """Limbo came and went: frames from here on carry another counter, all are served."""
+        for kind in (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED):
+            counter = self.counters[ledger] = self.counters.get(ledger, 0) + 1
+            self.index.add_record(kind, ledger, counter.to_bytes(4, "little"))
+
+    def delete(self, ledger: int) -> None:
+        self.deleted.add(ledger)
+        self.index.add_record(FrameKind.DELETED, ledger, b"")
+
+    def compact(self, generation: int) -> None:
+        """What is live in a sealed segment is written to a new one, whose index takes it; the old one is dropped."""
+        old = self.segments[generation]
+        self.generation += 1
+        new = self.segments[self.generation] = Segment(self.generation)
+        for fake in old.frames:
+            if fake.counter >= self.drops.get(fake.ledger, 0):
+                self.put(new, fake.ledger, fake.ids, fake.striping, fake.counter, fake.lac)
+        del self.segments[generation]
+        self.index.drop_segment(generation)
+
+    def damage(self, share: float) -> None:
+        """Some frames go bad, and some index blocks."""
+        for fake in self.frames():
+            if self.random.random() < share:
+                self.bad_frames.add(fake.place)
+        for generation in self.segments:
+            if self.is_sealed(generation) and self.random.random() < 10 * share:
+                blocks = max(self.segments[generation].block_of.values(), default=0)
+                self.bad_blocks.add(IndexBlock(generation, self.random.randint(SPARSE_SECTION, blocks)))
+
+    def mend_index(self) -> None:
+        """The unreadable indexes are made anew from their segments."""
+        for generation in sorted(self.index.damaged_indexes):
+            self.bad_blocks = {block for block in self.bad_blocks if block.generation != generation}
+            rows = b"".join(fake.row(self.with_striping) for fake in self.segments[generation].frames)
+            built = build_index(IndexHeader(generation, INCARNATION, 0, 1), rows, StateCollector().rows())
+            self.index.index_rebuilt(generation, built.summary)
+        assert not self.index.damaged_indexes
+
+    # --- the disk ---------------------------------------------------------------------------------------------------
+
+    def answer(self, place: Place | IndexBlock) -> Remembered | None:
+        """What the reader says of an unresolved place; None for what cannot be read."""
+        segment = self.segments[place.generation]
+        if isinstance(place, IndexBlock):
+            return None if place in self.bad_blocks else self._index_block(segment, place.number)
+        if place.is_run:
+            return self._members(segment, place)
+        fake = self.at(place)
+        if place in self.bad_frames:
+            return None
+        return fake.striping or runs_of_ids(np.array(fake.ids))
+
+    def _index_block(self, segment: Segment, number: int) -> Remembered:
+        sections = decode_index_header(segment.data)
+        if number == SPARSE_SECTION:
+            return SparseIndex(decode_sparse(sections, _part(segment.data, sections.sparse_range)))
+        data = _part(segment.data, sections.index_block_range(number))
+        return BlockFrames(segment.generation, decode_index_block(sections, number, data))
+
+    def _members(self, segment: Segment, run: Place) -> RunMembers:
+        intact = [fake for fake in self.inside(run) if fake.place not in self.bad_frames]
+        columns = [(f.ids[0], f.ids[-1], f.place.offset, f.place.size) for f in sorted(intact, key=lambda f: f.ids)]
+        return RunMembers(*(zip(*columns, strict=True) if columns else ((), (), (), ())))
+
+    def inside(self, run: Place) -> list[Fake]:
+        """The frames of a run, as a reader finds them."""
+        frames = self.segments[run.generation].frames
+        end = run.offset + run.size
+        return [f for f in frames if f.ledger == run.run_of and run.offset <= f.place.offset < end]
+
+    def of(self, place: Place) -> list[Fake]:
+        return self.inside(place) if place.is_run else [self.at(place)]
+
+    def at(self, place: Place) -> Fake:
+        return next(fake for fake in self.segments[place.generation].frames if fake.place == place)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def ask(self, ledger: int, first: int, last: int, frames_max: int) -> Lookup:
+        """As the machine does: what is unresolved is read, what is damaged is marked, and asked again."""
+        resolved: dict[Place | IndexBlock, Remembered] = {}
+        for _ in range(3000):
+            found = self.index.lookup(ledger, first, last, frames_max=frames_max, resolved=resolved)
+            if found.unresolved:
+                for place in found.unresolved:
+                    said = self.answer(place)
+                    if said is None:
+                        self.index.mark_damaged(ledger, place)
+                    else:
+                        resolved[place] = said
+                        self.index.learn(ledger, place, said)
+                continue
+            bad = next((piece.place for piece in found.pieces if not self._is_read(ledger, piece)), None)
+            if bad is None:
+                return found
+            self.index.mark_damaged(ledger, bad)
+        raise AssertionError("the look-up never ends")
+
+    def _is_read(self, ledger: int, piece: object) -> bool:
+        """Whether the piece's entries can be given out; they must be what the piece says they are."""
+        held: set[int] = set()
+        place, first, last = piece.place, piece.first, piece.last  # type: ignore[attr-defined]
+        for fake in self.of(place):
+            wanted = {i for i in fake.ids if first <= i <= last}
+            if wanted and fake.place in self.bad_frames:
+                return False
+            assert fake.ledger == ledger
+            assert not wanted or fake.counter >= self.drops.get(ledger, 0), "a copy from before a drop"
+            held |= wanted
+        assert {first, last} <= held, "a piece begins and ends with entries that are there"
+        assert not place.is_run or len(held) == last - first + 1, "a run holds every id"
+        return True
+
+    # --- the model --------------------------------------------------------------------------------------------------
+
+    def frames(self) -> Iterator[Fake]:
+        return (fake for segment in self.segments.values() for fake in segment.frames)
+
+    def served(self, ledger: int) -> list[Fake]:
+        """Frames of the ledger that count, damaged or not."""
+        drop = self.drops.get(ledger, 0)
+        return [f for f in self.frames() if f.ledger == ledger and f.counter >= drop and ledger not in self.deleted]
+
+    def is_hidden(self, fake: Fake) -> bool:
+        """Whether an index block that names the frame is unreadable."""
+        generation = fake.place.generation
+        number = self.segments[generation].block_of.get(fake.place.offset)
+        blocks = {IndexBlock(generation, SPARSE_SECTION), IndexBlock(generation, number or 0)}
+        return number is not None and not self.bad_blocks.isdisjoint(blocks)
+
+    def check(self, ledger: int, first: int, last: int, frames_max: int) -> None:
+        """Ask for the range to its end, and compare every word with the model."""
+        holders: dict[int, list[Fake]] = {}
+        for fake in self.served(ledger):
+            for entry_id in fake.ids:
+                holders.setdefault(entry_id, []).append(fake)
+        while first <= last:
+            found = self.ask(ledger, first, last, frames_max)
+            assert first <= found.through <= last
+            said = said_of(found, self, first, min(found.through, IDS_MAX + 10))
+            for entry_id, word in said.items():
+                self._check_word(word, holders.get(entry_id, []))
+            assert len(said) == max(min(found.through, IDS_MAX + 10) - first + 1, 0), "ids without a word"
+            first = found.through + 1
+
+    def _check_word(self, word: object, holders: list[Fake]) -> None:
+        if word == "absent":
+            assert not holders, "a denial of an entry that is here"
+        elif isinstance(word, Fake):
+            assert word in holders
+            assert word.place not in self.bad_frames
+        else:
+            intact = [f for f in holders if f.place not in self.bad_frames and not self.is_hidden(f)]
+            assert not intact, "an intact entry is not served"
+            assert word is not Reason.DAMAGED or self.bad_frames or self.bad_blocks
+
+    def check_end(self, ledger: int) -> None:
+        served = self.served(ledger)
+        intact = [fake for fake in served if fake.place not in self.bad_frames]
+        end = self.index.last_entry(ledger)
+        greatest = max((fake.ids[-1] for fake in intact), default=-1)
+        assert end.bound >= greatest, "an add over the greatest id must be compared"
+        assert (end.place is None) == (end.entry_id < 0)
+        lac, carrier = self.index.carried_lac(ledger)
+        assert (carrier is None) == (lac < 0)
+        if not self.bad_frames and not self.bad_blocks and ledger not in self.deleted:
+            assert (end.entry_id, end.bound, end.certain) == (greatest, greatest, True)
+            assert lac >= max((fake.lac for fake in intact), default=-1)
+            assert end.place is None or self._holds(end.place, "last", greatest)
+            assert carrier is None or self._holds(carrier, "lac", lac)
+
+    def _holds(self, place: Place, what: str, value: int) -> bool:
+        return value in [fake.ids[-1] if what == "last" else fake.lac for fake in self.of(place)]
+
+    def check_live_bytes(self) -> None:
+        wanted = {generation: 0 for generation in self.segments if self.is_sealed(generation)}
+        here: dict[int, set[int]] = {generation: set() for generation in wanted}
+        for ledger in self.ledgers:
+            for fake in self.served(ledger):
+                if fake.place.generation in wanted:
+                    wanted[fake.place.generation] += fake.place.size
+                    here[fake.place.generation].add(ledger)
+        assert self.index.live_bytes() == wanted
+        assert {generation: set(self.index.ledgers_in(generation).tolist()) for generation in wanted} == here
+
+
+def said_of(found: Lookup, world: World, first: int, top: int) -> dict[int, object]:
+    """What a look-up says of each id from first to top, each once: the frame that serves it, "absent", or a reason."""
+    said: dict[int, object] = {}
+    for piece in found.pieces:
+        assert first <= piece.first <= piece.last <= found.through
+        for fake in world.of(piece.place):
+            for entry_id in fake.ids:
+                if piece.first <= entry_id <= min(piece.last, top):
+                    assert said.setdefault(entry_id, fake) is fake
+    ranges: list[tuple[int, int, object]] = [(low, high, "absent") for low, high in found.absent]
+    ranges += [(gap.first, gap.last, gap.reason) for gap in found.unknown]
+    for low, high, word in ranges:
+        for entry_id in range(low, min(high, top) + 1):
+            assert entry_id not in said
+            said[entry_id] = word
+    return said
+
+
+def _part(data: bytes, where: tuple[int, int]) -> bytes:
+    return data[where[0] : where[0] + where[1]]
