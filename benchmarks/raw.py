@@ -17,7 +17,7 @@ def disk_rate(folder: Path, total: int, group: int = 1 << 20) -> float:
     path = folder / "raw-disk"
     buffer = mmap.mmap(-1, group)
     buffer.write(os.urandom(group))
-    fd = _open(path)
+    fd = open_direct(path)
     try:
         os.posix_fallocate(fd, 0, SEGMENT_BYTES)
         began, at = time.perf_counter(), 0
@@ -35,7 +35,7 @@ def sync_latencies(folder: Path, count: int = 300) -> list[float]:
     """Milliseconds of one 4 KiB write with fdatasync, each."""
     path = folder / "raw-sync"
     buffer = mmap.mmap(-1, 4096)
-    fd = _open(path)
+    fd = open_direct(path)
     try:
         os.posix_fallocate(fd, 0, 4096 * count)
         samples = []
@@ -50,7 +50,8 @@ def sync_latencies(folder: Path, count: int = 300) -> list[float]:
         path.unlink()
 
 
-def _open(path: Path) -> int:
+def open_direct(path: Path) -> int:
+    """A file for direct writes, or through the page cache where they are refused."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | DIRECT)
     except OSError:
