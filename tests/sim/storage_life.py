@@ -48,6 +48,8 @@ class Life:
         self.was_damaged = False
         self.expects_damage = False
         self.denied: defaultdict[int, set[int]] = defaultdict(set)
+        self.recycled = 0
+        self.checkpointer: tuple[object, object] | None = None  # of the process it belongs to
         self._back_end: StorageBackEnd | None = None
         self._new = 0
 

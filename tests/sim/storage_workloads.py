@@ -15,6 +15,7 @@ from bk_core.errors import DataDirectoryError, StorageFailedError
 from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
 from tests.sim.storage import SEGMENTS_DIR, ask
 from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step
+from tests.sim.storage_upkeep import checkpoint, give_back, lose_checkpoint, some_recycled
 
 
 def deleted(ledger_id: int) -> bytes:
@@ -252,6 +253,52 @@ WORKLOADS: dict[str, list[Step]] = {
         [entries(1, range(12, 15))],
         STOP,
         [entries(3, range(9, 12), size=9000)],
+    ],
+    "checkpoints around restarts": [
+        [key_record(1), fence_record(7), lac_record(3, 17), deleted(5), counted(FrameKind.LIMBO_SET, 6, 1)],
+        checkpoint,
+        [entries(1, range(30), size=1200), fence_record(8), lac_record(3, 12)],
+        [entries(1, range(30, 60), size=1200), counted(FrameKind.LIMBO_CLEARED, 6, 2)],
+        checkpoint,
+        POWER,
+        [fence_record(9), deleted(4), lac_record(3, 30)],
+        checkpoint,
+        STOP,
+        [entries(2, range(4))],
+        KILL,
+        checkpoint,
+    ],
+    "deleted ledgers are given back": [
+        [key_record(1), fence_record(7), lac_record(3, 17), deleted(5), counted(FrameKind.LIMBO_SET, 6, 1)],
+        [key_record(8), counted(FrameKind.COPY_DROPPED, 9, 1), counted(FrameKind.COPY_RESTORED, 9, 2)],
+        [entries(1, range(25), size=1700)],
+        [entries(1, range(25, 50), size=1700), fence_record(10)],
+        [entries(2, range(20), size=1700), deleted(1)],
+        give_back,
+        [entries(2, range(20, 50), size=1700), fence_record(2)],
+        [entries(2, range(50, 53))],
+        some_recycled(1),
+        POWER,
+        [entries(9, range(3)), entries(8, range(3))],
+        [entries(4, range(30), size=1700)],
+        [deleted(4), entries(11, range(30), size=1700)],
+        give_back,
+        STOP,
+        give_back,
+        [entries(11, range(30, 60), size=1700)],
+    ],
+    "a checkpoint that is lost": [
+        [key_record(1), fence_record(7), lac_record(3, 17), deleted(5), entries(1, range(25), size=1700)],
+        [entries(1, range(25, 50), size=1700), entries(2, range(4))],
+        [deleted(1), entries(2, range(4, 30), size=1700)],
+        give_back,
+        [entries(12, range(30), size=1700), fence_record(2)],
+        [deleted(12), entries(2, range(30, 60), size=1700)],
+        give_back,
+        lose_checkpoint,
+        [entries(13, range(3))],
+        STOP,
+        [entries(13, range(3, 6))],
     ],
 }
 """By name."""
