@@ -70,3 +70,31 @@ def run(
         allow_loopback=allow_loopback,
     )
     return run_bookie(config, accept_loss=accept_loss)
+
+
+_DIRECTORY = click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@bookie.command("check")
+@_DIRECTORY
+@click.option("--repair", is_flag=True, help="Write bad indexes anew. Entries are never touched.")
+@options.as_json
+def check(directory: Path, repair: bool, as_json: bool) -> int:
+    """Verify every frame, index and checkpoint of a stopped bookie's data directory.
+
+    Says what is damaged, what a start will make of it, and how to go on. Ends with 1 if anything is damaged. Writes
+    nothing without --repair.
+    """
+    from bk_cli import bookie_check
+
+    return bookie_check.check(directory, repair=repair, as_json=as_json)
+
+
+@bookie.command("inspect")
+@_DIRECTORY
+@options.as_json
+def inspect(directory: Path, as_json: bool) -> int:
+    """Show the segments and ledgers in a stopped bookie's data directory."""
+    from bk_cli import bookie_check
+
+    return bookie_check.inspect(directory, as_json=as_json)
