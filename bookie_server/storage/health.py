@@ -10,7 +10,10 @@ from bk_core.errors import StorageFailedError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Errors that a full disk gives: nothing is lost by them, and what was refused may be tried again."""
-REMEDY = "the bookie must stop; check the disk, then start it again"
+REMEDY = (
+    "the bookie ends, and must not be started on this disk before the kernel's log (dmesg) and SMART say that it is "
+    "well; a start then finds by itself what was durable; of a dying disk save a copy, and see bk bookie check"
+)
 
 
 class Health:

@@ -43,6 +43,10 @@ class SegmentReader:
         self.reads = 0
         self.rereads = 0
         """Reads that failed their check through the page cache; those that failed again were damage."""
+        self.damaged = 0
+        """Reads whose bytes failed their check on the disk, too."""
+        self.io_errors = 0
+        """Reads that the system refused twice (EIO, a missing file): signs of a failing disk."""
 
     def read(self, place: Place, *, ledger_id: LedgerId | None = None) -> memoryview:
         """The whole frame at ``place``, both CRCs and the stamp checked; with ``ledger_id`` also whose it is.
@@ -60,7 +64,11 @@ class SegmentReader:
         try:
             data = self._files.read_past_cache(self._segment_path(place.generation), place.size, place.offset)
             return self._checked(data, place, ledger_id)
+        except IntegrityError:
+            self.damaged += 1
+            raise
         except OSError as error:
+            self.io_errors += 1
             raise IntegrityError(
                 "a frame cannot be read", value=f"{place}: {error}", remedy="read another copy; check the disk"
             ) from error
@@ -108,7 +116,11 @@ class SegmentReader:
         try:
             path = self._segment_path(place.generation)
             return take(self._files.read_past_cache(path, place.size, place.offset))
+        except IntegrityError:
+            self.damaged += 1
+            raise
         except OSError as error:
+            self.io_errors += 1
             raise IntegrityError(
                 "a run cannot be read", value=f"{place}: {error}", remedy="read another copy; check the disk"
             ) from error

@@ -49,6 +49,20 @@ sys.exit(run(BookieConfig(data_dir=Path(sys.argv[2]), metadata_service_uri=sys.a
     listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True)))
 """
 
+# A bookie whose disk refuses reads while that file exists.
+FAILING_READS = FAILING_SYNCS.replace(
+    "os.fdatasync = fdatasync\n",
+    """
+def refusing(read):
+    def call(*arguments):
+        if trigger.exists():
+            raise OSError(5, "made to fail")
+        return read(*arguments)
+    return call
+os.pread, os.preadv = refusing(os.pread), refusing(os.preadv)
+""",
+)
+
 PLAIN = FAILING_SYNCS.replace("os.fdatasync = fdatasync\n", "")
 
 
@@ -212,6 +226,33 @@ def test_failed_sync_ends_the_bookie_with_code_74(store: MetadataStore, process:
         process.start()
         lane = connected(store)
         assert (await lane.read(7, 0, 0))[0] == {0: b"durable"}
+        await lane.transport.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("MUST4")
+def test_disk_that_refuses_reads_makes_entries_unknown_and_no_more(store: MetadataStore, process: Process) -> None:
+    """EIO says nothing of what was stored. Appends, and entries that can be read, go on; after a start all is there."""
+    process.script = FAILING_READS
+    process.start()
+
+    async def story() -> None:
+        lane = connected(store)
+        await lane.write(7, 0, [b"a", b"b"])
+        process.trigger.touch()
+        entries, trailer = await lane.read(7, 0, 4)
+        assert entries == {}
+        assert [(gap.first, gap.last) for gap in trailer.unknown] == [(0, 1)]
+        assert all(gap.first >= 2 for gap in trailer.absent)
+        await lane.write(7, 2, [b"c"])
+        process.trigger.unlink()
+        assert (await lane.read(7, 2, 2))[0] == {2: b"c"}
+        await lane.transport.close()
+        assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
+        process.start()
+        lane = connected(store)
+        assert (await lane.read(7, 0, 2))[0] == {0: b"a", 1: b"b", 2: b"c"}
         await lane.transport.close()
 
     asyncio.run(story())

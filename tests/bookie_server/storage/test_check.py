@@ -237,6 +237,19 @@ def test_prediction_is_what_the_start_does(path: Path, tmp_path: Path) -> None:
     assert 5 <= predicted < 50
 
 
+@pytest.mark.rule("S8")
+@pytest.mark.parametrize("lost", [("0000000000000007.segment",), ("0000000000000004.segment", "0000000000000004.idx")])
+def test_segment_that_is_gone_without_a_trace_is_announced_as_limbo(path: Path, lost: tuple[str, ...]) -> None:
+    """The newest, which nothing names, and one that the next names as the newest sealed."""
+    for name in lost:
+        (path / "segments" / name).unlink()
+    found = check(path)
+    assert any("missing" in line for line in found.limbo)
+    storage = Storage(path, segment_bytes=SEGMENT)
+    assert storage.report.limbo
+    storage.close()
+
+
 def harm(path: Path, chance: random.Random) -> None:
     files = [*segments(path), *segments(path, "idx")]
     victim = chance.choice(files)

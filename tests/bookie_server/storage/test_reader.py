@@ -102,8 +102,13 @@ def test_what_the_system_refuses_is_an_integrity_error(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="bad sector"):
         storage.reader.read(place)
     files.broken = False
+    assert (storage.reader.io_errors, storage.reader.damaged) == (1, 0)
     with pytest.raises(IntegrityError):
         storage.reader.read(Place(77, place.offset, place.size))
+    assert (storage.reader.io_errors, storage.reader.damaged) == (2, 0)
+    with pytest.raises(IntegrityError):
+        storage.reader.read(Place(place.generation, place.offset + 64, place.size))
+    assert (storage.reader.io_errors, storage.reader.damaged) == (2, 1)
     storage.close()
 
 
