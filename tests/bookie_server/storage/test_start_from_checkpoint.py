@@ -20,8 +20,8 @@ from tests.kit.segment_world import Storage, entries, fence_record, key_record, 
 from tests.sim.disk import KEEPS, SimDisk, SimulatedCrash
 
 SEGMENT = 64 << 10
-DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED = 1, 2, 3, 4, 5, 6, 7, 8, 9
-LEDGERS = (DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED)
+DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED, GONE = range(1, 11)
+LEDGERS = (DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED, GONE)
 UNHEARD = 77
 
 
@@ -32,6 +32,7 @@ def counted(kind: FrameKind, ledger_id: int, counter: int) -> bytes:
 RECORDS = [
     *(key_record(ledger_id) for ledger_id in LEDGERS),
     encode_record(FrameKind.LEDGER_KEY, CONFLICT, bytes(20)),
+    encode_record(FrameKind.DELETED, GONE),
     fence_record(FENCED),
     lac_record(WITH_LAC, 41),
     counted(FrameKind.LIMBO_SET, LIMBO, 3),
@@ -131,6 +132,7 @@ def test_all_state_outlives_the_segments_it_stood_in(tmp_path: Path, crash: bool
         assert not any((world.segments / segment_name(generation)).exists() for generation in drained)
     state = world.picture()
     assert state[DEAD].deleted
+    assert state[GONE].deleted, "the tombstone stood in a recycled segment"
     assert state[FENCED].fenced
     assert state[WITH_LAC].lac == 41
     assert state[CONFLICT].trouble is Reason.DAMAGED
@@ -157,6 +159,31 @@ def test_state_is_the_same_with_a_checkpoint_and_without(tmp_path: Path) -> None
         pictures.append(stripped(world.picture()))
         storage.close()
     assert all(picture == pictures[0] for picture in pictures)
+
+
+@pytest.mark.rule("S4")
+def test_a_copy_from_before_a_drop_stays_away_when_the_record_of_the_drop_is_recycled(tmp_path: Path) -> None:
+    world = World(tmp_path / "d")
+    world.storage.append(entries(RESTORED, range(10)), entries(LIVE, range(160)))
+    for k in range(4):
+        world.storage.append(entries(LIVE, range(160 + 10 * k, 170 + 10 * k), size=1000))
+    records = [counted(FrameKind.COPY_DROPPED, RESTORED, 1), counted(FrameKind.COPY_RESTORED, RESTORED, 2)]
+    while world.storage.log.position[0] == 1:
+        world.storage.append(entries(DEAD, [0], size=1000))
+    world.storage.append(*records, entries(RESTORED, [3]))
+    for k in range(8):
+        world.storage.append(entries(DEAD, range(10 * k, 10 * k + 10), size=1000))
+    world.storage.append(entries(RESTORED, [3], lac=2), encode_record(FrameKind.DELETED, DEAD))
+    world.storage.index.drop_segment(2)
+    world.checkpoint()
+    assert world.checkpointer.may_recycle(2)
+    world.storage.log.pool.recycle(2)
+    assert (world.segments / segment_name(1)).exists()
+    for _ in range(2):
+        answer = world.again(crash=True).read(RESTORED, 0, 9)
+        assert set(answer.found) == {3}
+        assert answer.absent == {0, 1, 2, 4, 5, 6, 7, 8, 9}
+    world.storage.close()
 
 
 @pytest.mark.rule("S8")
