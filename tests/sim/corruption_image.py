@@ -26,6 +26,7 @@ from bk_core.entries.frame import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import DigestType
+from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.segment import GROUP_MAGIC, Place
 from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
 from tests.sim.disk import SimDisk
@@ -141,6 +142,7 @@ def make_image(recorded: bool = True, seed: int = 1, bookie_id: str = BOOKIE_ID)
     first = back_end.log.position[0]
     while back_end.log.position[0] == first:
         commit([entries(20, [_next_id(acked, 20)], size=9000)])
+    _checkpoint(back_end)
     commit(_every_kind(1))
     _fill(back_end, commit, rng, recorded)
     if recorded:
@@ -158,6 +160,14 @@ def make_image(recorded: bool = True, seed: int = 1, bookie_id: str = BOOKIE_ID)
     return Image(
         files, bookie_id, store, state.value, incarnation, tuple(acked), tuple(_groups(newest)), sealed, recorded
     )  # fmt: skip
+
+
+def _checkpoint(back_end: StorageBackEnd) -> None:
+    opened = back_end._open
+    made = Checkpointer(opened.directory, IndexSource(opened.index), opened.log.health, opened.report.checkpoint)
+    assert made.start()
+    while made.busy:
+        made.step(BLOCK)
 
 
 def _fill(back_end: StorageBackEnd, commit: object, rng: random.Random, recorded: bool) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.errors import IntegrityError
+from bookie_server.storage.checkpoint import decode_checkpoint
 from bookie_server.storage.index_file import decode_index_file
 from bookie_server.storage.reader import check_stored_frame
 from bookie_server.storage.segment import Place
@@ -37,6 +38,7 @@ CHUNK = 4096
 PROBLEMS_KEPT = 20
 SECTORS = SEGMENT_BYTES // SECTOR
 SPLICES = 10_000
+_GROUP_BITS = 64 * 8
 UNCOVERED = ("padding", "space never written")
 """Bytes that no checksum covers and that nothing is read from."""
 
@@ -96,6 +98,11 @@ def _flip(recorded: bool, number: int) -> tuple[str, Verdict]:
     data = bytearray(image.newest_bytes())
     data[number >> 3] ^= 1 << (number & 7)
     return _scanned(recorded, number, data, image.region(number >> 3))
+
+
+def _flip_group_header(number: int) -> tuple[str, Verdict]:
+    group = _judge_of(True).image.groups[number // _GROUP_BITS]
+    return _flip(True, group.offset * 8 + number % _GROUP_BITS)
 
 
 def _cut(number: int) -> tuple[str, Verdict]:
@@ -228,6 +235,38 @@ def _index(path: str, data: bytes | bytearray, full: bool) -> tuple[str, Verdict
     return "index", Verdict("rebuilt", verdict.problems)
 
 
+def _flip_checkpoint(number: int) -> tuple[str, Verdict]:
+    path = _checkpoint_path()
+    data = bytearray(_file(path))
+    data[number >> 3] ^= 1 << (number & 7)
+    return _checkpoint(path, data, number % (BLOCK * 8) == 0 or number % FULL_EVERY == 0)
+
+
+def _cut_checkpoint(number: int) -> tuple[str, Verdict]:
+    path = _checkpoint_path()
+    return _checkpoint(path, _file(path)[:number], number % 97 == 0)
+
+
+def _checkpoint_path() -> str:
+    return next(path for path in _judge_of(True).image.files if path.endswith(".checkpoint"))
+
+
+def _checkpoint(path: str, data: bytes | bytearray, full: bool) -> tuple[str, Verdict]:
+    """A checkpoint that is not what it was is never believed; now and then a start shows what follows from that."""
+    try:
+        decode_checkpoint(bytes(data))
+    except IntegrityError:
+        pass
+    else:
+        return "checkpoint", Verdict("no effect", ("a changed checkpoint passed its checks",))
+    if not full:
+        return "checkpoint", Verdict("damage")
+    verdict = judge(_judge_of(True).image, {path: bytes(data)})
+    if verdict.outcome != "damage":
+        verdict = Verdict(verdict.outcome, (*verdict.problems, "the loss of a checkpoint went unnoticed"))
+    return "checkpoint", verdict
+
+
 def _small(path: str) -> tuple[Callable[[int], tuple[str, Verdict]], Callable[[int], tuple[str, Verdict]]]:
     """A file read whole at the start: all bits, and all lengths."""
 
@@ -257,9 +296,14 @@ class Kind:
     case: Callable[[int], tuple[str, Verdict]]
 
 
+def _group_bits() -> int:
+    return len(_judge_of(True).image.groups) * _GROUP_BITS
+
+
 def _kinds() -> Iterator[Kind]:
     bits = SEGMENT_BYTES * 8
     yield Kind("newest segment: each bit flipped", lambda: bits, lambda k: _flip(True, k))
+    yield Kind("newest segment: each bit of a group's header", _group_bits, _flip_group_header)
     yield Kind("newest segment, last group not on record: each bit", lambda: bits, lambda k: _flip(False, k))
     yield Kind("newest segment: cut at each byte", lambda: SEGMENT_BYTES, _cut)
     yield Kind("newest segment: each sector zeroed", lambda: SECTORS, _zeroed)
@@ -271,6 +315,8 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("sealed segment: each bit flipped", lambda: bits, _flip_sealed)
     yield Kind("index: each bit flipped", lambda: 8 * len(_file(_index_path())), _flip_index)
     yield Kind("index: cut at each byte", lambda: len(_file(_index_path())), _cut_index)
+    yield Kind("checkpoint: each bit flipped", lambda: 8 * len(_file(_checkpoint_path())), _flip_checkpoint)
+    yield Kind("checkpoint: cut at each byte", lambda: len(_file(_checkpoint_path())), _cut_checkpoint)
     for name in ("IDENTITY", "VERSION"):
         path = f"{DATA_DIR}/{name}"
         flip, cut = _small(path)
@@ -298,6 +344,14 @@ def run(name: str, first: int, count: int, stride: int = 1) -> Figures:
     done.starts = sum(_judge_of(recorded).starts for recorded in (True, False)) - starts
     done.seconds = time.perf_counter() - began
     return done
+
+
+def check_sample(name: str, cases: int) -> None:
+    """So many cases of a kind, evenly spread, on an image made anew. Raises AssertionError for a problem."""
+    for made in (_judge_of, _covered, _foreign, _sealed_places, make_image):
+        made.cache_clear()
+    problems = run(name, 0, cases, max(1, KINDS[name].total() // cases) | 1).problems
+    assert not problems, problems[0]
 
 
 def main(arguments: list[str] | None = None) -> int:

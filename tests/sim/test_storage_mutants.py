@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from bk_core.errors import BookKeeperError
 from tests.sim import test_recycling as recycling
 from tests.sim import test_storage_crashes as scripts
+from tests.sim.corruption_matrix import check_sample
 from tests.sim.crash_points import crash_everywhere, variant
+from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
+from tests.sim.storage_life import Life
 from tests.sim.storage_schedule import run_storage_schedule
 from tests.sim.storage_workloads import WORKLOADS
 
@@ -25,7 +29,25 @@ def _crashes(workload: str, how: str) -> Callable[[], object]:
     return lambda: crash_everywhere(WORKLOADS[workload], variant(how))
 
 
+def _lives(workload: str) -> Callable[[], None]:
+    """The workload as it is, then a power loss and a look at everything."""
+
+    def run() -> None:
+        life = Life()
+        life.run(WORKLOADS[workload])
+        life.check()
+        life.crash(random.Random(1), "nothing")
+        life.open()
+        life.check()
+
+    return run
+
+
 _SCRIPTS: list[Callable[[], object]] = [
+    *map(_lives, WORKLOADS),
+    lambda: check_sample("index: each bit flipped", 40),
+    lambda: check_sample("checkpoint: each bit flipped", 40),
+    lambda: check_sample("newest segment: each bit of a group's header", 60),
     _crashes("small groups", "nothing unsynced is kept"),
     _crashes("fences and tombstones around restarts", "some sectors, some names"),
     _crashes("fences and tombstones around restarts", "nothing unsynced is kept"),
@@ -66,7 +88,11 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize(("name", "rule", "planted"), STORAGE_MUTANTS, ids=[name for name, _, _ in STORAGE_MUTANTS])
+MUTANTS = [*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("name", "rule", "planted"), MUTANTS, ids=[name for name, _, _ in MUTANTS])
 def test_a_defect_put_back_is_found(name: str, rule: str, planted: Planted) -> None:
     assert kill(planted), f"{name} ({rule}) lives"
 

@@ -19,6 +19,7 @@ from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import explore
 from tests.sim.logs import run_log_schedule
 from tests.sim.mutants import exhaustive, logs, protocol
+from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
@@ -117,7 +118,7 @@ def _random() -> Iterator[Callable[[], None]]:
 def _storage() -> Iterator[Case]:
     from tests.sim.test_storage_mutants import attempts
 
-    for name, rule, planted in STORAGE_MUTANTS:
+    for name, rule, planted in (*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS):
         yield Case(name, rule, "disk", planted, attempts, "workloads")  # type: ignore[arg-type]
 
 
