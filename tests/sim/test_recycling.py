@@ -16,21 +16,21 @@ import pytest
 from bk_core.entries.frame import parse_header
 from bookie_server.storage.scan import SegmentScanner
 from tests.kit.segment_world import entries, fence_record, key_record
-from tests.sim.crash_points import EVERY_RESTART, VARIANTS, crash_at, crash_everywhere, operations_of, variant
+from tests.sim.crash_points import EVERY_RESTART, VARIANTS, Variant, crash_at, crash_everywhere, operations_of, variant
 from tests.sim.storage import SEGMENT_BYTES, SEGMENTS_DIR, ask
 from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step
 
 pytestmark = pytest.mark.sim
 
 STALE = 500  # the first id of the entries that nobody was ever told of
-OLD = [entries(1, range(STALE + 10 * k, STALE + 10 * k + 10), size=600) for k in range(24)]
+OLD = [entries(1, range(STALE + 3 * k, STALE + 3 * k + 3), size=2000) for k in range(24)]
 """Two segments and a half of small frames, so that stale groups and frames begin at many places."""
-LARGE = [entries(1, range(STALE + 40 * k, STALE + 40 * k + 40), size=1000) for k in range(4)]
+LARGE = [entries(1, range(STALE + 4 * k, STALE + 4 * k + 4), size=10_000) for k in range(4)]
 
 
-def many(first: int, end: int, size: int = 1500) -> list[bytes]:
-    """Frames of ten entries of ledger 1."""
-    return [entries(1, range(k, min(end, k + 10)), size=size) for k in range(first, end, 10)]
+def many(first: int, end: int) -> list[bytes]:
+    """Frames of two entries of ledger 1; ten fill a segment."""
+    return [entries(1, range(k, min(end, k + 2)), size=3000) for k in range(first, end, 2)]
 
 
 def waste(frames: list[bytes], life: Life) -> None:
@@ -76,11 +76,11 @@ WORKLOADS: dict[str, list[Step]] = {
         partial(waste, OLD),
         [key_record(1), entries(1, range(6))],
         partial(recycle, 1),
-        [*many(6, 40), fence_record(2)],
+        [*many(6, 26), fence_record(2)],
         [entries(1, [6])],
         partial(recycled, 1),
-        [entries(1, range(40, 44))],
-        [entries(1, range(44, 80), size=1200)],
+        [entries(1, range(26, 30))],
+        many(30, 46),
         IDLE,
         [fence_record(1)],
     ],
@@ -88,14 +88,14 @@ WORKLOADS: dict[str, list[Step]] = {
         partial(waste, LARGE),
         IDLE,
         partial(recycle, 1),
-        [key_record(1), *many(0, 40)],
+        [key_record(1), *many(0, 20)],
         partial(recycled, 1),
-        [entries(1, range(40, 43))],
-        [entries(1, range(43, 45)), key_record(3)],
+        [entries(1, range(20, 23))],
+        [entries(1, range(23, 25)), key_record(3)],
         IDLE,
-        [entries(1, [45])],
+        [entries(1, [25])],
         POWER,
-        [entries(1, range(46, 50))],
+        [entries(1, range(26, 30))],
         STOP,
         [fence_record(1)],
     ],
@@ -114,10 +114,10 @@ WORKLOADS: dict[str, list[Step]] = {
         [fence_record(1)],
     ],
     "rolling and sealing": [
-        [key_record(1), *(entries(1, range(10 * k, 10 * k + 10), size=600) for k in range(12))],
-        [fence_record(2), *(entries(1, range(10 * k, 10 * k + 10), size=600) for k in range(12, 24))],
+        [key_record(1), *many(0, 24)],
+        [fence_record(2), *many(24, 48)],
         IDLE,
-        [entries(3, range(30), size=900), fence_record(1)],
+        [entries(3, range(3), size=9000), fence_record(1)],
         IDLE,
         partial(kept, ".idx", 3),
     ],
@@ -128,11 +128,11 @@ WORKLOADS: dict[str, list[Step]] = {
 @pytest.mark.rule("S4")
 @pytest.mark.rule("S6")
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", VARIANTS, ids=lambda how: how.name)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_machine_may_stop_at_any_operation(name: str) -> None:
+def test_the_machine_may_stop_at_any_operation(name: str, how: Variant) -> None:
     steps = WORKLOADS[name]
-    for how in VARIANTS:
-        assert crash_everywhere(steps, how) == operations_of(steps).total(), how.name
+    assert crash_everywhere(steps, how) == operations_of(steps).total()
 
 
 @pytest.mark.rule("S6")
@@ -228,7 +228,7 @@ def test_a_pool_file_of_another_size_is_not_used() -> None:
         handle = life.disk.create_preallocated(f"{SEGMENTS_DIR}/00000000000000aa.{kind}", SEGMENT_BYTES // 2)
         life.disk.sync_data(handle)
         life.disk.sync_directory(SEGMENTS_DIR)
-        life.run([POWER, many(5, 90), STOP, POWER])
+        life.run([POWER, many(5, 50), STOP, POWER])
         life.check()
         assert_sizes(life)
 
@@ -237,7 +237,7 @@ def test_a_pool_file_that_shrank_while_the_bookie_ran_is_not_used() -> None:
     life = Life()
     life.run([partial(waste, OLD), [key_record(1), entries(1, range(6))], partial(recycle, 1)])
     life.disk.truncate(f"{SEGMENTS_DIR}/{1:016x}.free", 4096)
-    life.run([many(6, 90), STOP])
+    life.run([many(6, 50), STOP])
     life.check()
     assert_sizes(life)
 
