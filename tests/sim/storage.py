@@ -18,7 +18,7 @@ from random import Random
 
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, decode_frame, encode_counter_record, encode_record, split_frames
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, DigestType, EntryId, LedgerId
@@ -31,6 +31,7 @@ from bookie_server.machine import BookieMachine
 from bookie_server.opening import OpenStorage, open_storage
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.index_file import decode_index_file
 from bookie_server.storage.replay import OpenReport
 from bookie_server.storage.segment import Place
 from bookie_server.storage.upkeep import LogUpkeep
@@ -196,6 +197,22 @@ class StorageBackEnd:
             for place in self.index.unsealed_places(ledger_id):
                 if active is None or place.generation != active.generation or place.offset < active.data_end:
                     found.append((ledger_id, place))
+        return found + self._sealed_frames()
+
+    def _sealed_frames(self) -> list[tuple[LedgerId, Place]]:
+        """What the indexes on the disk name, whole runs of small frames as one."""
+        found: list[tuple[LedgerId, Place]] = []
+        for generation in self.index.sealed_generations():
+            stem = f"{SEGMENTS_DIR}/{generation:016x}"
+            if not self.disk.exists(stem + ".segment") or not self.disk.exists(stem + ".idx"):
+                continue
+            try:
+                _, rows, _ = decode_index_file(self.disk.durable_bytes(stem + ".idx"))
+            except IntegrityError:
+                continue
+            for row in rows[["ledger", "offset", "size"]].tolist():
+                if not self.index.is_deleted(row[0]):
+                    found.append((row[0], Place(generation, row[1], row[2])))
         return found
 
     def flip_bit(self, random: Random) -> tuple[LedgerId, Place] | None:

@@ -159,6 +159,10 @@ class Life:
             self._new += 1
             self.commit([entries(NEW_LEDGER, [self._new])])
 
+    def acked_ids(self, ledger_id: int) -> set[int]:
+        """Entries of a ledger that were acked."""
+        return self._ids(self.acked, ledger_id)
+
     def _ids(self, frames: list[bytes], ledger_id: int) -> set[int]:
         ids: set[int] = set()
         for frame in frames:

@@ -367,7 +367,7 @@ class _Run:
             case "failing syncs" if chance.random() < 0.3:
                 back_end.fail_next_sync()
             case "full":
-                disk.faults.no_space = chance.random() < 0.5
+                disk.faults.no_space = chance.random() < 0.85
             case "stale":
                 disk.faults.stale_writes = chance.randint(1, 3)
                 disk.faults.short_reads = chance.randint(0, 3)

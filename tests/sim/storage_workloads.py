@@ -35,6 +35,18 @@ def denying(ledger_id: int, last: int) -> Callable[[Life], None]:
     return step
 
 
+def asking_one_by_one(ledger_id: int, last: int) -> Callable[[Life], None]:
+    """Each acked entry by itself: what lies inside a larger frame must not hide the rest of it (S2)."""
+
+    def step(life: Life) -> None:
+        acked = life.acked_ids(ledger_id)
+        for entry_id in range(last + 1):
+            found = entry_id in ask(life.back_end, ledger_id, entry_id, entry_id).found
+            assert found or entry_id not in acked, f"acked entry {entry_id} of ledger {ledger_id} is not found alone"
+
+    return step
+
+
 def disk_full(full: bool) -> Callable[[Life], None]:
     def step(life: Life) -> None:
         life.disk.faults.no_space = full
@@ -146,8 +158,10 @@ WORKLOADS: dict[str, list[Step]] = {
     "overlapping copies": [
         [entries(1, range(30))],
         [entries(1, range(10, 15)), entries(1, range(28, 33))],
+        asking_one_by_one(1, 34),
         IDLE,
         POWER,
+        asking_one_by_one(1, 34),
         [entries(1, range(5, 40), lac=3), counted(FrameKind.COPY_DROPPED, 9, 1)],
         [counted(FrameKind.COPY_RESTORED, 9, 2), entries(9, range(4))],
     ],

@@ -14,12 +14,22 @@ from bk_core.wire.lane import Reason
 from bookie_server import registration
 from bookie_server.machine_core import Core
 from bookie_server.machine_requests import Requests
-from bookie_server.storage import commit, index, index_file, ledger_table, listing, reader, run_frames, scan, segment
+from bookie_server.storage import (
+    commit,
+    index,
+    index_file,
+    ledger_frames,
+    ledger_table,
+    listing,
+    reader,
+    run_frames,
+    scan,
+    segment,
+)
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_file import StateCollector
-from bookie_server.storage.ledger_frames import LedgerFrames
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.replay import _Opening
 from bookie_server.storage.scan import SegmentScanner
@@ -274,10 +284,10 @@ def _absent_where_damaged(self: Any, state: Any, pieces: Any, gaps: Any, lost: A
     return index.Lookup(pieces, tuple(gaps), (), (), through)
 
 
-_candidates = LedgerFrames.candidates
+_candidates = ledger_frames._Frames._candidates
 
 
-def _bisected(self: LedgerFrames, *args: Any) -> Any:
+def _bisected(self: ledger_frames._Frames, *args: Any) -> Any:
     """Bisection over the frames' own ends, as if none lay inside another."""
     peaks, self._peaks = self._peaks, self._lasts
     try:
@@ -287,7 +297,7 @@ def _bisected(self: LedgerFrames, *args: Any) -> Any:
 
 
 STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
-    ("look-up by bisection alone", "S2", _planted((LedgerFrames, "candidates", _bisected))),
+    ("look-up by bisection alone", "S2", _planted((ledger_frames._Frames, "_candidates", _bisected))),
     (
         "a group is acked without a sync", "S6",
         _planted((SegmentLog, "_commit", _with_files(_commit, sync_data=lambda _: _nothing))),
