@@ -36,6 +36,7 @@ _SIZE = _ROW.size
 assert LEDGER_ROW.itemsize == _SIZE == 96
 
 _CHUNK_ROWS = 1024
+_FEW = 256  # ledgers looked up one by one; more are compared with all at once
 _SEVERITY = {
     int(FrameKind.LIMBO_CLEARED): NO_TROUBLE,
     int(FrameKind.COPY_RESTORED): COPY_RESTORED,
@@ -180,13 +181,14 @@ class LedgerTable:
 
     def ensure(self, ledger_ids: I64) -> None:
         """Make each of these ledgers known; what is known of them stays."""
-        chunk_of = np.searchsorted(np.array(self._starts, dtype=np.int64), ledger_ids, "right") - 1
-        new = np.ones(ledger_ids.size, dtype=np.bool_)
-        for c in np.unique(chunk_of[chunk_of >= 0]).tolist():
-            here = chunk_of == c
-            new[here] = ~np.isin(ledger_ids[here], np.frombuffer(self._chunks[c].ids, dtype=np.int64))
-        for ledger_id in np.unique(ledger_ids[new]).tolist():
-            self._put(new_state(ledger_id))
+        if ledger_ids.size <= _FEW:
+            new = [ledger_id for ledger_id in ledger_ids.tolist() if ledger_id not in self]
+        else:
+            known = np.append(self.ids(), np.iinfo(np.int64).min)  # so that there is one behind the last
+            new = ledger_ids[known[np.searchsorted(known[:-1], ledger_ids)] != ledger_ids].tolist()
+        for ledger_id in new:
+            if ledger_id not in self:  # it may be named twice
+                self._put(new_state(ledger_id))
 
     def forget(self, ledger_id: int) -> None:
         """The ledger is deleted: nothing is known of it here any more."""

@@ -144,9 +144,9 @@ class SegmentDirectory:
             if low == high:
                 chunks.append(chunk)
                 continue
-            both = np.concatenate((chunk.ledgers, ledgers[low:high]))
-            order = np.argsort(both, kind="stable")
-            chunks += _cut(both[order], np.concatenate((chunk.rows, rows[low:high]))[order])
+            at = chunk.ledgers.searchsorted(ledgers[low:high], "right")
+            grown = np.insert(chunk.ledgers, at, ledgers[low:high]), np.insert(chunk.rows, at, rows[low:high])
+            chunks += _cut(*grown)
         self._set(chunks)
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class SegmentDirectory:
         parts: list[Rows] = []
         for k in self._chunks_with(ledger_id):
             chunk = self._chunks[k]
-            low, high = np.searchsorted(chunk.ledgers, (ledger_id, ledger_id + 1)).tolist()
+            low, high = chunk.ledgers.searchsorted(ledger_id), chunk.ledgers.searchsorted(ledger_id, "right")
             if low < high:
                 parts.append(chunk.rows[low:high])
         if not parts:
@@ -169,7 +169,10 @@ class SegmentDirectory:
         rows = self._rows_of(ledger_id)
         if rows is None:
             return [], last
-        found = rows if rows.size == 1 else rows[(rows["last"] >= first) & (rows["first"] <= last)]
+        if rows.size == 1 and segments_max:
+            generation, low, high, *_ = rows.tolist()[0]
+            return [Reach(low, high, generation)] if high >= first and low <= last else [], last
+        found = rows[(rows["last"] >= first) & (rows["first"] <= last)]
         bounds: dict[int, tuple[int, int]] = {}
         for generation, low, high in found[["generation", "first", "last"]].tolist():
             known = bounds.get(generation, (low, high))  # a segment with several counters of the ledger

@@ -36,15 +36,19 @@ def drawn(seed: int, count: int) -> Rows:
     rows = np.zeros(count, dtype=INDEX_ROW)
     offset, ends = 4096, dict[int, int]()
     for row in rows:
-        ledger = random.choice([1, 1, 1, 2, 3, *range(10, 30)])
+        ledger = random.choice([*[1] * 20, 2, 2, 2, 3, *range(10, 30)])
         first = ends.get(ledger, 0) if random.random() < 0.8 else random.randrange(300)
-        size, entries = random.choice([100, 300, 5000, 64 << 10]), random.randint(1, 4)
+        size, entries = random.choice([100, 100, 300, 5000, 64 << 10]), random.randint(1, 4)
         offset = -(-(offset + random.choice([0, 0, 64, 4096, 4200])) // 64) * 64
         row["ledger"], row["first"], row["last"], row["count"] = ledger, first, first + entries - 1, entries
         row["lac"], row["offset"], row["size"] = random.randrange(-1, 300), offset, size
-        row["counter"], row["flags"] = random.random() < 0.1, random.choice([0, 0, 0, 0, 1, 2, 4])
+        row["counter"], row["flags"] = random.random() < 0.1, random.choice([0] * 8 + [1, 2, 4] if ledger > 1 else [0])
+        if ledger == 2:
+            row["flags"] = random.choice([1, 1, 2])
         row["digest_type"], row["bits"] = random.choice([3, 3, 3, 3, 3, 2]), random.choice([DENSE] * 9 + [0])
-        ends[ledger], offset = first + entries, offset + size
+        offset += size
+        if random.random() < 0.8:  # else the next one begins there again, and may be shorter
+            ends[ledger] = first + entries
     return rows[np.array(random.sample(range(count), count), dtype=np.int64)] if count else rows
 
 

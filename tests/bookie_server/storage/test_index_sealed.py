@@ -94,3 +94,22 @@ def test_what_is_remembered_of_indexes_keeps_to_its_bound() -> None:
         world.check(1, first, first + 3, 64)
         largest = max(largest, world.index.cache.memory_bytes())
     assert 10_000 < largest <= 20_000
+
+
+@pytest.mark.rule("S7")
+def test_nothing_is_remembered_of_an_index_that_was_made_anew_or_is_gone() -> None:
+    world = World(4)
+    world.index = LedgerIndex()
+    world.fill(200)
+    world.seal(world.generation)
+    for again in (True, False):
+        for first in range(0, IDS_MAX, 50):
+            world.check(1, first, first + 50, 64)
+        assert len(world.index.cache)
+        if again:
+            world.index.damaged_indexes.add(world.generation)
+            world.mend_index()
+        else:
+            world.index.drop_segment(world.generation)
+        assert not len(world.index.cache)
+    assert world.index.lookup(1, 0, 9).absent == ((0, 9),)

@@ -67,6 +67,7 @@ def test_every_entry_of_a_sealed_segment_is_read_alone_and_together(tmp_path: Pa
         for first in range(count):
             assert set(storage.read(ledger_id, first, first).found) == {first}
             assert set(storage.read(ledger_id, first, first + 4).found) == set(range(first, min(first + 5, count)))
+    assert storage.reader.rereads == 0, "nothing is taken for damaged"
     before = storage.read(5, 0, 120)
     assert len(before.found) == 12 * 6
     storage.close()
@@ -107,6 +108,25 @@ def test_a_damaged_frame_of_a_run_hides_no_other(tmp_path: Path, where: int) -> 
         storage.close()
         storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
         assert set(storage.read(2, 0, 35).found) == set(range(36))
+    storage.close()
+
+
+@pytest.mark.rule("S5")
+def test_damage_spreads_through_a_run_and_each_time_only_what_is_bad_is_unknown(tmp_path: Path) -> None:
+    storage = sealed(tmp_path / "d")
+    run = runs_in(storage, 2, 40)[0]
+    members = storage.reader.membership(run)
+    assert isinstance(members, RunMembers)
+    lost: set[int] = set()
+    for k in (3, 1, 5, 0):
+        flip(path_of(storage), members.offsets[k] + 70)
+        lost |= set(range(members.firsts[k], members.lasts[k] + 1))
+        answer = storage.read(2, 0, 35)
+        assert set(answer.found) == set(range(36)) - lost
+        assert set(answer.unknown) == lost
+        known = storage.reader.membership(run)
+        assert isinstance(known, RunMembers)
+        storage.index.learn(2, run, members if k == 3 else known)  # what was remembered may be older than the damage
     storage.close()
 
 
