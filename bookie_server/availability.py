@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writable or read-only: looks at the disk now and then, tells the machine, and moves the registration to match.
 
-Also the place where a bookie notices that another data directory has been registered under its id (a copy of its own
-that was started while its session was lost): two that answer for one id may lie for each other, so it ends (RULES S8).
+Each look also notes in the store how far the log goes (RULES S8). And it is where a bookie notices that another data
+directory has been registered under its id (a copy of its own that was started while its session was lost): two that
+answer for one id may lie for each other, so it ends.
 
 The registration follows the verdict and never leads it: a client that still finds this bookie among the writable ones
 is refused with READ_ONLY. What the metadata store refuses is tried again at the next look.
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from bk_core.errors import BookieIdentityError, BookKeeperError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
+from bookie_server.registration import Position, record_position
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.space import SpaceWatch, Usage
@@ -33,7 +35,8 @@ def usage_of(directory: DataDirectory, segment_log: SegmentLog) -> Usage:
 class Availability:
     """Of one bookie; used on its loop. ``look`` and the store's calls block and run on other threads.
 
-    ``set_read_only`` tells the machine; ``on_failed`` hears a BookieIdentityError once, when the id was taken over.
+    ``position`` is the end of what is durable in the log. ``set_read_only`` tells the machine; ``on_failed`` hears a
+    BookieIdentityError once, when the id was taken over.
     """
 
     def __init__(
@@ -44,11 +47,13 @@ class Availability:
         info: BookieServiceInfo,
         *,
         interval_s: float,
+        position: Callable[[], Position],
         set_read_only: Callable[[bool], None],
         on_failed: Callable[[BookKeeperError], None],
     ) -> None:
         self._look, self._watch, self._store, self._info = look, watch, store, info
         self._interval_s, self._set_read_only, self._on_failed = interval_s, set_read_only, on_failed
+        self._position, self._noted = position, (0, 0)
         self._registered: bool | None = None  # as read-only; None: not at all
         self._ending = False
         self._soon = asyncio.Event()
@@ -86,6 +91,7 @@ class Availability:
         await self._task  # not cancelled: a registration under way would be made after it was taken back
         self._task = None
         try:
+            await self._note_position()
             await asyncio.to_thread(self._store.unregister_bookie, self._info.bookie_id)
         except BookKeeperError as error:
             log.warning("could not unregister: %s", error)
@@ -104,6 +110,7 @@ class Availability:
                 await self._check_registration()
                 if self._registered is not self.read_only:
                     await self._register()
+                await self._note_position()
             except BookieIdentityError as error:
                 self._on_failed(error)
                 return
@@ -128,6 +135,13 @@ class Availability:
         read_only = self.read_only
         await asyncio.to_thread(self._store.register_bookie, self._info, read_only=read_only)
         self._registered = read_only
+
+    async def _note_position(self) -> None:
+        """Have the store know how far the log goes, so that a snapshot from before is not taken for it (RULES S8)."""
+        position = self._position()
+        if position > self._noted:
+            await asyncio.to_thread(record_position, self._store, self._info.bookie_id, position)
+            self._noted = position
 
     async def _check_registration(self) -> None:
         """Raises BookieIdentityError if another directory is registered under this id."""

@@ -171,6 +171,7 @@ class Bookie:
             store,
             await asyncio.to_thread(service_info, directory, self._address, self.port),
             interval_s=config.disk_check_interval_s,
+            position=lambda: opened.log.position,
             set_read_only=lambda read_only: engine.feed(ReadOnlyChanged(read_only)),
             on_failed=self._fail,
         )

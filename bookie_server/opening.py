@@ -64,7 +64,7 @@ def open_storage(
             if accept_loss:
                 distrust(store, directory.identity.bookie_id, index, log)
             if directory.boot_recorded:
-                record_state(store, directory.identity, report.newest_sealed)
+                record_state(store, directory.identity, report.newest_sealed, lost=accept_loss)
             if accept_loss:
                 directory.end_loss()
         except BaseException:

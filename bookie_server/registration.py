@@ -13,9 +13,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from bk_core.errors import (
     BookieIdentityError,
+    DataDirectoryError,
     InvalidArgumentError,
     MetadataConflictError,
     MetadataCorruptError,
@@ -26,9 +29,14 @@ from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieId, Bo
 from bookie_server.config import BookieConfig
 from bookie_server.storage.cookie import IDENTITY_NAME, DataDirectory, Identity, decode_identity
 from bookie_server.storage.files import Files
+from bookie_server.storage.log_end import is_older
 
 _STATE_VERSION = 1
 _LOOK_AGAIN_S = 0.2
+
+Position: TypeAlias = tuple[int, int]
+"""In the log: generation of a segment and offset in it."""
+
 _ACCEPT = "if that data is gone for good: bk bookie run --accept-loss"
 
 
@@ -93,7 +101,7 @@ def open_directory(
         if accept_loss and problem is None:
             raise _nothing_lost(bookie_id, path)
         if accept_loss:
-            directory.begin_loss(_known_state(store, bookie_id)[1] + 1 if directory.used_before else 1)
+            directory.begin_loss(_known_state(store, bookie_id).boot_count + 1 if directory.used_before else 1)
         elif problem is not None:
             raise problem
         _settle_cookie(store, directory)
@@ -110,7 +118,7 @@ def _id_in(path: str, files: Files) -> BookieId:
 
 def _is_id_free(store: MetadataStore, bookie_id: BookieId, incarnation: str | None) -> bool:
     """Whether nobody has been this bookie; a state record outlives the removal of a bookie."""
-    return store.read_cookie(bookie_id) is None and _known_state(store, bookie_id)[0] in ("", incarnation)
+    return store.read_cookie(bookie_id) is None and _known_state(store, bookie_id).incarnation in ("", incarnation)
 
 
 def _check_loss_accepted(store: MetadataStore, bookie_id: BookieId, path: str, accept_loss: bool) -> None:
@@ -175,42 +183,86 @@ def _state_problem(store: MetadataStore, directory: DataDirectory) -> BookieIden
             value=f"{identity.bookie_id}, {directory.path}",
             remedy="start it once more with: bk bookie run --accept-loss",
         )
-    incarnation, boot_count = _known_state(store, identity.bookie_id)
-    if not incarnation or (incarnation == identity.incarnation and boot_count < identity.boot_count):
-        return None
-    what = "the data directory is older than the last start of this bookie"
-    if incarnation != identity.incarnation:
+    known = _known_state(store, identity.bookie_id)
+    here, there = f"boot {identity.boot_count} here", f"{known.boot_count} in the store"
+    if known.incarnation not in ("", identity.incarnation):
         what = "this bookie was started with another data directory since"
+    elif known.boot_count >= identity.boot_count:
+        what = "the data directory is older than the last start of this bookie"
+    elif _lacks(directory, known.position):
+        what = "the data directory is older than what this bookie had stored: a restored snapshot, or its end is lost"
+        there = f"segment {known.position[0]} was durable up to {known.position[1]}"
+    else:
+        return None
     return BookieIdentityError(
         what,
-        value=f"{identity.bookie_id}, {directory.path}: boot {identity.boot_count} here, {boot_count} in the store",
+        value=f"{identity.bookie_id}, {directory.path}: {here}, {there}",
         remedy=f"use the directory that it last ran with; {_ACCEPT}",
     )
 
 
-def _known_state(store: MetadataStore, bookie_id: BookieId) -> tuple[str, int]:
-    """Incarnation and boot count in the store, "" and 0 if none. Raises MetadataCorruptError."""
+def _lacks(directory: DataDirectory, position: Position) -> bool:
+    if position == (0, 0):
+        return False
+    try:
+        return is_older(directory.files, directory.segments_path, directory.identity.incarnation_bytes, *position)
+    except OSError as error:
+        raise DataDirectoryError(
+            "the segments of a data directory cannot be read",
+            value=f"{directory.path}: {error}",
+            remedy="check the disk",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """What the store knows of a bookie: its last start, and a position in its log, (generation, offset), below which
+    everything was durable once; (0, 0) if none is known. Without a record the incarnation is empty."""
+
+    incarnation: str = ""
+    boot_count: int = 0
+    position: Position = (0, 0)
+
+
+def _known_state(store: MetadataStore, bookie_id: BookieId) -> KnownState:
+    """Raises MetadataCorruptError."""
     record = store.read_bookie_state(bookie_id)
     if record is None:
-        return "", 0
+        return KnownState()
     try:
         known = json.loads(record.value)
-        return str(known["incarnation"]), int(known["boot_count"])
-    except (ValueError, KeyError, TypeError) as error:
+        generation, offset = known.get("position", (0, 0))
+        return KnownState(str(known["incarnation"]), int(known["boot_count"]), (int(generation), int(offset)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetadataCorruptError("the state of a bookie cannot be read", value=bookie_id) from error
 
 
-def record_state(store: MetadataStore, identity: Identity, newest_sealed: int) -> None:
-    """Note this start at ``<root>-bookies/<id>``. Raises MetadataConflictError if another process starts as well."""
+def record_state(store: MetadataStore, identity: Identity, newest_sealed: int, *, lost: bool = False) -> None:
+    """Note this start at ``<root>-bookies/<id>``; the position known before stays, unless what was there is ``lost``.
+    Raises MetadataConflictError if another process starts as well."""
+    position = (0, 0) if lost else _known_state(store, identity.bookie_id).position
     state = {
         "boot_count": identity.boot_count,
         "incarnation": identity.incarnation,
         "newest_sealed": newest_sealed,
+        "position": position,
         "v": _STATE_VERSION,
     }
     record = store.read_bookie_state(identity.bookie_id)
-    data = json.dumps(state, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-    store.write_bookie_state(identity.bookie_id, data, record.version if record else None)
+    store.write_bookie_state(identity.bookie_id, _encoded(state), record.version if record else None)
+
+
+def record_position(store: MetadataStore, bookie_id: BookieId, position: Position) -> None:
+    """Note how far this bookie's log is durable, so that an older copy of its directory is known for what it is. Raises
+    MetadataConflictError if another process starts as this bookie."""
+    record = store.read_bookie_state(bookie_id)
+    if record is not None and _known_state(store, bookie_id).position < position:
+        state = json.loads(record.value) | {"position": position}
+        store.write_bookie_state(bookie_id, _encoded(state), record.version)
+
+
+def _encoded(state: dict[str, object]) -> bytes:
+    return json.dumps(state, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 def service_info(directory: DataDirectory, address: str, port: int) -> BookieServiceInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -191,6 +192,29 @@ def test_registration_follows_when_the_store_is_back(store: MemoryStore, disk: D
         await until(lambda: folders(store) == ([], ["b1"]))
         await bookie.stop()
         assert folders(store) == ([], [])
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S8")
+def test_store_knows_how_far_the_log_goes(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    def position() -> tuple[int, int]:
+        record = store.read_bookie_state("b1")
+        assert record is not None
+        generation, offset = json.loads(record.value)["position"]
+        return generation, offset
+
+    async def story() -> None:
+        async with running(store, tmp_path) as (_, lane):
+            await until(lambda: position() > (0, 0))
+            before = position()
+            await lane.write(7, 0, [b"a"])
+            await until(lambda: position() > before)
+        before = position()
+        async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
+            assert position() == before, "a start forgets nothing"
+            await lane.write(7, 1, [b"b"])
+        assert position() > before, "a clean stop notes it"
 
     asyncio.run(story())
 

@@ -17,6 +17,7 @@ from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
 from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.opening import OpenStorage, open_storage
+from bookie_server.registration import record_position
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 
@@ -230,6 +231,76 @@ def test_directory_without_identity_is_never_taken_for_empty(cluster: MemoryClus
     disk.lose_file("/data/IDENTITY")
     with pytest.raises(DataDirectoryError, match="not empty"), bookie(cluster, disk, accept_loss=True):
         pass
+
+
+# --- a snapshot from between two starts ---
+
+
+def noted(cluster: MemoryCluster, opened: OpenStorage) -> None:
+    """What the running bookie does every few seconds."""
+    with session(cluster) as store:
+        record_position(store, "b1", opened.log.position)
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+def test_snapshot_from_the_last_life_of_the_bookie_is_refused(cluster: MemoryCluster, rolls: bool) -> None:
+    disk = SimDisk()
+    with bookie(cluster, disk) as opened:
+        write(opened, NAMED, range(10))
+        noted(cluster, opened)
+        snapshot = disk.snapshot()
+        for k in range(1, 200 if rolls else 2):
+            write(opened, NAMED, range(10 * k, 10 * k + 10))
+        noted(cluster, opened)
+    restored = SimDisk()
+    restored.restore(snapshot)
+    assert "restored snapshot" in refused(cluster, restored)
+    with bookie(cluster, restored, accept_loss=True) as opened:
+        assert_distrusted(opened, NAMED, NAMED_BEFORE, UNHEARD)
+    with bookie(cluster, restored) as opened:
+        assert_distrusted(opened, NAMED, NAMED_BEFORE, UNHEARD)
+
+
+def test_snapshot_of_all_that_is_noted_is_taken(cluster: MemoryCluster) -> None:
+    """Whatever else may be missing of it nobody can know; it is what a crash leaves."""
+    disk = SimDisk()
+    with bookie(cluster, disk) as opened:
+        write(opened, NAMED, range(10))
+        noted(cluster, opened)
+        snapshot = disk.snapshot()
+    restored = SimDisk()
+    restored.restore(snapshot)
+    with bookie(cluster, restored) as opened:
+        assert_trusted(opened, NAMED)
+
+
+def test_directory_after_power_loss_is_never_taken_for_an_older_one(cluster: MemoryCluster) -> None:
+    chance, disk = random.Random(7), SimDisk()
+    for _ in range(40):
+        try:
+            with bookie(cluster, disk) as opened:
+                for k in range(60):
+                    if k == 25:
+                        disk.crash_at(chance.randint(1, 8))
+                    write(opened, NEW, range(10 * k, 10 * k + 10))
+                    noted(cluster, opened)
+        except SimulatedCrash:
+            disk.crash(chance)
+    with bookie(cluster, disk) as opened:
+        assert_trusted(opened, NAMED)
+
+
+def test_damaged_end_of_the_log_is_damage_and_no_older_directory(cluster: MemoryCluster) -> None:
+    """The bookie starts, in limbo: what can be read serves."""
+    disk = SimDisk()
+    with bookie(cluster, disk) as opened:
+        for k in range(5):
+            write(opened, NAMED, range(10 * k, 10 * k + 10))
+        noted(cluster, opened)
+        [newest] = [path for path in disk.paths() if path.endswith(".segment")]
+    disk.flip_bit(newest, 8192 + 20)
+    with bookie(cluster, disk) as opened:
+        assert opened.report.limbo
 
 
 @pytest.mark.parametrize("kind", ["wiped", "older in the same boot", "older"])
