@@ -31,6 +31,7 @@ from bk_core.entries.frame import (
 from bk_core.errors import IntegrityError
 from bookie_server.storage.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.index_file import StateCollector, counter_of, pack_row
+from bookie_server.storage.membership import striping_of
 from bookie_server.storage.segment import (
     FRAME_ALIGNMENT,
     GROUP_BYTES_MAX,
@@ -251,6 +252,7 @@ class SegmentScanner:
         if not frame.intact:
             result.bad_frames.append(frame)
         if header.kind == FrameKind.ENTRIES:
-            result.rows += pack_row(header, frame_extent(bytes_of, header), frame.place.offset, frame.counter)
+            extent, striping = frame_extent(bytes_of, header), striping_of(bytes_of, header)
+            result.rows += pack_row(header, extent, frame.place.offset, frame.counter, striping)
         elif frame.intact:
             result.states.add(ledger_id, header.kind, bytes(bytes_of[FRAME_HEADER_BYTES:]))
