@@ -148,7 +148,7 @@ def measure(path: str) -> dict[str, float]:
 
 
 def peak_bytes() -> int:
-    """Most memory this process ever held. Linux hands ``ru_maxrss`` on from the parent, so that it says nothing here."""
+    """Most memory this process ever held. Not ``ru_maxrss``, which Linux hands on from the parent."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
