@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieServiceInfo
 from bk_core.transport.grpc import GrpcTransport
 from bk_core.transport.port import RefusedError
 from bk_core.wire.lane import AttachMode, Reason
@@ -105,7 +106,7 @@ class StorageRound:
     # --- load ---
 
     async def _life(self) -> None:
-        lane = _connected(self._store)
+        lane = await _connected(self._store)
         tasks = [asyncio.create_task(self._write(lane)) for _ in range(WRITERS)]
         tasks += [asyncio.create_task(self._fence(lane)), asyncio.create_task(self._delete(lane))]
         await asyncio.sleep(self._rng.uniform(0.05, 1.2))
@@ -198,7 +199,7 @@ class StorageRound:
     # --- afterwards ---
 
     async def _read_back(self) -> None:
-        lane = _connected(self._store)
+        lane = await _connected(self._store)
         for ledger_id in list(self._oracle.ledgers):
             await self._read_ledger(lane, ledger_id)
         for ledger_id, one in self._oracle.ledgers.items():
@@ -249,7 +250,18 @@ def _over(listener: Listener) -> bool:
     return any(words[0] in ("ended", "broken") for words in listener.said)
 
 
-def _connected(store: MetadataStore) -> Lane:
-    transport = GrpcTransport(instance_id=store.instance_id())
-    transport.update_bookies(list(store.writable_bookies().values()))
+def _registered(store: MetadataStore) -> dict[str, BookieServiceInfo]:
+    return {**store.read_only_bookies(), **store.writable_bookies()}
+
+
+async def _connected(store: MetadataStore) -> Lane:
+    """RuntimeError if the bookie, which says that it is ready, is not registered for long; a disk without room for the
+    trial's own load (read-only) is told apart by its log."""
+    deadline = time.monotonic() + START_S
+    while BOOKIE_ID not in (bookies := await asyncio.to_thread(_registered, store)):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the bookie is ready and not registered")
+        await asyncio.sleep(0.05)
+    transport = GrpcTransport(instance_id=await asyncio.to_thread(store.instance_id))
+    transport.update_bookies(list(bookies.values()))
     return Lane("grpc", transport, BOOKIE_ID)
