@@ -242,12 +242,26 @@ def test_a_pool_file_that_shrank_while_the_bookie_ran_is_not_used() -> None:
     assert_sizes(life)
 
 
+@pytest.mark.rule("S3")
+def test_that_the_newest_segment_is_lost_is_noticed_though_spares_are_ready() -> None:
+    life = Life()
+    life.run([many(0, 12), many(12, 24), IDLE])
+    assert life.back_end.log.pool.spares
+    path = f"{SEGMENTS_DIR}/{life.back_end.log.position[0]:016x}.segment"
+    life.crash(random.Random(1), "nothing")
+    life.disk.lose_file(path)
+    life.open()
+    assert life.back_end.report.limbo
+    life.check(damaged=True)
+
+
 SCRIPTS: list[Callable[[], object]] = [
     partial(crash_everywhere, WORKLOADS["a drained segment is used again"], variant("nothing unsynced is kept")),
     partial(crash_everywhere, WORKLOADS["a drained segment is used again"], variant("names kept, bytes lost")),
     partial(crash_everywhere, WORKLOADS["recycled and not used"], variant("some sectors, some names")),
     test_a_recycled_segment_that_was_never_used_is_empty_however_full_it_is_of_an_older_life,
     partial(test_a_torn_group_is_told_from_the_older_life_that_it_lies_in, OLD),
+    test_that_the_newest_segment_is_lost_is_noticed_though_spares_are_ready,
     test_a_pool_file_of_another_size_is_not_used,
     test_a_pool_file_that_shrank_while_the_bookie_ran_is_not_used,
 ]
