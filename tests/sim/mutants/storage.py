@@ -235,13 +235,13 @@ def _frame_with_any_payload(self: Any, data: Any, at: int, offset: int) -> Any:
 
 
 def _seal_before_the_copy(self: Any, log: Any) -> None:
-    _seal_scanned(self, False)
+    _seal_scanned(self, log, True)
     _copy_tails(self, log)
 
 
 def _limbo_in_memory(self: Any, log: Any) -> None:
     class _Nowhere:
-        def append_group(self, frames: Any) -> None: ...
+        def append_group(self, frames: Any, *, reserve: bool = False) -> None: ...
 
     _in_limbo(self, _Nowhere())
 
@@ -393,6 +393,6 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
             (ledger_table, "newer_lac", lambda one, other: other), (index_file, "newer_lac", lambda one, other: other)
         ),
     ),
-    ("an older copy of the directory is served from", "S8", _planted((registration, "_check_state", _nothing))),
+    ("an older copy of the directory is served from", "S8", _planted((registration, "_state_problem", _nothing))),
 ]  # fmt: skip
 """Name, rule, context."""
