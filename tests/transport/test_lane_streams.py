@@ -171,6 +171,28 @@ async def test_answer_of_a_read_is_parts_then_a_trailer() -> None:
     assert stream.next_message() is None, "nothing is cancelled after its end"
 
 
+@pytest.mark.rule("L5")
+@on_a_loop
+async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in_memory() -> None:
+    stream = opened(ReadStream)
+    call = stream.read(7, 0, 9, 1000, None)
+    part = pack([bytes(4 << 20)], lane_pb2.ReadResponse(id=1).SerializeToString())
+    for _ in range(2):
+        stream.receive(part)
+    with pytest.raises(RemoteProtocolError, match="more than was asked for"):
+        stream.receive(part)
+    assert call.answers.qsize() == 2
+
+
+@on_a_loop
+async def test_a_version_that_was_not_offered_is_refused() -> None:
+    stream = ControlStream("b1", "c", "", "test")
+    stream.next_message()
+    answer = lane_pb2.ControlResponse(hello=lane_pb2.HelloAnswer(version=2, bookie_id="b1", instance_id="c"))
+    with pytest.raises(RemoteProtocolError, match="version"):
+        stream.receive(answer.SerializeToString())
+
+
 @on_a_loop
 async def test_cancelled_read_says_so_after_it_was_asked() -> None:
     stream = opened(ReadStream)
