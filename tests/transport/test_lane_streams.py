@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import RemoteProtocolError, TransportError
+from bk_core.errors import Outcome, RemoteProtocolError, TransportError
 from bk_core.transport.lane_streams import (
     MESSAGE_FRAMES_BYTES,
     MESSAGE_FRAMES_MAX,
@@ -17,6 +17,7 @@ from bk_core.transport.lane_streams import (
     ControlStream,
     LaneStream,
     ReadStream,
+    too_late,
 )
 from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.frames_codec import pack
@@ -253,3 +254,9 @@ def test_wrong_answer_to_hello_is_an_error(kind: type[LaneStream], answer: lane_
         assert not stream.greeted
 
     asyncio.run(story())
+
+
+def test_who_got_no_answer_in_time_does_not_know_whether_it_was_applied() -> None:
+    assert too_late("b1", 5).outcome is Outcome.UNKNOWN
+    assert RefusedError(Reason.FENCED, "fenced").outcome is Outcome.UNKNOWN
+    assert RefusedError(Reason.BAD_REQUEST, "no").outcome is Outcome.NOT_APPLIED
