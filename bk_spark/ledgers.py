@@ -54,8 +54,8 @@ class OpenLedger:
 
 
 def length_of(reader: LedgerReader, last: EntryId) -> int:
-    """Payload bytes of the entries 0 to ``last``, which is confirmed. A closed ledger's record knows; of an open one the
-    entry does."""
+    """Payload bytes of the entries 0 to ``last``, which is confirmed. Of an open ledger that entry knows, not the
+    record."""
     if last < 0:
         return 0
     if reader.is_closed and last == reader.last_add_confirmed:
