@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from bk_cli import options, output
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError, NoSuchLedgerError
 from bk_core.model import DigestType
 
 if TYPE_CHECKING:
@@ -36,17 +36,27 @@ def list_ledgers(uri: str, ids: bool, as_json: bool) -> None:
             for ledger_id in bookkeeper.store.list_ledgers():
                 output.print_json({"ledgerId": ledger_id}) if as_json else output.print_line(str(ledger_id))
             return
-        rows = []
+        rows, unreadable = [], list[MetadataCorruptError]()
         with output.progress("reading ledgers") as advance:
             for ledger_id in bookkeeper.store.list_ledgers():
-                found = bookkeeper.read_metadata(ledger_id)
                 advance(1)
+                try:
+                    found = bookkeeper.store.read_ledger(ledger_id)
+                except NoSuchLedgerError:  # deleted since it was listed
+                    continue
+                except MetadataCorruptError as error:
+                    unreadable.append(error)
+                    continue
                 if as_json:
                     output.print_json(_as_object(ledger_id, found))
                 else:
                     rows.append(_as_row(ledger_id, found.value))
         if not as_json:
             output.print_table(("ledger ", "state", "E/Qw/Qa", "entries ", "bytes ", "digest", "created"), rows)
+    if unreadable:
+        for each in unreadable[:-1]:
+            output.print_error(each)
+        raise unreadable[-1]  # the list is whole but for these; the exit code says so
 
 
 @ledger.command("show")

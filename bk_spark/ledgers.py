@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bk_core.errors import BookKeeperError, WrongDigestTypeError
-from bk_core.model import DigestType, LedgerMetadata
+from bk_core.model import DigestType, EntryId, LedgerMetadata
 from bk_spark.options import BkOptions
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class OpenLedger:
     def bytes_of(self, entries: int) -> int:
         """Payload bytes of the first ``entries`` entries, estimated; looks it up as the ledger grows."""
         if entries and (self.reader.is_closed or entries >= self._entries * REESTIMATE_GROWTH):
-            self._bytes, self._entries = length_of(self.reader), self.next_entry
+            known = self.next_entry  # it may grow while its length is looked up
+            self._bytes, self._entries = length_of(self.reader, known - 1), known
         return self._bytes * entries // self._entries if self._entries else 0
 
     def wait(self, timeout_s: float) -> bool:
@@ -52,10 +53,12 @@ class OpenLedger:
             return
 
 
-def length_of(reader: LedgerReader) -> int:
-    """Payload bytes up to the last add confirmed. An open ledger's record does not know; its entries do."""
-    last = reader.last_add_confirmed
-    if reader.is_closed or last < 0:
+def length_of(reader: LedgerReader, last: EntryId) -> int:
+    """Payload bytes of the entries 0 to ``last``, which is confirmed. Of an open ledger that entry knows, not the
+    record."""
+    if last < 0:
+        return 0
+    if reader.is_closed and last == reader.last_add_confirmed:
         return int(reader.length)
     return sum(batch.length_before + batch.payload_bytes for batch in reader.read(last, last))
 

@@ -69,7 +69,8 @@ def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
             raise
         return NOTHING
     try:
-        end, length, metadata = reader.last_add_confirmed + 1, length_of(reader), reader.metadata
+        end = reader.last_add_confirmed + 1
+        length, metadata = length_of(reader, end - 1), reader.metadata
     finally:
         reader.close()
     first, stop = check_bounds(options, 0, end, options.starting_offset, options.ending_offset)

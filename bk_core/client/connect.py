@@ -8,6 +8,7 @@ import contextlib
 import hmac
 import itertools
 import random
+import threading
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
@@ -255,10 +256,12 @@ class BookKeeper:
     async def close(self) -> None:
         """End the session and all connections. Ledgers that are being written stay OPEN for somebody to recover; who
         waits for them gets ClientClosedError."""
-        for writer in list(self._writers):
-            await writer.abandon()
-        await self.transport.close()
-        await asyncio.to_thread(self.store.close)
+        try:
+            for writer in list(self._writers):
+                await writer.abandon()
+            await self.transport.close()
+        finally:  # a cancelled close must not leave a session that renews itself
+            await asyncio.to_thread(self.store.close)
 
     async def __aenter__(self) -> BookKeeper:
         return self
@@ -302,9 +305,12 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
     within ``metadata_timeout_s``, MetadataCorruptError when there is no cluster under that root.
     """
     settings = config or ClientConfig()
-    store = await asyncio.to_thread(
-        lambda: open_store(uri, timeout_s=settings.metadata_timeout_s, session_timeout_s=settings.session_timeout_s)
-    )
+    opening = _Opening(uri, settings)
+    try:
+        store = await asyncio.to_thread(opening.run)
+    except BaseException:
+        opening.give_up()
+        raise
     try:
         instance_id = await asyncio.to_thread(store.instance_id)
         from bk_core.transport.grpc import GrpcTransport
@@ -314,3 +320,31 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
         await asyncio.to_thread(store.close)
         raise
     return BookKeeper(store, transport, instance_id=instance_id, config=settings)
+
+
+class _Opening:
+    """The opening of a store in a thread, which goes on when who waits is cancelled: the store is closed then, or its
+    session would renew itself as long as the process lives."""
+
+    def __init__(self, uri: str, settings: ClientConfig) -> None:
+        self._uri, self._settings = uri, settings
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._store: MetadataStore | None = None
+
+    def run(self) -> MetadataStore:
+        settings = self._settings
+        store = open_store(
+            self._uri, timeout_s=settings.metadata_timeout_s, session_timeout_s=settings.session_timeout_s
+        )
+        with self._lock:
+            self._store, given_up = store, self._given_up
+        if given_up:
+            store.close()
+        return store
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._given_up, store = True, self._store
+        if store is not None:  # it was opened just before: closing blocks
+            threading.Thread(target=store.close, name="bookkeeper-close", daemon=True).start()

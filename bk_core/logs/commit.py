@@ -167,8 +167,7 @@ def replace_extents(
     if end - start != new.entry_count or any(b.base_offset != a.next_offset for a, b in pairwise(run)):
         raise InvalidArgumentError("a ledger must hold what it replaces", value=f"{new.entry_count} of {end - start}")
     _check_listable(head, new)
-    found = sealed_extents(head, pages or {}, start, end)
-    if [_place(extent) for extent in found] != [_place(extent) for extent in run]:
+    if not has_run(head, run, pages or {}):
         raise PublishConflictError(
             "the extents to compact were unlinked or replaced meanwhile",
             value=f"offsets {start} to {end}",
@@ -176,6 +175,12 @@ def replace_extents(
         )
     created_ms = max(extent.created_ms for extent in run)  # what retention counts from
     return splice(head, start, end, [_sealed(replace(new, created_ms=created_ms), start)], nonce=nonce, pages=pages)
+
+
+def has_run(head: LogHead, run: Sequence[Extent], pages: Pages) -> bool:
+    """Whether the log lists exactly these sealed extents at their offsets. Raises PagesNeeded."""
+    found = sealed_extents(head, pages, run[0].base_offset, run[-1].next_offset)
+    return [_place(extent) for extent in found] == [_place(extent) for extent in run]
 
 
 def condemn(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:

@@ -161,19 +161,27 @@ class LogStore:
     # --- writing ---
 
     def create(self, head: LogHead) -> Versioned[LogHead]:
-        """Make the log. Raises LogExistsError, also when a log of another uuid is found after a lost answer."""
+        """Make the log. Raises LogExistsError, also when a log of another uuid is found after a lost answer, and
+        MetadataUnavailableError, its outcome UNKNOWN if the answer of any attempt was lost."""
+        is_doubtful = False
         for attempt in range(1, UNKNOWN_ATTEMPTS_MAX + 1):
             try:
-                return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
-            except MetadataUnavailableError:
+                return self._create(head)
+            except MetadataUnavailableError as error:
+                is_doubtful = is_doubtful or error.outcome is Outcome.UNKNOWN
                 if attempt == UNKNOWN_ATTEMPTS_MAX:
+                    error.outcome = Outcome.UNKNOWN if is_doubtful else Outcome.NOT_APPLIED
                     raise
-            except LogExistsError:
-                found = self.read()  # perhaps ours: an earlier answer was lost
-                if found.value.uuid == head.uuid:
-                    return found
-                raise
         raise AssertionError("unreachable")
+
+    def _create(self, head: LogHead) -> Versioned[LogHead]:
+        try:
+            return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
+        except LogExistsError:
+            found = self.read()  # perhaps ours: an earlier answer was lost
+            if found.value.uuid == head.uuid:
+                return found
+            raise
 
     def change(self, apply: Apply, done: Callable[[LogHead], R | None]) -> R:
         """Change the head until ``done`` finds in it what was wanted; :class:`bk_core.logs.machines.change.HeadChange`.

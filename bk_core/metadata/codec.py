@@ -114,7 +114,7 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
     _refuse_unknown_enums(message)
     if not message.IsInitialized():  # the parsers let it pass; a missing state would read as OPEN
-        raise DecodeError(f"required fields are missing: {', '.join(message.FindInitializationErrors())}")
+        raise DecodeError("required fields are missing")
     if message.state == LedgerMetadataFormat.CLOSED and not message.HasField("lastEntryId"):
         raise DecodeError("it is CLOSED without a last entry")  # to read it as empty would hide what it holds
     return LedgerMetadata(

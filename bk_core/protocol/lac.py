@@ -11,7 +11,7 @@ from bk_core import quorum
 from bk_core.entries.apache import parse_lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import decode_frame
+from bk_core.entries.frame import verified_batches
 from bk_core.errors import IntegrityError, Outcome, QuorumTimeoutError
 from bk_core.model import NO_ENTRY, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
@@ -19,10 +19,10 @@ from bk_core.protocol import events as ev
 
 def one_entry(frame: ev.Buffer, digester: Digester) -> EntryBatch:
     """The entry of a one-entry frame, verified end to end. Raises IntegrityError."""
-    batch = decode_frame(frame, digester=digester, verify_digests=True)
-    if len(batch) != 1 or batch.ledger_id != digester.ledger_id:
-        raise IntegrityError("evidence of a LAC must be one entry of the ledger", value=f"ledger {batch.ledger_id}")
-    return batch
+    batches = verified_batches(memoryview(frame), digester, always=True)
+    if [len(batch) for batch in batches] != [1]:
+        raise IntegrityError("evidence of a LAC must be one entry", value=f"ledger {digester.ledger_id}")
+    return batches[0]
 
 
 def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, dict[EntryId, int]]:

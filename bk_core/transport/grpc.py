@@ -8,6 +8,7 @@ Messages are raw bytes to gRPC; what they mean is in ``lane_streams.py``.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer
 from bk_core.wire.lane import AttachMode
 from bk_core.wire.proto import lane_pb2
+
+log = logging.getLogger(__name__)
 
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.min_reconnect_backoff_ms", 1000))
 _WATCH_SLACK_S = 5.0
@@ -206,11 +209,7 @@ class _Link:
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             self._lost(stream, error)
         except BookKeeperError as error:
-            problem = error if isinstance(error, TransportError) else TransportError(error.what, value=error.value)
-            if stream.greeted:
-                stream.fail(problem)
-            else:  # not the bookie we mean: the address itself is of no use
-                self.fail(problem)
+            self.fail(self._broken_by(error))  # it is not the bookie we mean, or does not keep to the protocol
         except asyncio.CancelledError:
             stream.fail(self.broken or TransportError("the stream was closed"))
             raise
@@ -227,6 +226,15 @@ class _Link:
             self.fail(error)  # it stops: the next use goes to where it registers then
             raise error
         stream.receive(message)
+
+    def _broken_by(self, error: BookKeeperError) -> TransportError:
+        """What those who wait on this link are told; the code of what the bookie did wrong stays in it."""
+        if isinstance(error, TransportError):
+            return error
+        log.warning("bookie %s: %s", self._said[0], error)
+        broken = TransportError(f"the connection to bookie {self._said[0]} was closed", value=str(error))
+        broken.__cause__ = error
+        return broken
 
     def _lost(self, stream: LaneStream, error: Exception) -> None:
         """The connection failed. Before the bookie's hello that means: unreachable, and from where."""

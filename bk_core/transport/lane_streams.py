@@ -16,15 +16,18 @@ from google.protobuf.message import DecodeError
 
 from bk_core.errors import ClusterMismatchError, RemoteProtocolError, TransportError
 from bk_core.model import BookieId, EntryId, LedgerId
-from bk_core.transport.messages import evidence_from_proto, hello, reason_of, trailer_from_proto
+from bk_core.transport.messages import LANE_VERSION, evidence_from_proto, hello, reason_of, trailer_from_proto
 from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.frames_codec import pack, unpack
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
 
 MESSAGE_FRAMES_BYTES = 4 << 20
 """Frames that one message gathers; a single larger frame travels alone."""
 
+
+READ_BYTES_MAX = 64 << 20
+"""Most that one read is answered with where its caller sets no limit."""
 
 MESSAGE_FRAMES_MAX = 256
 """The same in frames, so that a message of small ones does not keep the bookie's loop for long."""
@@ -63,6 +66,10 @@ class LaneStream:
             raise RefusedError(
                 reason or Reason.WRONG_BOOKIE,
                 f"bookie {self.bookie_id} refused the connection: {answer.message or answer.bookie_id}",
+            )
+        if answer.version != LANE_VERSION:
+            raise RemoteProtocolError(
+                "a bookie chose a version that was not offered", value=f"version {answer.version}"
             )
 
     def fail(self, error: TransportError) -> None:
@@ -185,8 +192,9 @@ class AddStream(LaneStream):
 class ReadCall:
     """One read under way; answers wait here, at most what was asked for (``bytes_max``)."""
 
-    def __init__(self, stream: ReadStream, number: int) -> None:
+    def __init__(self, stream: ReadStream, number: int, bytes_max: int) -> None:
         self._stream, self._number = stream, number
+        self.room = bytes_max + FRAME_BYTES_MAX  # the last frame may go over the limit
         self.answers: asyncio.Queue[ReadPart | ReadTrailer | TransportError] = asyncio.Queue()
 
     async def next(self) -> ReadPart | ReadTrailer:
@@ -215,7 +223,7 @@ class ReadStream(LaneStream):
         self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int, fence_key: bytes | None
     ) -> ReadCall:
         self._number += 1
-        call = self._calls[self._number] = ReadCall(self, self._number)
+        call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX)
         self._requests.append(
             lane_pb2.ReadRequest(
                 id=self._number,
@@ -247,6 +255,9 @@ class ReadStream(LaneStream):
         if call is None:
             return
         if frames:
+            call.room -= len(frames)
+            if call.room < 0:
+                raise RemoteProtocolError("a bookie answers more than was asked for", value=f"bookie {self.bookie_id}")
             call.answers.put_nowait(ReadPart(frames))
         if answer.HasField("trailer"):
             del self._calls[answer.id]

@@ -17,13 +17,14 @@ from bk_core.wire.lane import AttachMode, Reason
 
 
 class RefusedError(TransportError):
-    """A bookie refused a request, with its reason. Not applied, unless the reason is FENCED."""
+    """A bookie refused a request, with its reason. Not applied, but unknown where it is FENCED or came too late."""
 
     code = "BK_REFUSED"
     outcome = Outcome.NOT_APPLIED
 
     def __init__(self, reason: Reason, what: str, *, value: str = "", remedy: str = "") -> None:
-        super().__init__(what, value=value or reason.name, remedy=remedy)
+        unknown = reason in (Reason.FENCED, Reason.TIMEOUT)
+        super().__init__(what, value=value or reason.name, remedy=remedy, outcome=Outcome.UNKNOWN if unknown else None)
         self.reason = reason
 
     def __reduce__(self) -> tuple[object, ...]:

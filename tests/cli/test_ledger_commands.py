@@ -12,6 +12,8 @@ import pytest
 from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.errors import LedgerFencedError
+from bk_core.metadata.layout import Layout, ledger_path
+from tests.kit.metadata_worlds import tree_of
 
 pytestmark = pytest.mark.e2e
 NewLedger = Callable[..., int]
@@ -51,6 +53,23 @@ def test_list_shows_every_ledger_in_order(bk: Any, new_ledger: NewLedger) -> Non
     assert [each["ledgerId"] for each in bk.json("ledger", "list", "--ids")] == listed
     assert bk("ledger", "list") == 0
     assert bk.out.splitlines()[0].split() == ["ledger", "state", "E/Qw/Qa", "entries", "bytes", "digest", "created"]
+
+
+def test_list_goes_on_past_a_record_that_cannot_be_read_and_names_it(
+    bk: Any, cluster: LocalCluster, new_ledger: NewLedger
+) -> None:
+    ledger_id, broken = new_ledger("a"), new_ledger("b")
+    with blocking.connect(cluster.uri) as bookkeeper:
+        tree = tree_of(bookkeeper.store)
+        path = f"/ledgers{ledger_path(Layout.HIERARCHICAL, broken)}"
+        good, stat = tree.get(path)
+        tree.set(path, b"\0garbage", stat.version)
+        try:
+            assert bk("ledger", "list") == 6
+        finally:
+            tree.set(path, good, stat.version + 1)
+    assert any(line.split()[0] == str(ledger_id) for line in bk.out.splitlines())
+    assert path in bk.err
 
 
 @pytest.mark.rule("E1")

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataConflictError, MetadataUnavailableError
+from bk_core.errors import (
+    BookieIdentityError,
+    InvalidArgumentError,
+    MetadataConflictError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+)
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.tree import ensure_path
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
@@ -100,6 +106,17 @@ def test_bookie_registers_where_the_read_only_folder_is_missing(
     assert store.read_only_bookies() == {}
     store.register_bookie(info(), read_only=True)
     assert list(store.read_only_bookies()) == [BOOKIE]
+
+
+def test_a_registration_that_cannot_be_read_does_not_hide_the_others(
+    metadata_world: MetadataWorld, store: MetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.register_bookie(info())
+    tree_of(store).create(f"{metadata_world.root}/available/broken:3181", b"\xff" * 9)
+    assert list(store.writable_bookies()) == [BOOKIE]
+    assert f"{metadata_world.root}/available/broken:3181" in caplog.text
+    with pytest.raises(MetadataCorruptError, match="broken:3181"):
+        store.bookie_info("broken:3181")
 
 
 @pytest.mark.parametrize("bookie_id", ["readonly", "", "a/b", "..", "white space"])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -12,60 +11,19 @@ from bk_core.errors import (
     BookKeeperError,
     InvalidArgumentError,
     LogRecreatedError,
-    MetadataUnavailableError,
     Outcome,
-    TransactionVersionRegressedError,
 )
 from bk_core.logs import commit
-from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, PublishId
+from bk_core.logs.head import LogTransactions, PublishId
 from bk_core.logs.machines import change, vacuum
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import HeadChange, State
-from bk_core.logs.machines.publication import Publication, Publish
 from bk_core.logs.machines.transactions import Transaction, recorded
-from bk_core.logs.machines.upkeep import Compact, Trim
+from bk_core.logs.machines.upkeep import Trim
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change
 from bk_core.model import Versioned
-
-NONCE = itertools.count().__next__
-EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
-LOST = MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN)
-AWAY = MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED)
-
-
-def extent(ledger_id: int) -> NewExtent:
-    return NewExtent(
-        ledger_id=ledger_id,
-        entry_count=2,
-        size_bytes=2,
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-    )
-
-
-def publication(*ledgers: int, **more: object) -> Publication:
-    extents = tuple(extent(each) for each in ledgers)
-    return Publication(Publish(extents, PublishId.job("j"), 5, NONCE, **more))  # type: ignore[arg-type]
-
-
-def published(head: LogHead, ledger: int, job: str) -> LogHead:
-    return commit.publish(head, [extent(ledger)], PublishId.job(job), now_ms=1, nonce=NONCE).head
-
-
-def run(machine: HeadChange[object] | Publication | Vacuum, *events: ev.Event) -> list[ev.Effect]:
-    effects: list[ev.Effect] = []
-    for event in events:
-        effects = machine.step(event)
-    return effects
-
-
-def writing(machine: Publication, version: int = 0) -> Publication:
-    effects = run(machine, ev.Start(), ev.HeadRead(Versioned(EMPTY, version)), ev.LedgersChecked())
-    assert isinstance(effects[-1], ev.WriteHead)
-    return machine
+from tests.logs.change_kit import AWAY, EMPTY, LOST, NONCE, publication, published, run, writing
 
 
 @pytest.mark.rule("N4")
@@ -209,43 +167,6 @@ def test_a_vacuum_of_a_log_that_was_made_again_deletes_nothing() -> None:
     (fail,) = run(machine, ev.Start(), ev.OrphansListed((1,)), ev.HeadRead(Versioned(EMPTY, 5)))
     assert isinstance(fail, ev.Fail)
     assert isinstance(fail.error, LogRecreatedError)
-
-
-# --- a refusal after a lost answer ---
-
-
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N5")
-def test_a_refused_version_is_certain_while_the_record_would_remember_it() -> None:
-    later = recorded(None, Transaction("app", 5), PublishId.txn("app", 5), 1, 1)
-    for moved, outcome in ((1, Outcome.NOT_APPLIED), (127, Outcome.NOT_APPLIED), (128, Outcome.UNKNOWN)):
-        machine = writing(publication(1, transaction=Transaction("app", 4)), 7)
-        run(machine, ev.HeadWriteUnknown(LOST), ev.WaitEnded())
-        (fail,) = machine.step(ev.HeadRead(Versioned(published(EMPTY, 9, "other"), 7 + moved), Versioned(later, 3)))
-        assert isinstance(fail, ev.Fail)
-        assert isinstance(fail.error, TransactionVersionRegressedError)
-        assert fail.error.outcome is outcome, moved
-
-
-@pytest.mark.rule("N7")
-def test_a_compaction_whose_answer_was_lost_may_have_been_there_and_be_gone_again() -> None:
-    head = published(EMPTY, 1, "a")
-    (old,) = head.tail
-    machine: HeadChange[Extent] = HeadChange(Compact((old,), extent(2), NONCE))
-    (write,) = run(machine, ev.Start(), ev.HeadRead(Versioned(head, 7)), ev.LedgersChecked())
-    assert isinstance(write, ev.WriteHead)
-    replaced = commit.replace_extents(write.head, write.head.tail, extent(3), nonce=NONCE).head
-    run(machine, ev.HeadWriteUnknown(LOST), ev.WaitEnded())
-    (fail,) = machine.step(ev.HeadRead(Versioned(replaced, 9)))
-    assert isinstance(fail, ev.Fail)
-    assert fail.error.outcome is Outcome.UNKNOWN
-
-    machine = HeadChange(Compact((old,), extent(2), NONCE))
-    run(machine, ev.Start(), ev.HeadRead(Versioned(head, 7)), ev.LedgersChecked())
-    run(machine, ev.HeadWriteUnknown(LOST), ev.WaitEnded(), ev.HeadRead(Versioned(head, 8)), ev.LedgersChecked())
-    (fail,) = machine.step(ev.RequestFailed(BookKeeperError("broken")))
-    assert isinstance(fail, ev.Fail)
-    assert fail.error.outcome is Outcome.NOT_APPLIED, "the head is as it was: the first one was not applied"
 
 
 # --- transactions that nobody uses ---

@@ -30,6 +30,8 @@ SOMETIMES = {
     "pages of pages",
     "pages vacuumed",
     "publish done",
+    "replay differs",
+    "replayed by its transaction alone",
     "rolled",
     "stale read",
     "takeover by a publish",
@@ -37,6 +39,7 @@ SOMETIMES = {
     "trim done",
     "vacuum done",
     "vacuumed",
+    "version regressed",
 }
 
 
@@ -57,7 +60,7 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
 
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
-    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [1396301898] * 2  # under any PYTHONHASHSEED
+    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [2540120103] * 2  # under any PYTHONHASHSEED
 
 
 @pytest.mark.sim

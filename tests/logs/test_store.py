@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 
@@ -84,6 +85,21 @@ def test_a_log_whose_making_had_no_answer_is_made_once(memory: MemoryStore, appl
     store = LogStore(memory, "other")
     assert store.create(EMPTY).value == EMPTY
     assert store.read().value == EMPTY
+
+
+@pytest.mark.parametrize("first", list(Outcome))
+def test_a_log_that_may_have_been_made_is_not_called_unmade(
+    memory: MemoryStore, first: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = itertools.chain([first], itertools.repeat(Outcome.NOT_APPLIED))
+
+    def away(name: str, head: bytes) -> object:
+        raise MetadataUnavailableError("away", outcome=next(outcomes))
+
+    monkeypatch.setattr(memory, "create_log", away)
+    with pytest.raises(MetadataUnavailableError) as raised:
+        LogStore(memory, "other").create(EMPTY)
+    assert raised.value.outcome is first
 
 
 @pytest.mark.rule("N8")

@@ -262,8 +262,8 @@ def change_key(machine: HeadChange[Any] | Vacuum) -> object:
     head = next((place for place, head in enumerate(HEADS) if inner._found and inner._found.value is head), None)
     facts = inner._facts
     known = (facts.is_checked, *sorted(facts.pages), *sorted(facts.ends), facts.missing)
-    doubt = inner._doubt and inner._found and inner._found.version - inner._doubt[0]
-    tried = (inner._attempts, inner._failures, inner.was_attempted, doubt)
+    doubt = {inner._found.version - each.version for each in inner._doubts if inner._found}
+    tried = (inner._attempts, inner._failures, inner.was_attempted, *sorted(doubt))
     names = getattr(inner.intent, "names", ())
     return (*own, type(inner.intent).__name__, names, inner.state, head, known, tried, inner.result is None)
 

@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import random
-import struct
 
-import numpy as np
 import pytest
 
 from bk_core.entries.apache import lac_body
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.digest import Digester, crc32c
-from bk_core.entries.frame import encode_frame, parse_header
+from bk_core.entries.digest import Digester
 from bk_core.errors import (
     IntegrityError,
     MetadataUnavailableError,
@@ -22,7 +18,7 @@ from bk_core.errors import (
 from bk_core.model import DigestType, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.follower import LedgerFollower
-from bk_core.protocol.lac import QuorumLacRead, verified_lac
+from bk_core.protocol.lac import QuorumLacRead
 from bk_core.snapshot import copied, fingerprint_of
 from bk_core.wire.lane import Reason
 from tests.protocol.kit import LEDGER, digester, metadata
@@ -78,26 +74,6 @@ def test_evidence_that_fails_its_digest_proves_nothing() -> None:
     ):
         assert of(machine.step(event), ev.SetTimer)[0].delay_ms == machine.stall_ms
     assert machine.lac == -1
-
-
-@pytest.mark.rule("P5")
-def test_a_lac_that_stands_beside_the_digested_one_proves_nothing() -> None:
-    mac = Digester(DigestType.MAC, b"secret", LEDGER)
-    listed = EntryBatch(
-        lengths=np.array([2], dtype=np.uint32),
-        payload=memoryview(b"xy"),
-        ledger_id=LEDGER,
-        first_entry_id=5,
-        lac=3,
-        lacs=np.array([3], dtype=np.int64),
-    )
-    frame = encode_frame(listed, digester=mac)
-    assert verified_lac(ev.LacAnswered(0, frame), mac)[0] == 3
-    struct.pack_into("<q", frame, 24, 1_000)  # the header's LAC, which no digest covers
-    columns_end = 64 + parse_header(frame).columns_bytes
-    struct.pack_into("<I", frame, 52, crc32c(bytes(frame[64:columns_end]), crc32c(bytes(frame[:52]))))
-    with pytest.raises(IntegrityError, match="LAC"):
-        verified_lac(ev.LacAnswered(0, frame), mac)
 
 
 def test_a_bookie_without_news_is_asked_again_after_a_pause_only() -> None:

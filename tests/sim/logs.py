@@ -21,7 +21,7 @@ from bk_core.logs.codec import encode_head
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, NewExtent
 from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines import upkeep
+from bk_core.logs.machines import publication, transactions, upkeep
 from bk_core.logs.paging import NewPage, ledgers_listed, page_names, sealed_extents
 from bk_core.model import LedgerId, Versioned
 
@@ -36,8 +36,13 @@ SMALL = {
     (paging, "PAGE_PARTS_MAX"): 3,
     (paging, "REFS_MAX"): 2,
     (upkeep, "CONDEMNED_MAX"): 3,
+    (transactions, "VERSIONS_MAX"): 5,
 }
 """Limits so small that pages, their pages, and rounds of condemning come up all the time."""
+FATES = ((0.25, ("applied", "late", "never", "refused")), (0.5, ("late", "refused")))
+"""How often a compare-and-set goes wrong, and how: each schedule draws one."""
+WINDOWS = (2, 4, commit.PUBLISHED_MAX)
+"""Publish ids that the head remembers, a schedule; each transaction remembers 5 versions."""
 
 
 class LogViolation(AssertionError):
@@ -86,12 +91,16 @@ class LogWorld:
     page_made: dict[str, int] = field(default_factory=dict)
     transactions: dict[str, Versioned[LogTransactions]] = field(default_factory=dict)
     ledgers: dict[LedgerId, SimLedger] = field(default_factory=dict)
-    forgotten: set[str] = field(default_factory=set)  # whose transactions were vacuumed
+    forgotten: dict[str, list[int]] = field(default_factory=dict)  # where the log ended as transactions were vacuumed
+    published: list[bytes] = field(default_factory=list)  # every publish that was applied, in order
     history: list[str] = field(default_factory=list)
     late: list[Callable[[], object]] = field(default_factory=list)
     reached: Counter[str] = field(default_factory=Counter)
     time: int = 0
     next_ledger: LedgerId = 0
+
+    def __post_init__(self) -> None:
+        self.fates = self.random.choice(FATES)
 
     def chance(self, probability: float) -> bool:
         """Whether a fault happens now."""
@@ -128,7 +137,7 @@ class LogWorld:
             return False
         for record in (found[key].value for key in versions if key in found):
             require(record.last_used_ms < self.time - TXN_RETENTION, f"transactions of {record.app_id} are in use")
-            self.forgotten.add(record.app_id)
+            self.forgotten.setdefault(record.app_id, []).append(self.head.value.next_offset)
             del self.transactions[record.app_id]
         return True
 
@@ -155,9 +164,14 @@ class LogWorld:
         return self.head
 
     def write(
-        self, head: LogHead, version: int, txn: LogTransactions | None = None, txn_version: int | None = None
+        self,
+        head: LogHead,
+        version: int,
+        txn: LogTransactions | None = None,
+        txn_version: int | None = None,
+        applied: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Compare and set; False: another version."""
+        """Compare and set; False: another version. Tells ``applied``."""
         if version != self.head.version:
             return False
         if txn is not None:
@@ -166,17 +180,22 @@ class LogWorld:
                 return False
         encode_head(head)  # ≤ 8 KiB, at most two open extents, contiguous
         self._check(self.head.value, head)
+        self._check_published(self.head.value, head)
         if txn is not None:
+            versions = [each.version for each in txn.versions]
+            require(versions == sorted(set(versions)), f"{txn.app_id} has published versions {versions}")
             self.transactions[txn.app_id] = Versioned(txn, 0 if txn_version is None else txn_version + 1)
         self.older.append(self.head)
         self.head = Versioned(head, version + 1)
+        applied()
         return True
 
     def compare_and_set(self, write: Callable[[], bool]) -> str:
         """``write`` with everything that can happen to it: written, conflict, unknown, refused."""
-        if not self.chance(0.25):
+        probability, kinds = self.fates
+        if not self.chance(probability):
             return "written" if write() else "conflict"
-        kind = self.random.choice(("applied", "late", "never", "refused"))
+        kind = self.random.choice(kinds)
         self.reached[f"answer lost, {kind}"] += 1
         if kind == "applied":
             write()
@@ -207,6 +226,14 @@ class LogWorld:
         require(len(self.history) >= head.next_offset, f"offset {len(self.history)} has no entry")
         self.reached["pages of pages"] += any(ref.level for ref in head.pages)
 
+    def _check_published(self, before: LogHead, head: LogHead) -> None:
+        """The promise of RULES N4: no id twice among the last ones."""
+        if head.published == before.published:
+            return
+        digest = head.published[-1].publish_id
+        require(digest not in self.published[-commit.PUBLISHED_MAX :], f"{digest.hex()} is published twice")
+        self.published.append(digest)
+
     def _check_extent(self, extent: Extent) -> None:
         ledger = self.ledgers[extent.ledger_id]
         require(ledger.is_closed, f"ledger {extent.ledger_id} is sealed and still written")
@@ -220,8 +247,8 @@ class LogWorld:
 
     # --- what the machines ask for ---
 
-    def answer(self, effect: ev.Effect) -> ev.Event:
-        """Carry a request out, or not."""
+    def answer(self, effect: ev.Effect, applied: Callable[[], None] = lambda: None) -> ev.Event:
+        """Carry a request out, or not. ``applied`` is called when a head of it is written, perhaps late."""
         if not isinstance(effect, ev.WriteHead | ev.Wait) and self.chance(0.04):
             if isinstance(effect, ev.CreatePages):
                 self._create(effect.pages[: len(effect.pages) // 2])
@@ -245,7 +272,7 @@ class LogWorld:
                 self._create(pages)
                 return ev.PagesCreated()
             case ev.WriteHead(head, version, txn, txn_version):
-                return self._write_head(lambda: self.write(head, version, txn, txn_version))
+                return self._write_head(lambda: self.write(head, version, txn, txn_version, applied))
         return self._answer_vacuum(effect)
 
     def _answer_vacuum(self, effect: ev.Effect) -> ev.Event:
@@ -324,10 +351,11 @@ def _reached(head: LogHead, pages: dict[str, LogPage]) -> set[str]:
 
 
 @contextmanager
-def small_limits() -> Iterator[None]:
-    """The product's limits, cut so that a few ledgers reach them."""
+def small_limits(window: int) -> Iterator[None]:
+    """The product's limits, cut so that a few ledgers reach them; a head remembers ``window`` publish ids."""
+    limits = {**SMALL, (commit, "PUBLISHED_MAX"): window, (publication, "PUBLISHED_MAX"): window}
     with ExitStack() as restore:
-        for (module, name), value in SMALL.items():
+        for (module, name), value in limits.items():
             restore.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, value)
         yield
@@ -339,7 +367,7 @@ def run_log_schedule(seed: int, *, steps: int = STEPS) -> LogOutcome:
     from tests.sim.log_actors import Stage
 
     world = LogWorld(Random(seed))
-    with small_limits():
+    with small_limits(world.random.choice(WINDOWS)):
         stage = Stage(world)
         try:
             for _ in range(steps):

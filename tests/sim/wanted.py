@@ -59,6 +59,8 @@ WANTED: dict[str, tuple[str, ...]] = {
         "pages of pages",
         "pages vacuumed",
         "publish done",
+        "replay differs",
+        "replayed by its transaction alone",
         "rolled",
         "stale read",
         "takeover by a publish",
@@ -66,5 +68,6 @@ WANTED: dict[str, tuple[str, ...]] = {
         "trim done",
         "vacuum done",
         "vacuumed",
+        "version regressed",
     ),
 }

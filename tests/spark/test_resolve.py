@@ -22,7 +22,7 @@ from bk_core.errors import (
 from bk_core.logs.head import Extent, LogHead
 from bk_spark import resolve
 from bk_spark.follow import follower_for
-from bk_spark.ledgers import OpenLedger
+from bk_spark.ledgers import OpenLedger, length_of
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.plan import Span
@@ -113,6 +113,16 @@ def test_a_task_carries_ranges_ensembles_and_endpoints(bookkeeper: BookKeeper) -
         assert set(plan.bookies) == ensemble
         assert plan.ledgers[ledger.ledger_id].is_closed
         assert plan.instance_id == bookkeeper.instance_id
+
+
+def test_the_length_of_a_ledger_is_that_of_the_entries_asked_for_though_it_grows(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 50, close=False)
+    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
+    assert reader.wait_lac(48, 10) == 49
+    assert [length_of(reader, last) for last in (-1, 0, 24)] == [0, 10, 250]
+    ledger.close()
+    sealed = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
+    assert [length_of(sealed, last) for last in (24, 49)] == [250, 500]
 
 
 def test_a_follower_sees_what_is_confirmed_and_never_fences(bookkeeper: BookKeeper) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import RemoteProtocolError, TransportError
+from bk_core.errors import Outcome, RemoteProtocolError, TransportError
 from bk_core.transport.lane_streams import (
     MESSAGE_FRAMES_BYTES,
     MESSAGE_FRAMES_MAX,
@@ -17,6 +17,7 @@ from bk_core.transport.lane_streams import (
     ControlStream,
     LaneStream,
     ReadStream,
+    too_late,
 )
 from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.frames_codec import pack
@@ -171,6 +172,28 @@ async def test_answer_of_a_read_is_parts_then_a_trailer() -> None:
     assert stream.next_message() is None, "nothing is cancelled after its end"
 
 
+@pytest.mark.rule("L5")
+@on_a_loop
+async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in_memory() -> None:
+    stream = opened(ReadStream)
+    call = stream.read(7, 0, 9, 1000, None)
+    part = pack([bytes(4 << 20)], lane_pb2.ReadResponse(id=1).SerializeToString())
+    for _ in range(2):
+        stream.receive(part)
+    with pytest.raises(RemoteProtocolError, match="more than was asked for"):
+        stream.receive(part)
+    assert call.answers.qsize() == 2
+
+
+@on_a_loop
+async def test_a_version_that_was_not_offered_is_refused() -> None:
+    stream = ControlStream("b1", "c", "", "test")
+    stream.next_message()
+    answer = lane_pb2.ControlResponse(hello=lane_pb2.HelloAnswer(version=2, bookie_id="b1", instance_id="c"))
+    with pytest.raises(RemoteProtocolError, match="version"):
+        stream.receive(answer.SerializeToString())
+
+
 @on_a_loop
 async def test_cancelled_read_says_so_after_it_was_asked() -> None:
     stream = opened(ReadStream)
@@ -231,3 +254,9 @@ def test_wrong_answer_to_hello_is_an_error(kind: type[LaneStream], answer: lane_
         assert not stream.greeted
 
     asyncio.run(story())
+
+
+def test_who_got_no_answer_in_time_does_not_know_whether_it_was_applied() -> None:
+    assert too_late("b1", 5).outcome is Outcome.UNKNOWN
+    assert RefusedError(Reason.FENCED, "fenced").outcome is Outcome.UNKNOWN
+    assert RefusedError(Reason.BAD_REQUEST, "no").outcome is Outcome.NOT_APPLIED

@@ -5,8 +5,10 @@ READ the head → is what is wanted there already? then DONE → ASK what must b
 WRITE by compare-and-set → look again. What is wanted is an :class:`Intent`; it knows the rules of its own change and
 nothing of the store.
 
-A conflict reads again. So does an answer that was lost: looking is the only way to learn what became of it, and it
-stays in doubt exactly as long as the head has the version that it was compared with. Whatever is known about the world
+A conflict reads again. So does an answer that was lost: looking is the only way to learn what became of it. It stays in
+doubt as long as the head has the version that it was compared with, and after that unless the head shows that it was
+never applied: what was applied may have been trimmed, replaced or forgotten since. An error says NOT_APPLIED only if
+nothing is in doubt. Whatever is known about the world
 beside the head (do the ledgers still exist?) counts only if it was asked after the head was read that it is used for:
 what makes it untrue changes the head first.
 """
@@ -20,7 +22,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, PublishConflictError
 from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import PUBLISHED_MAX, LogHead, LogPage, LogTransactions
+from bk_core.logs.head import LogHead, LogPage, LogTransactions
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.paging import Change, PagesNeeded, merge_candidates
 from bk_core.model import LedgerId, Versioned
@@ -51,10 +53,8 @@ class Intent(Generic[R]):
 
     app_id: str | None = None
     """Whose transactions are read with the head."""
-    heads_remembered: int | None = None
-    """After how many changes by others a head may not show any more that ours was applied; None: it always does."""
-    may_be_undone = False
-    """Whether one change by others may hide that ours was applied: then only a head that takes ours once more tells."""
+    is_repeatable = True
+    """Whether it may be applied again where it may have been applied already."""
 
     def settled(self, head: LogHead, facts: Facts) -> R | None:
         """The result, if ``head`` is as wanted; asked before anything else (RULES N4)."""
@@ -63,6 +63,20 @@ class Intent(Generic[R]):
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
         """The change that makes it so, or what must be known first. Raises what refuses the change."""
         raise NotImplementedError
+
+    def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
+        """Whether ``head``, which is not as wanted, shows that ``made`` never was the head: that is what a
+        compare-and-set without an answer would have made, with the version ``moved`` − 1 ≥ 0 changes before this."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A compare-and-set that got no answer: the version it was compared with, and what it would have made."""
+
+    version: int
+    made: LogHead
+    error: BookKeeperError
 
 
 class State(enum.Enum):
@@ -107,7 +121,7 @@ class HeadChange(Generic[R]):
         self._facts = Facts()
         self._found: Versioned[LogHead] | None = None
         self._change: Change | None = None
-        self._doubt: tuple[int, BookKeeperError] | None = None  # version and error of a write without an answer
+        self._doubts: tuple[Doubt, ...] = ()
 
     def copy(self) -> HeadChange[R]:
         """An independent machine in the same state; all that it holds is replaced, never changed."""
@@ -146,7 +160,7 @@ class HeadChange(Generic[R]):
     # --- looking and deciding ---
 
     def _read(self) -> Effects:
-        return self._to(State.READING, ev.ReadHead(sync=self._doubt is not None, app_id=self.intent.app_id))
+        return self._to(State.READING, ev.ReadHead(sync=bool(self._doubts), app_id=self.intent.app_id))
 
     def _on_read(self, head: Versioned[LogHead], transactions: Versioned[LogTransactions] | None) -> Effects:
         before, self._found = self._found, head
@@ -160,9 +174,9 @@ class HeadChange(Generic[R]):
         assert self._found is not None
         self._facts = facts
         try:
-            if (result := self.intent.settled(self._found.value, facts)) is not None:
+            if (result := self._settled(self._found.value)) is not None:
                 return self._finish(result)
-            if self._doubt is not None and (effects := self._judge_doubt(self._found.version)) is not None:
+            if not self.intent.is_repeatable and (effects := self._give_up(self._found.version)) is not None:
                 return effects
             decision = self.intent.decide(self._found.value, facts)
             if isinstance(decision, Change) and decision.new_pages:
@@ -170,7 +184,7 @@ class HeadChange(Generic[R]):
         except PagesNeeded as needed:
             return self._to(State.ASKING, ev.ReadPages(needed.names))
         except BookKeeperError as error:
-            return self._refuse(error)
+            return self._fail(error)
         if not isinstance(decision, Change):
             return self._to(State.ASKING, decision)
         self._change = decision
@@ -178,24 +192,33 @@ class HeadChange(Generic[R]):
             return self._to(State.CREATING, ev.CreatePages(decision.new_pages))
         return self._write()
 
-    def _judge_doubt(self, version: int) -> Effects | None:
-        """What we want is not there. If the version moved on, ours was not applied and never will be; an older head
-        says nothing."""
-        assert self._doubt is not None
-        moved = version - self._doubt[0]
-        if self.intent.heads_remembered is not None and moved > self.intent.heads_remembered:
-            return self._fail(self._doubt[1])  # it may have been there, and been forgotten
-        if moved > 0 and not self.intent.may_be_undone:
-            self._doubt = None
-        return None
+    def _settled(self, head: LogHead) -> R | None:
+        """What the intent says of the head. Unless that is as wanted, some of what is in doubt may be ruled out."""
+        try:
+            result = self.intent.settled(head, self._facts)
+        except PagesNeeded:
+            raise
+        except BookKeeperError:
+            self._judge_doubts()
+            raise
+        if result is None:
+            self._judge_doubts()
+        return result
 
-    def _refuse(self, error: BookKeeperError) -> Effects:
-        """The intent refuses this head: ours was not applied before if the head would remember that."""
+    def _judge_doubts(self) -> None:
+        """The head that a write was compared with, or an older one, says nothing: it may still come."""
         assert self._found is not None
-        if self._doubt is not None and not self.intent.may_be_undone:
-            is_remembered = 0 < self._found.version - self._doubt[0] < PUBLISHED_MAX
-            self._doubt = None if is_remembered else self._doubt
-        return self._fail(error)
+        head, version, rules_out = self._found.value, self._found.version, self.intent.rules_out
+        self._doubts = tuple(
+            doubt
+            for doubt in self._doubts
+            if version <= doubt.version or not rules_out(doubt.made, version - doubt.version, head, self._facts)
+        )
+
+    def _give_up(self, version: int) -> Effects | None:
+        """It may have been there, and been forgotten."""
+        forgotten = [doubt for doubt in self._doubts if doubt.version < version]
+        return self._fail(forgotten[0].error) if forgotten else None
 
     def _want_merged(self, head: LogHead) -> None:
         """Pages are made anyway: read those that they can be merged with (RULES N3)."""
@@ -208,8 +231,6 @@ class HeadChange(Generic[R]):
         assert self._found is not None
         assert self._change is not None
         self.was_attempted = True
-        if self._doubt is not None and self._doubt[0] < self._found.version:
-            self._doubt = None  # a later head takes ours: the one in doubt was not applied
         version = None
         if self._change.transactions is not None and self._facts.transactions is not None:
             version = self._facts.transactions.version
@@ -232,7 +253,8 @@ class HeadChange(Generic[R]):
 
     def _doubted(self, error: BookKeeperError) -> None:
         assert self._found is not None
-        self._doubt = (self._found.version, error)
+        assert self._change is not None
+        self._doubts = (*self._doubts, Doubt(self._found.version, self._change.head, error))
 
     def _written(self, change: Change) -> R:
         transactions = None if change.transactions is None else Versioned(change.transactions, 0)
@@ -271,7 +293,7 @@ class HeadChange(Generic[R]):
         return self._to(State.DONE, ev.Finish(result))
 
     def _fail(self, error: BookKeeperError) -> Effects:
-        error.outcome = Outcome.UNKNOWN if self._doubt is not None else Outcome.NOT_APPLIED
+        error.outcome = Outcome.UNKNOWN if self._doubts else Outcome.NOT_APPLIED
         return self._to(State.FAILED, ev.Fail(error))
 
     def _to(self, state: State, *effects: ev.Effect) -> Effects:

@@ -35,6 +35,7 @@ class Publish(Intent[Published]):
     takeover: bool = False
     overwrite: bool = False
     transaction: Transaction | None = None
+    is_repeatable = False  # once
 
     @property
     def rows(self) -> int:
@@ -44,10 +45,6 @@ class Publish(Intent[Published]):
     @property
     def app_id(self) -> str | None:  # type: ignore[override]
         return self.transaction.app_id if self.transaction else None
-
-    @property
-    def heads_remembered(self) -> int | None:  # type: ignore[override]
-        return None if self.transaction else PUBLISHED_MAX - 1
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
         """The publish of this id, if the log remembers one."""
@@ -80,6 +77,14 @@ class Publish(Intent[Published]):
         record = facts.transactions.value if facts.transactions else None
         transactions = recorded(record, self.transaction, self.publish_id, self.rows, self.now_ms)
         return replace(change, transactions=transactions)
+
+    def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
+        """The head remembers the last publishes, the transaction's record every version until 128 higher ones came."""
+        if self.transaction is not None and facts.transactions is not None:
+            versions = facts.transactions.value.versions
+            if all(each.version < self.transaction.version for each in versions):
+                return True
+        return moved < PUBLISHED_MAX
 
 
 def to_fence(head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:

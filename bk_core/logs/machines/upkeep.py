@@ -32,6 +32,10 @@ class Trim(Intent[int]):
         """Unlink."""
         return commit.trim(head, self.before_offset, nonce=self.nonce, pages=facts.pages)
 
+    def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
+        """The start never goes back. (It may be as wanted then, and not now: what is sealed has grown.)"""
+        return head.start_offset < made.start_offset
+
 
 @dataclass(frozen=True)
 class Compact(Intent[Extent]):
@@ -40,7 +44,6 @@ class Compact(Intent[Extent]):
     run: tuple[Extent, ...]
     new: NewExtent
     nonce: Nonce
-    may_be_undone = True  # trimmed, or compacted again
 
     def settled(self, head: LogHead, facts: Facts) -> Extent | None:
         """The new extent, if it is listed."""
@@ -52,6 +55,10 @@ class Compact(Intent[Extent]):
         """Replace the run, if it is all there still."""
         change = commit.replace_extents(head, self.run, self.new, nonce=self.nonce, pages=facts.pages)
         return change if facts.is_checked else ev.CheckLedgers(head, (self.new,))
+
+    def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
+        """The run is there: what was replaced never comes back. (The new extent may be trimmed or replaced itself.)"""
+        return commit.has_run(head, self.run, facts.pages)
 
 
 @dataclass(frozen=True)

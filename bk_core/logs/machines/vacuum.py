@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bk_core.errors import LogRecreatedError, MetadataUnavailableError
+from bk_core.errors import LogRecreatedError, MetadataUnavailableError, Outcome
 from bk_core.logs.head import LogTransactions
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Effects, HeadChange, Intent
@@ -79,6 +79,7 @@ _REQUESTING = (
     *(State.LISTING_TXNS, State.READING_TXNS, State.DELETING_TXNS),
 )
 """Where a request is under way that is none of a change of the head."""
+_CHANGING = (ev.WriteHead, ev.DeleteLedgers, ev.DeletePages, ev.DeleteTransactions)
 
 
 class Vacuum:
@@ -95,6 +96,7 @@ class Vacuum:
         self._keys: tuple[str, ...] = ()  # of transactions, not looked at to the end
         self._unused: dict[str, str] = {}  # key → application of those that are to be deleted
         self._looks = 0  # at the first of ``_keys``
+        self._is_begun = False  # something was asked for that changes the world
 
     def copy(self) -> Vacuum:
         """An independent machine in the same state."""
@@ -107,6 +109,10 @@ class Vacuum:
         before = self.state
         effects = self._step(event)
         assert self.state is before or self.state in MOVES[before], (before, event, self.state)
+        for effect in effects:
+            self._is_begun = self._is_begun or isinstance(effect, _CHANGING)
+            if isinstance(effect, ev.Fail):
+                effect.error.outcome = Outcome.UNKNOWN if self._is_begun else Outcome.NOT_APPLIED
         return effects
 
     def _step(self, event: ev.Event) -> Effects:

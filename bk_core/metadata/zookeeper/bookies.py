@@ -12,7 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from bk_core.errors import BookieIdentityError, ClientClosedError, MetadataError, MetadataUnavailableError
+from bk_core.errors import (
+    BookieIdentityError,
+    ClientClosedError,
+    MetadataCorruptError,
+    MetadataError,
+    MetadataUnavailableError,
+)
 from bk_core.metadata.layout import Layout, check_bookie_id
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.records import decode_service_info, encode_service_info
@@ -57,8 +63,14 @@ class Bookies(Part):
             ids = [name for name in self._tree.children(folder) if name != _READ_ONLY]
         except NoNodeError:
             return {}
-        found = self._tree.get_many([f"{folder}/{bookie_id}" for bookie_id in ids])
-        return {i: decode_service_info(i, node[0]) for i, node in zip(ids, found, strict=True) if node is not None}
+        bookies: dict[BookieId, BookieServiceInfo] = {}
+        for bookie_id, node in zip(ids, self._tree.get_many([f"{folder}/{i}" for i in ids]), strict=True):
+            try:
+                if node is not None:
+                    bookies[bookie_id] = decode_service_info(bookie_id, node[0])
+            except MetadataCorruptError as error:  # one bad registration must not keep a client from the others
+                _log.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
+        return bookies
 
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
         """See the port."""

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of real bookies one of which stands behind a proxy on the gRPC lane that rewrites what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bk_core.client import BookKeeper, ClientConfig
+from bk_core.metadata import open_store
+from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.messages import SERVICE
+from bookie_server.main import Bookie
+from tests.kit.lanes import bookie_config
+
+HONEST_LATE_S = 0.03
+
+Lie = Callable[[bytes], Iterable[bytes]]
+"""What is answered instead of one message of the true bookie."""
+
+
+class Liar:
+    """A port that passes all on to ``true_port`` and back. ``lies``: by method; the answer to hello is left as it is.
+    ``told`` counts the lies."""
+
+    def __init__(self, bookie_id: str, true_port: int, lies: dict[str, Lie]) -> None:
+        self.bookie_id, self.lies, self._target = bookie_id, lies, f"127.0.0.1:{true_port}"
+        self.told = 0
+        self._server = grpc.aio.server()
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+
+    async def start(self) -> None:
+        handlers = {
+            method: grpc.stream_stream_rpc_method_handler(self._handler(method))
+            for method in ("Add", "Read", "Control")
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    def _handler(self, method: str) -> Any:
+        async def serve(_: Any, context: Any) -> None:
+            async with grpc.aio.insecure_channel(self._target) as channel:
+                call = channel.stream_stream(f"/{SERVICE}/{method}")()
+                there = asyncio.ensure_future(_pass_on(context.read, call.write))
+                try:
+                    await context.write(await call.read())
+                    while (answer := await call.read()) is not grpc.aio.EOF:
+                        self.told += method in self.lies
+                        for said in self.lies[method](answer) if method in self.lies else [answer]:
+                            await context.write(said)
+                finally:
+                    there.cancel()
+
+        return serve
+
+
+async def _pass_on(read: Any, write: Any) -> None:
+    while (message := await read()) is not grpc.aio.EOF:
+        await write(message)
+
+
+class _Misled(GrpcTransport):
+    """Takes the liar's address for that of its bookie, and hears the others ``HONEST_LATE_S`` later."""
+
+    def __init__(self, liar: Liar, instance_id: str) -> None:
+        super().__init__(instance_id=instance_id, connect_timeout_s=2)
+        self._liar = liar
+
+    def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
+        lies = (Endpoint("grpc", "127.0.0.1", self._liar.port, "grpc"),)
+        its = self._liar.bookie_id
+        super().update_bookies([replace(info, endpoints=lies) if info.bookie_id == its else info for info in infos])
+
+    async def _call(self, bookie_id: str, *args: Any, **call: Any) -> Any:
+        answer = await super()._call(bookie_id, *args, **call)
+        await self._late(bookie_id)
+        return answer
+
+    async def read(self, bookie_id: str, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with contextlib.aclosing(super().read(bookie_id, *args, **options)) as answers:
+            async for answer in answers:
+                await self._late(bookie_id)
+                yield answer
+
+    async def _late(self, bookie_id: str) -> None:
+        if bookie_id != self._liar.bookie_id:
+            await asyncio.sleep(HONEST_LATE_S)
+
+
+@contextlib.asynccontextmanager
+async def cluster_with_a_liar(
+    data_dir: Path, lies: dict[str, Lie], config: ClientConfig, *, bookies: int = 4
+) -> AsyncIterator[tuple[BookKeeper, Liar]]:
+    """A client of ``bookies`` bookies; the first one lies."""
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(store.close)
+        servers = [await Bookie.start(bookie_config(data_dir / f"{n}", uri)) for n in range(bookies)]
+        for server in servers:
+            stack.push_async_callback(server.stop)
+        liar = Liar(servers[0].bookie_id, servers[0].port, lies)
+        await liar.start()
+        stack.push_async_callback(liar.stop)
+        mine = open_store(uri)
+        transport = _Misled(liar, store.instance_id())
+        client = BookKeeper(mine, transport, instance_id=store.instance_id(), config=config)
+        async with client:
+            yield client, liar

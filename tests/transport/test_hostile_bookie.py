@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bookie that answers what no bookie may: the client goes on with the others, and believes nothing that is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.client import BookKeeper
+from bk_core.entries.frame import encode_record
+from bk_core.wire.frames_codec import pack, unpack
+from bk_core.wire.proto import lane_pb2
+from tests.kit.lanes import frame
+from tests.kit.liars import Lie, cluster_with_a_liar
+from tests.kit.memory_cluster import FAST
+
+ENTRIES = [b"entry %d" % n for n in range(40)]
+DEADLINE_S = 40.0
+
+
+def adds(change: Callable[[Any], Iterable[Any]]) -> dict[str, Lie]:
+    def lie(message: bytes) -> Iterable[bytes]:
+        return [said.SerializeToString() for said in change(lane_pb2.AddResponse.FromString(message))]
+
+    return {"Add": lie}
+
+
+def reads(change: Callable[[bytes, Any], Iterable[tuple[bytes, Any]]]) -> dict[str, Lie]:
+    def lie(message: bytes) -> Iterable[bytes]:
+        frames, rest = unpack(message)
+        answer = lane_pb2.ReadResponse.FromString(bytes(rest))
+        return [pack([said], to.SerializeToString()) for said, to in change(bytes(frames or b""), answer)]
+
+    return {"Read": lie}
+
+
+def control(change: Callable[[Any], Iterable[Any]]) -> dict[str, Lie]:
+    def lie(message: bytes) -> Iterable[bytes]:
+        return [said.SerializeToString() for said in change(lane_pb2.ControlResponse.FromString(message))]
+
+    return {"Control": lie}
+
+
+def acks(sessions: Callable[[int], int], frames: Callable[[int], int]) -> dict[str, Lie]:
+    return adds(
+        lambda said: [
+            lane_pb2.AddResponse(
+                sessions=map(sessions, said.sessions), frames=map(frames, said.frames), ended=said.ended
+            )
+        ]
+    )
+
+
+def ends(frames: int, reason: int) -> dict[str, Lie]:
+    return adds(
+        lambda said: [
+            lane_pb2.AddResponse(ended=[lane_pb2.SessionEnded(session=s, frames=frames, reason=reason)])  # type: ignore[arg-type]
+            for s in said.sessions
+        ]
+    )
+
+
+def trailer(**fields: Any) -> dict[str, Lie]:
+    return reads(lambda _, a: [(b"", lane_pb2.ReadResponse(id=a.id, trailer=lane_pb2.ReadTrailer(**fields)))])
+
+
+def frames_are(other: Callable[[bytes], bytes], times: int = 1) -> dict[str, Lie]:
+    def change(frames: bytes, answer: Any) -> Iterable[tuple[bytes, Any]]:
+        return [*[(other(frames), lane_pb2.ReadResponse(id=answer.id))] * (times - 1), (other(frames), answer)]
+
+    return reads(change)
+
+
+def evidence(**fields: Any) -> dict[str, Lie]:
+    return control(
+        lambda said: [
+            lane_pb2.ControlResponse(id=said.id, lac=lane_pb2.LacAnswer(known=True, last_entry_id=9, **fields))
+        ]
+    )
+
+
+NOISE = bytes(range(256)) * 4
+GAP = lane_pb2.EntryRange(first_entry_id=2**62, last_entry_id=-(2**62), reason=77)  # type: ignore[arg-type]
+
+LIES: dict[str, dict[str, Lie]] = {
+    "acks frames never sent": acks(lambda s: s, lambda n: n + 1_000),
+    "acks 2^64 - 1 frames": acks(lambda s: s, lambda n: 2**64 - 1),
+    "acks go back": adds(
+        lambda said: [said, lane_pb2.AddResponse(sessions=said.sessions, frames=[0] * len(said.frames))]
+    ),
+    "acks of another session": acks(lambda s: s + 7, lambda n: n),
+    "acks of no length": adds(lambda said: [lane_pb2.AddResponse(sessions=said.sessions)]),
+    "ends for no reason": ends(0, 0),
+    "ends for a reason of the future": ends(0, 99),
+    "ends with frames never sent": ends(10**9, 1),
+    "says nothing to adds": adds(lambda said: []),
+    "adds: noise": {"Add": lambda message: [NOISE]},
+    "adds: nothing at all": {"Add": lambda message: [b""]},
+    "answers beyond the end": trailer(answered_through=2**63 - 1),
+    "answers through -2^63": trailer(answered_through=-(2**63)),
+    "answers nothing": trailer(answered_through=-1),
+    "absent and unknown in disorder": trailer(answered_through=39, absent=[GAP] * 99, unknown=[GAP]),
+    "refuses for a reason of the future": trailer(reason=99),
+    "answers to nobody": reads(lambda frames, a: [(frames, lane_pb2.ReadResponse(id=10**6, trailer=a.trailer))]),
+    "no trailer": reads(lambda frames, a: [(frames, lane_pb2.ReadResponse(id=a.id))]),
+    "frames: noise": frames_are(lambda _: NOISE),
+    "frames: a record": frames_are(lambda _: encode_record(3, 0)),
+    "frames of another ledger": frames_are(lambda _: frame(77, 0, ENTRIES)),
+    "frames not asked for": frames_are(lambda _: frame(0, 10**9, ENTRIES)),
+    "the same frames without end": frames_are(lambda true: true * 100, times=2_000),
+    "frames cut short": frames_are(lambda true: true[:-1]),
+    "reads: noise": {"Read": lambda message: [b"\xff" * 100]},
+    "reads: a length that does not fit": {"Read": lambda message: [b"\x0a\xff\xff\xff\xff\x7f"]},
+    "no answer in the answer": control(lambda said: [lane_pb2.ControlResponse(id=said.id)]),
+    "another kind of answer": control(lambda said: [lane_pb2.ControlResponse(id=said.id, info=lane_pb2.BookieInfo())]),
+    "control: a reason of the future": control(lambda said: [lane_pb2.ControlResponse(id=said.id, reason=99)]),  # type: ignore[arg-type]
+    "control: answers to nobody": control(lambda said: [lane_pb2.ControlResponse(id=10**6)]),
+    "control: noise": {"Control": lambda message: [NOISE]},
+    "evidence: noise": evidence(last_entry_frame=NOISE, lac_frame=NOISE, lac_body=NOISE),
+    "evidence: a body with a bad digest": evidence(lac_body=bytes(20)),
+    "evidence: a record": evidence(last_entry_frame=encode_record(3, 0)),
+    "evidence: a record for the LAC": evidence(lac_frame=encode_record(2, 0, bytes(20))),
+    "evidence: two entries": evidence(last_entry_frame=frame(0, 0, [b"a", b"b"])),
+    "evidence of another ledger": evidence(last_entry_frame=frame(77, 38, [b"a"], lac=37)),
+}
+
+
+async def one_story(client: BookKeeper) -> None:
+    writer, dead = await client.create_ledger(password=b"secret"), await client.create_ledger(password=b"secret")
+    for one in (writer, dead):
+        for entry in ENTRIES:
+            one.append_nowait(entry)
+        await one.flush()
+    async with await client.open_ledger(dead.ledger_id, recover=False, password=b"secret") as reader:
+        assert reader.last_add_confirmed <= 39
+    await writer.close()
+    await dead.abandon()
+    for ledger_id, recover in ((writer.ledger_id, False), (dead.ledger_id, True)):
+        async with await client.open_ledger(ledger_id, recover=recover, password=b"secret") as reader:
+            for _ in range(3):  # each time another bookie may be asked first
+                reader._prefer += 1
+                found = [entry async for batch in reader.read(0, 39) for entry in batch.to_list()]
+                assert found == ENTRIES
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(name: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(DEADLINE_S), cluster_with_a_liar(tmp_path, LIES[name], FAST) as (client, liar):
+            client._choose = lambda writable, size: (liar.bookie_id, *[b for b in writable if b != liar.bookie_id])[
+                :size
+            ]
+            await one_story(client)
+            assert liar.told
+
+    asyncio.run(run())
