@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bk_core.metadata.port import MetadataStore
 from tests.kit.metadata_worlds import MemoryWorld, MetadataWorld, ZooKeeperWorld
 
 
@@ -20,3 +21,11 @@ def metadata_world(request: pytest.FixtureRequest) -> Iterator[MetadataWorld]:
         world = ZooKeeperWorld(server.host, server.port)
     yield world
     world.close()
+
+
+@pytest.fixture
+def store(metadata_world: MetadataWorld) -> MetadataStore:
+    """A store of that cluster, initialised."""
+    opened = metadata_world.open()
+    opened.initialize_cluster()
+    return opened

@@ -26,14 +26,6 @@ from bk_core.metadata.tree import ensure_path
 from bk_core.model import Fragment, LedgerState, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write, lose_write_number, tree_of
 
-
-@pytest.fixture
-def store(metadata_world: MetadataWorld) -> MetadataStore:
-    opened = metadata_world.open()
-    opened.initialize_cluster()
-    return opened
-
-
 # --- the cluster ---
 
 

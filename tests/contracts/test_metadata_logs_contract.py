@@ -24,13 +24,6 @@ from tests.kit.metadata_worlds import MetadataWorld, a_ledger, lose_write_number
 KEY = "ab" * 32
 
 
-@pytest.fixture
-def store(metadata_world: MetadataWorld) -> MetadataStore:
-    opened = metadata_world.open()
-    opened.initialize_cluster()
-    return opened
-
-
 def test_created_log_reads_back_and_stands_beside_apaches_tree(
     metadata_world: MetadataWorld, store: MetadataStore
 ) -> None:

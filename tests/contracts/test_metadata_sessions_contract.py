@@ -14,13 +14,6 @@ from bk_core.model import LedgerMetadata, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, eventually
 
 
-@pytest.fixture
-def store(metadata_world: MetadataWorld) -> MetadataStore:
-    opened = metadata_world.open()
-    opened.initialize_cluster()
-    return opened
-
-
 def test_watch_tells_each_newer_record_and_the_deletion(metadata_world: MetadataWorld, store: MetadataStore) -> None:
     ledger_id, created = store.create_ledger(a_ledger())
     news: queue.Queue[Versioned[LedgerMetadata] | None] = queue.Queue()

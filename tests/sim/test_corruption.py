@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.sim.corruption import Judge, judge
+from tests.sim.corruption_cli import load, report, save
 from tests.sim.corruption_image import BLOCK, make_image
-from tests.sim.corruption_matrix import KINDS, Figures, _load, _save, report, run
+from tests.sim.corruption_matrix import KINDS, Figures, run
 
 pytestmark = pytest.mark.sim
 
@@ -54,8 +55,8 @@ def test_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
     name = "newest segment: each sector zeroed"
     figures = Figures(name, KINDS[name].total())
     figures.add(run(name, 0, 4))
-    _save(tmp_path / "state", {name: figures})
-    again = _load(tmp_path / "state")[name]
+    save(tmp_path / "state", {name: figures})
+    again = load(tmp_path / "state")[name]
     assert again == figures
     again.add(run(name, 4, 4))
     assert again.done == 8

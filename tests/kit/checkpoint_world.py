@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A storage of small segments with checkpoints: state of every sort in its first one, which is drained and recycled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bookie_server.storage.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.files import Files
+from bookie_server.storage.index import LedgerStatus
+from tests.kit.segment_world import Storage, entries, fence_record, key_record, lac_record
+
+SEGMENT = 64 << 10
+DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED, GONE = range(1, 11)
+LEDGERS = (DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED, GONE)
+UNHEARD = 77
+
+
+def counted(kind: FrameKind, ledger_id: int, counter: int) -> bytes:
+    return encode_counter_record(kind, ledger_id, counter)
+
+
+RECORDS = [
+    *(key_record(ledger_id) for ledger_id in LEDGERS),
+    encode_record(FrameKind.LEDGER_KEY, CONFLICT, bytes(20)),
+    encode_record(FrameKind.DELETED, GONE),
+    fence_record(FENCED),
+    lac_record(WITH_LAC, 41),
+    counted(FrameKind.LIMBO_SET, LIMBO, 3),
+    counted(FrameKind.LIMBO_SET, CLEARED, 1),
+    counted(FrameKind.LIMBO_CLEARED, CLEARED, 2),
+    counted(FrameKind.COPY_DROPPED, DROPPED, 5),
+    counted(FrameKind.COPY_DROPPED, RESTORED, 1),
+    counted(FrameKind.COPY_RESTORED, RESTORED, 2),
+]
+"""All in the first segment, which is recycled."""
+
+
+class World:
+    """A storage whose first segments hold state and a ledger that is deleted; a live ledger stands behind them."""
+
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        self.path, self.files = path, files
+        self.open()
+
+    def open(self) -> Storage:
+        self.storage = Storage(self.path, files=self.files, segment_bytes=SEGMENT)
+        newest = self.storage.report.checkpoint
+        source = IndexSource(self.storage.index)
+        self.checkpointer = Checkpointer(self.storage.directory, source, self.storage.log.health, newest)
+        return self.storage
+
+    def again(self, *, crash: bool = False) -> Storage:
+        self.storage.close(crash=crash)
+        return self.open()
+
+    def fill(self) -> None:
+        self.storage.append(*RECORDS)
+        for k in range(16):
+            self.storage.append(entries(DEAD, range(10 * k, 10 * k + 10), size=1000))
+        for k in range(16):
+            self.storage.append(entries(LIVE, range(10 * k, 10 * k + 10), size=1000))
+        self.storage.append(encode_record(FrameKind.DELETED, DEAD))
+
+    def checkpoint(self) -> None:
+        assert self.checkpointer.start()
+        while self.checkpointer.busy:
+            self.checkpointer.step(4096)
+
+    def drain(self) -> list[int]:
+        """Segments that hold nothing live leave the index."""
+        drained = [generation for generation, live in self.storage.index.live_bytes().items() if not live]
+        for generation in drained:
+            self.storage.index.drop_segment(generation)
+        return drained
+
+    def recycle(self) -> list[int]:
+        drained = self.drain()
+        self.checkpoint()
+        for generation in drained:
+            assert self.checkpointer.may_recycle(generation)
+            self.storage.log.pool.recycle(generation)
+        return drained
+
+    def picture(self) -> dict[int, LedgerStatus]:
+        return {ledger_id: self.storage.index.state(ledger_id) for ledger_id in (*LEDGERS, UNHEARD)}
+
+    @property
+    def segments(self) -> Path:
+        return self.path / "segments"
+
+    def checkpoints(self) -> list[Path]:
+        return sorted(self.segments.glob("*.checkpoint"))
+
+
+def filled(path: Path) -> World:
+    world = World(path)
+    world.fill()
+    return world
+
+
+def stripped(picture: dict[int, LedgerStatus]) -> list[tuple[object, ...]]:
+    """Without the places, which move when a tail is copied."""
+    return [(k, s.known, s.key, s.fenced, s.deleted, s.lac_body, s.counter, s.trouble) for k, s in picture.items()]
