@@ -99,10 +99,10 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
     async def story() -> None:
         async with rig(tmp_path) as bookie:
+            bookie.disk.full = True  # before anybody makes a spare segment
             for first in range(2):  # the first segment holds these, and no third
                 session = bookie.write(first, bytes(5_000_000))
                 assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
-            bookie.disk.full = True
             for _ in range(2):
                 bookie.write(2, bytes(5_000_000))
                 told = await bookie.sink.next()

@@ -106,6 +106,25 @@ def test_files_are_opened_and_synced_in_one_place() -> None:
     assert found == []
 
 
+STORAGE_WAITS = re.compile(
+    r"\btime\.sleep\("
+    r"|^\s*(?:from|import) (?:asyncio|concurrent|multiprocessing|queue|select|selectors|signal|socket|subprocess|threading)\b",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.rule("S10")
+def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
+    """So a simulator runs it on one thread, unchanged. The lock of the pool of segments is no thread (decision 0012)."""
+    found = {
+        relative(path): STORAGE_WAITS.findall(path.read_text(encoding="utf-8"))
+        for path in files_of("bookie_server/storage/*.py")
+    }
+    pool = "bookie_server/storage/segment_pool.py"
+    assert {name: waits for name, waits in found.items() if waits} == {pool: ["import threading"]}
+    assert re.findall(r"threading\.(\w+)", (ROOT / pool).read_text(encoding="utf-8")) == ["RLock"]
+
+
 def test_only_the_command_line_reads_the_environment() -> None:
     found = [
         relative(p)
