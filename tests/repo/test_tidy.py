@@ -108,14 +108,15 @@ def test_files_are_opened_and_synced_in_one_place() -> None:
 
 STORAGE_WAITS = re.compile(
     r"\btime\.sleep\("
-    r"|^\s*(?:from|import) (?:asyncio|concurrent|multiprocessing|queue|select|selectors|signal|socket|subprocess|threading)\b",
+    r"|^\s*(?:from|import) (?:asyncio|concurrent|multiprocessing|queue|select|selectors|signal|socket|subprocess|"
+    r"threading)\b",
     re.MULTILINE,
 )
 
 
 @pytest.mark.rule("S10")
 def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
-    """So a simulator runs it on one thread, unchanged. The lock of the pool of segments is no thread (decision 0012)."""
+    """So a simulator runs it on one thread, unchanged. The lock of the segment pool is no thread (decision 0012)."""
     found = {
         relative(path): STORAGE_WAITS.findall(path.read_text(encoding="utf-8"))
         for path in files_of("bookie_server/storage/*.py")
