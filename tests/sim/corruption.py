@@ -49,8 +49,9 @@ def recorded_position(image: Image, data: bytes) -> int:
     return max([BLOCK, *(one.durable for one in intact)])
 
 
-def judge(image: Image, changed: dict[str, bytes | None]) -> Verdict:
-    """Start on the image with these files changed and compare every answer with what was promised."""
+def judge(image: Image, changed: dict[str, bytes | None], *, recorded: int | None = None) -> Verdict:
+    """Start on the image with these files changed and compare every answer with what was promised. ``recorded``: how
+    far the newest segment must be answered for; by default as far as its changed bytes say that it was durable."""
     disk = image.disk(changed)
     try:
         with warnings.catch_warnings():  # protobuf's text reader warns of a backslash where it expects none
@@ -61,7 +62,8 @@ def judge(image: Image, changed: dict[str, bytes | None]) -> Verdict:
     except BookKeeperError as error:
         return Verdict("refused", (f"an error that does not say what to do: {error}",))
     problems: list[str] = []
-    recorded = recorded_position(image, changed.get(image.newest, image.newest_bytes()) or b"")
+    if recorded is None:
+        recorded = recorded_position(image, changed.get(image.newest, image.newest_bytes()) or b"")
     for ledger_id in sorted({parse_header(frame).ledger_id for frame, _ in image.acked}):
         try:
             _check_ledger(image, back_end, ledger_id, recorded, problems)
@@ -72,7 +74,8 @@ def judge(image: Image, changed: dict[str, bytes | None]) -> Verdict:
         return Verdict("damage", tuple(problems))
     if report.tail_bytes_dropped:
         return Verdict("tail", tuple(problems))
-    return Verdict("rebuilt" if report.indexes_rebuilt else "no effect", tuple(problems))
+    is_rebuilt = report.indexes_rebuilt or report.segments_scanned > 1  # an index that is lost, as one that is damaged
+    return Verdict("rebuilt" if is_rebuilt else "no effect", tuple(problems))
 
 
 def _check_ledger(image: Image, back_end: StorageBackEnd, ledger_id: int, recorded: int, problems: list[str]) -> None:

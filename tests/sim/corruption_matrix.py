@@ -7,22 +7,19 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from bk_core.errors import IntegrityError
-from bookie_server.storage.checkpoint import decode_checkpoint
-from bookie_server.storage.index_file import decode_index_file
-from bookie_server.storage.reader import check_stored_frame
-from bookie_server.storage.segment import Place
-from tests.sim.corruption import FULL_EVERY, Judge, Verdict, judge
+from tests.sim import corruption_files
+from tests.sim.corruption import FULL_EVERY, Judge, Verdict
+from tests.sim.corruption_files import Kind, pairs
 from tests.sim.corruption_image import BLOCK, Image, make_image
 from tests.sim.disk import SECTOR
-from tests.sim.storage import DATA_DIR, SEGMENT_BYTES
+from tests.sim.storage import SEGMENT_BYTES
 
 PROBLEMS_KEPT = 20
 SECTORS = SEGMENT_BYTES // SECTOR
@@ -124,13 +121,8 @@ def _older_block(number: int) -> tuple[str, Verdict]:
 
 
 def _swapped(number: int) -> tuple[str, Verdict]:
-    one, other = _pairs()[number]
+    one, other = pairs(SECTORS)[number]
     return _put(number, "two sectors", (one * SECTOR, _sector(other)), (other * SECTOR, _sector(one)))
-
-
-@cache
-def _pairs() -> list[tuple[int, int]]:
-    return [(one, other) for one in range(SECTORS) for other in range(one)]
 
 
 def _copied(number: int) -> tuple[str, Verdict]:
@@ -159,130 +151,7 @@ def _foreign() -> Image:
     return make_image(seed=2, bookie_id="bookie-2:3181")
 
 
-# --- the sealed segment, its index, the small files -------------------------------------------------------------------
-
-
-def _flip_sealed(number: int) -> tuple[str, Verdict]:
-    """A sealed segment is not scanned: every read checks what it reads."""
-    image, offset = _judge_of(True).image, number >> 3
-    place = _sealed_places()[offset]
-    if place is None:
-        return "outside frames", Verdict("no effect")
-    frame = bytearray(image.older[place.offset : place.offset + place.size])
-    frame[offset - place.offset] ^= 1 << (number & 7)
-    try:
-        check_stored_frame(bytes(frame), place, image.incarnation)
-    except IntegrityError:
-        if number % FULL_EVERY:
-            return "frame", Verdict("damage")
-    else:
-        return "frame", Verdict("no effect", ("a changed frame passed its check",))
-    data = bytearray(image.older)
-    data[offset] ^= 1 << (number & 7)
-    verdict = judge(image, {image.sealed: bytes(data)})
-    return "frame", Verdict("damage", verdict.problems)
-
-
-@cache
-def _sealed_places() -> list[Place | None]:
-    """The frame that each byte of the sealed segment belongs to."""
-    image = _judge_of(True).image
-    places: list[Place | None] = [None] * SEGMENT_BYTES
-    for _, place in image.acked:
-        if place.generation != image.generation:
-            places[place.offset : place.offset + place.size] = [place] * place.size
-    return places
-
-
-def _index_path() -> str:
-    return next(path for path in _judge_of(True).image.files if path.endswith(".idx"))
-
-
-def _flip_index(number: int) -> tuple[str, Verdict]:
-    path = _index_path()
-    data = bytearray(_file(path))
-    data[number >> 3] ^= 1 << (number & 7)
-    return _index(path, data, number % (BLOCK * 8) == 0 or number % FULL_EVERY == 0)
-
-
-def _cut_index(number: int) -> tuple[str, Verdict]:
-    path = _index_path()
-    return _index(path, _file(path)[:number], number % 97 == 0)
-
-
-def _index(path: str, data: bytes | bytearray, full: bool) -> tuple[str, Verdict]:
-    """Whatever block fails its check, the index is not believed; now and then a start shows what follows from that."""
-    try:
-        decode_index_file(bytes(data))
-    except IntegrityError:
-        pass
-    else:
-        return "index", Verdict("no effect", ("a changed index passed its checks",))
-    if not full:
-        return "index", Verdict("rebuilt")
-    verdict = judge(_judge_of(True).image, {path: bytes(data)})
-    return "index", Verdict("rebuilt", verdict.problems)
-
-
-def _flip_checkpoint(number: int) -> tuple[str, Verdict]:
-    path = _checkpoint_path()
-    data = bytearray(_file(path))
-    data[number >> 3] ^= 1 << (number & 7)
-    return _checkpoint(path, data, number % (BLOCK * 8) == 0 or number % FULL_EVERY == 0)
-
-
-def _cut_checkpoint(number: int) -> tuple[str, Verdict]:
-    path = _checkpoint_path()
-    return _checkpoint(path, _file(path)[:number], number % 97 == 0)
-
-
-def _checkpoint_path() -> str:
-    return next(path for path in _judge_of(True).image.files if path.endswith(".checkpoint"))
-
-
-def _checkpoint(path: str, data: bytes | bytearray, full: bool) -> tuple[str, Verdict]:
-    """A checkpoint that is not what it was is never believed; now and then a start shows what follows from that."""
-    try:
-        decode_checkpoint(bytes(data))
-    except IntegrityError:
-        pass
-    else:
-        return "checkpoint", Verdict("no effect", ("a changed checkpoint passed its checks",))
-    if not full:
-        return "checkpoint", Verdict("damage")
-    verdict = judge(_judge_of(True).image, {path: bytes(data)})
-    if verdict.outcome != "damage":
-        verdict = Verdict(verdict.outcome, (*verdict.problems, "the loss of a checkpoint went unnoticed"))
-    return "checkpoint", verdict
-
-
-def _small(path: str) -> tuple[Callable[[int], tuple[str, Verdict]], Callable[[int], tuple[str, Verdict]]]:
-    """A file read whole at the start: all bits, and all lengths."""
-
-    def flip(number: int) -> tuple[str, Verdict]:
-        data = bytearray(_file(path))
-        data[number >> 3] ^= 1 << (number & 7)
-        return "file", judge(_judge_of(True).image, {path: bytes(data)})
-
-    def cut(number: int) -> tuple[str, Verdict]:
-        return "file", judge(_judge_of(True).image, {path: _file(path)[:number]})
-
-    return flip, cut
-
-
-def _file(path: str) -> bytes:
-    data = _judge_of(True).image.files[path]
-    assert data is not None
-    return data
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of damage: how many cases, and what becomes of the one of a number."""
-
-    name: str
-    total: Callable[[], int]
-    case: Callable[[int], tuple[str, Verdict]]
+# --- all kinds --------------------------------------------------------------------------------------------------------
 
 
 def _group_bits() -> int:
@@ -298,19 +167,10 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("newest segment: each sector zeroed", lambda: SECTORS, _zeroed)
     yield Kind("newest segment: each sector of an older generation", lambda: SECTORS, _older)
     yield Kind("newest segment: each block of an older generation", lambda: SEGMENT_BYTES // BLOCK, _older_block)
-    yield Kind("newest segment: each two sectors swapped", lambda: len(_pairs()), _swapped)
+    yield Kind("newest segment: each two sectors swapped", lambda: len(pairs(SECTORS)), _swapped)
     yield Kind("newest segment: each sector over each other", lambda: SECTORS * SECTORS, _copied)
     yield Kind("newest segment: pieces spliced", lambda: SPLICES, _spliced)
-    yield Kind("sealed segment: each bit flipped", lambda: bits, _flip_sealed)
-    yield Kind("index: each bit flipped", lambda: 8 * len(_file(_index_path())), _flip_index)
-    yield Kind("index: cut at each byte", lambda: len(_file(_index_path())), _cut_index)
-    yield Kind("checkpoint: each bit flipped", lambda: 8 * len(_file(_checkpoint_path())), _flip_checkpoint)
-    yield Kind("checkpoint: cut at each byte", lambda: len(_file(_checkpoint_path())), _cut_checkpoint)
-    for name in ("IDENTITY", "VERSION"):
-        path = f"{DATA_DIR}/{name}"
-        flip, cut = _small(path)
-        yield Kind(f"{name}: each bit flipped", lambda path=path: 8 * len(_file(path)), flip)  # type: ignore[misc]
-        yield Kind(f"{name}: cut at each byte", lambda path=path: len(_file(path)), cut)  # type: ignore[misc]
+    yield from corruption_files.kinds()
 
 
 KINDS = {kind.name: kind for kind in _kinds()}
@@ -337,7 +197,8 @@ def run(name: str, first: int, count: int, stride: int = 1) -> Figures:
 
 def check_sample(name: str, cases: int) -> None:
     """So many cases of a kind, evenly spread, on an image made anew. Raises AssertionError for a problem."""
-    for made in (_judge_of, _covered, _foreign, _sealed_places, make_image):
+    for made in (_judge_of, _covered, _foreign, make_image):
         made.cache_clear()
+    corruption_files.forget_images()
     problems = run(name, 0, cases, max(1, KINDS[name].total() // cases) | 1).problems
     assert not problems, problems[0]
