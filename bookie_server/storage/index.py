@@ -21,6 +21,7 @@ from bk_core.wire.lane import Reason
 from bookie_server.storage.index_answers import LastEntry, LedgerStatus, Lookup, Piece, UnknownRange
 from bookie_server.storage.index_cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
 from bookie_server.storage.index_rows import I64, Rows
+from bookie_server.storage.index_upkeep import IndexUpkeep
 from bookie_server.storage.intervals import IntervalSet
 from bookie_server.storage.ledger_frames import LedgerFrames
 from bookie_server.storage.ledger_states import EVERY_UNHEARD_LEDGER, LedgerStates
@@ -42,8 +43,8 @@ _HEADER_BYTES = 64
 _SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin behind its first id
 
 
-class LedgerIndex:
-    """All ledgers of a data directory."""
+class LedgerIndex(IndexUpkeep):
+    """All ledgers of a data directory. What maintenance asks of it is in :class:`IndexUpkeep`."""
 
     def __init__(self, index_cache_bytes: int = INDEX_CACHE_BYTES) -> None:
         self._states = LedgerStates()
@@ -364,30 +365,7 @@ class LedgerIndex:
         """Where the ledger's frames lie in segments that are not sealed."""
         return [place for frames in self._unsealed_frames(ledger_id) for place in frames.places(ledger_id)]
 
-    # --- for maintenance --------------------------------------------------------------------------------------------
-
-    def export_ledgers(self, first_ledger: LedgerId, limit: int) -> Rows:
-        """A copy of the ledger records from ``first_ledger`` on, at most ``limit``, sorted, EVERY_UNHEARD_LEDGER's too;
-        empty at the end. A checkpoint goes on with the last one + 1; what changes meanwhile may be in it or not."""
-        return self._states.table.rows_from(first_ledger, limit)
-
-    def deleted_intervals(self) -> I64:
-        """Deleted ledgers: an array of (first, last)."""
-        return self._states.deleted.pairs()
-
-    def live_bytes(self) -> dict[int, int]:
-        """Of each sealed segment the bytes of frames that may still be served."""
-        return self._directory.live_bytes()
-
-    def ledgers_in(self, generation: int) -> I64:
-        """Ledgers with live frames in a sealed segment, sorted."""
-        return self._directory.ledgers_in(generation)
-
-    def sealed_generations(self) -> list[int]:
-        return self._directory.generations()
-
-    def unsealed_generations(self) -> list[int]:
-        return sorted(self._unsealed)
+    # --- its size ---------------------------------------------------------------------------------------------------
 
     def memory_bytes(self) -> int:
         """Roughly what all of it takes."""

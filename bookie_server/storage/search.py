@@ -80,6 +80,9 @@ class DamagedPlaces:
         self._offsets.pop(generation, None)
         self._runs.pop(generation, None)
 
+    def generations(self) -> set[int]:
+        return {*self._offsets, *self._runs}
+
     def __contains__(self, generation: int) -> bool:
         return generation in self._offsets or generation in self._runs
 
