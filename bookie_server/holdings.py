@@ -47,6 +47,9 @@ class IndexHoldings:
             return LedgerFacts(trouble=trouble)
         return LedgerFacts(True, state.key, state.is_fenced, False, state.lac_body, trouble)
 
+    def log_of(self, ledger_id: LedgerId) -> int:
+        return 0
+
     def add(self, pending: Pending, place: events.Place) -> None:
         header, frame = pending.header, pending.frame
         if header.kind == FrameKind.ENTRIES:

@@ -22,7 +22,6 @@ from bookie_server.machine_compare import Comparisons
 from bookie_server.machine_core import Core, Refusal
 from bookie_server.machine_deletions import Deletions
 from bookie_server.machine_events import (
-    Commit,
     CommitFailed,
     DeleteHintRequested,
     Effect,
@@ -52,10 +51,11 @@ from bookie_server.machine_state import Holdings, Ledger, MachineLimits, Pending
 
 
 class BookieMachine:
-    """One bookie. ``holdings`` is the index of what is durable; the machine alone changes it while it lives."""
+    """One bookie. ``holdings`` is the index of what is durable; the machine alone changes it while it lives. ``logs``
+    is how many logs it names, from 0 on."""
 
-    def __init__(self, holdings: Holdings, limits: MachineLimits | None = None) -> None:
-        core = self._core = Core(holdings, limits or MachineLimits())
+    def __init__(self, holdings: Holdings, limits: MachineLimits | None = None, logs: int = 1) -> None:
+        core = self._core = Core(holdings, limits or MachineLimits(), logs)
         requests = self._requests = Requests(core)
         reads = self._reads = Reads(core, requests)
         lacs = self._lacs = Lacs(core, requests)
@@ -87,7 +87,7 @@ class BookieMachine:
     @property
     def pending_frames(self) -> int:
         """Frames given out by Commit effects and not yet reported."""
-        return len(self._core.queue)
+        return sum(len(log.queue) for log in self._core.logs)
 
     def copy(self) -> BookieMachine:
         """An independent twin, its holdings too (RULES P11)."""
@@ -104,10 +104,7 @@ class BookieMachine:
         self._handlers[type(event)](event)
         self._reads.next_turns()
         self._adds.flush()
-        if core.outgoing:
-            core.effects.append(Commit(tuple(core.outgoing), core.outgoing_reserve))
-            core.outgoing.clear()
-            core.outgoing_reserve = False
+        core.effects += [commit for log in core.logs if (commit := log.take_commit())]
         return core.effects
 
     def _on_closed(self, event: StreamClosed) -> None:
@@ -116,13 +113,13 @@ class BookieMachine:
         self._adds.close(event.stream)
 
     def _on_read_only(self, event: ReadOnlyChanged) -> None:
-        self._core.read_only = event.read_only
+        self._core.logs[event.log].read_only = event.read_only
 
     def _on_committed(self, event: GroupCommitted) -> None:
         core, watched, seen = self._core, dict[int, Pending](), dict[int, Ledger]()
+        log = core.logs[event.log]
         for place in event.places:
-            pending = core.queue.popleft()
-            core.durable += 1
+            pending = log.settle()
             ledger = pending.ledger
             ledger.in_log -= 1
             seen[ledger.ledger_id] = ledger
@@ -136,7 +133,7 @@ class BookieMachine:
                 watched[ledger.ledger_id] = pending
         for pending in watched.values():
             self._lacs.committed(pending)
-        for request in core.unpark():
+        for request in log.unpark():
             self._requests.resume(request)
         for ledger in seen.values():
             core.forget_if_idle(ledger)
@@ -146,7 +143,8 @@ class BookieMachine:
         problem: Refusal = (event.reason, event.message)
         if event.final:
             core.failed = problem
-        dropped = core.drop_queue()
+        logs = core.logs if event.final else core.logs[event.log : event.log + 1]
+        dropped = [pending for log in logs for pending in core.drop_queue(log)]
         for pending in dropped:
             if pending.session:
                 self._adds.dropped(pending, problem)
@@ -154,5 +152,6 @@ class BookieMachine:
         if event.final:
             self._adds.fail_all(problem)
             self._requests.refuse_all(problem)
-        for request in core.unpark():
-            self._requests.resume(request)
+        for log in logs:
+            for request in log.unpark():
+                self._requests.resume(request)

@@ -83,8 +83,8 @@ class Adds:
             return Reason.FENCED, f"ledger {ledger.ledger_id} is fenced"
         if ledger.trouble:
             return ledger.trouble, f"this bookie may have lost entries or a fence of ledger {ledger.ledger_id}"
-        if self._core.read_only:
-            return Reason.READ_ONLY, "this bookie is read-only"
+        if ledger.log.read_only:
+            return Reason.READ_ONLY, "this bookie is read-only, or the data directory of this ledger is"
         return None
 
     def detach(self, stream_id: StreamId, numbers: list[int]) -> None:

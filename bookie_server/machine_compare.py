@@ -50,9 +50,10 @@ class Comparisons:
         if request.session.gone:
             self._requests.forget(request)
             return
-        over = core.ledger(request.ledger_id).pending_over(request.next, request.last)
+        ledger = core.ledger(request.ledger_id)
+        over = ledger.pending_over(request.next, request.last)
         if over:
-            core.park(request.request_id, over[0])
+            ledger.log.park(request.request_id, over[0])
             return
         while request.next <= request.last:
             plan = core.holdings.plan(request.ledger_id, request.next, request.last, _BYTES_MAX, request.resolved)

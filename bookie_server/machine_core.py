@@ -1,59 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the add path and the read path of the bookie's machine share: ledgers, the queue to the log, fencing.
 
-Theory: every frame given to the log has a sequence number, and the log is durable up to one such number. So "wait until
-this is durable" is one integer, and the order of the queue is the order on disk (RULES S1: a fence record stands behind
-every add accepted before it).
+A ledger goes to one of the logs (:mod:`machine_logs`) and stays there: the order of that log's queue is the order of
+all that is written of it.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections import deque
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, encode_record, parse_header
 from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.lane import Reason
-from bookie_server.machine_events import Effect, RequestId
+from bookie_server.machine_events import Effect
+from bookie_server.machine_logs import LogQueue
 from bookie_server.machine_state import Holdings, Ledger, MachineLimits, Pending, Session
 
 Refusal = tuple[Reason, str]
 
-_NO_RESERVE = (FrameKind.LEDGER_KEY, FrameKind.LAC)
-"""Records that come with normal adds. All others, and recovery adds, may use the space that is kept for them."""
 _NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
 
 
 class Core:
-    """State shared by both paths. ``effects`` is what this step wants done; ``outgoing`` the frames of its Commit."""
+    """State shared by both paths. ``effects`` is what this step wants done."""
 
-    __slots__ = (
-        "appended",
-        "durable",
-        "effects",
-        "failed",
-        "holdings",
-        "ledgers",
-        "limits",
-        "outgoing",
-        "outgoing_reserve",
-        "parked",
-        "queue",
-        "read_only",
-    )
+    __slots__ = ("effects", "failed", "holdings", "ledgers", "limits", "logs")
 
-    def __init__(self, holdings: Holdings, limits: MachineLimits) -> None:
+    def __init__(self, holdings: Holdings, limits: MachineLimits, logs: int) -> None:
         self.holdings, self.limits = holdings, limits
         self.effects: list[Effect] = []
-        self.outgoing: list[bytes | memoryview] = []
-        self.outgoing_reserve = False  # one of them may use the space kept for fences and recovery
         self.ledgers: dict[LedgerId, Ledger] = {}
-        self.queue: deque[Pending] = deque()  # given to the log, oldest first
-        self.appended = 0  # sequence number of the last frame given to the log
-        self.durable = 0  # and of the last durable one; appended − durable == len(queue)
-        self.parked: dict[int, list[RequestId]] = {}  # requests waiting for a sequence number to be durable
-        self.failed: Refusal | None = None  # a sync failed: final (RULES S6)
-        self.read_only = False
+        self.logs = tuple(LogQueue(number) for number in range(logs))
+        self.failed: Refusal | None = None  # a sync failed, of whichever log: final (RULES S6)
 
     # --- ledgers ---
 
@@ -62,7 +40,8 @@ class Core:
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             facts = self.holdings.facts(ledger_id)
-            ledger = Ledger(ledger_id, facts, self.holdings.last_entry_id(ledger_id))
+            log = self.logs[self.holdings.log_of(ledger_id)]
+            ledger = Ledger(ledger_id, facts, self.holdings.last_entry_id(ledger_id), log)
             self.ledgers[ledger_id] = ledger
         return ledger
 
@@ -80,6 +59,11 @@ class Core:
             return Reason.UNAUTHORIZED, f"another key than that of ledger {ledger.ledger_id}"
         return None
 
+    def log_of(self, ledger_id: LedgerId) -> int:
+        """The log of a ledger, in use or not."""
+        ledger = self.ledgers.get(ledger_id)
+        return ledger.log.number if ledger else self.holdings.log_of(ledger_id)
+
     # --- the queue to the log ---
 
     def enqueue(
@@ -90,16 +74,13 @@ class Core:
         ledger: Ledger,
         session: Session | None,
     ) -> int:
-        """Give a frame to the log behind all others; returns its sequence number."""
-        self.queue.append(Pending(header, extent, frame, ledger, session))
-        self.outgoing.append(frame)
-        self.outgoing_reserve |= session.recover if session else header.kind not in _NO_RESERVE
-        self.appended += 1
+        """Give a frame to its ledger's log behind all others; returns its sequence number there."""
+        sequence = ledger.log.enqueue(Pending(header, extent, frame, ledger, session))
         ledger.in_log += 1
         if header.kind == FrameKind.ENTRIES:
-            ledger.pending.append((self.appended, extent.first, extent.last))
+            ledger.pending.append((sequence, extent.first, extent.last))
             ledger.top = max(ledger.top, extent.last)
-        return self.appended
+        return sequence
 
     def record(self, kind: FrameKind, ledger: Ledger, payload: bytes = b"") -> int:
         """Give a record to the log, the ledger's key before its first frame (RULES L2)."""
@@ -115,8 +96,8 @@ class Core:
         self.record(FrameKind.LEDGER_KEY, ledger, ledger.key)
 
     def fence(self, ledger_id: LedgerId, key: bytes) -> Refusal | int:
-        """Fence a ledger, known or not; returns the sequence number that must be durable before any answer to this
-        request, or why it is refused (then nothing changed)."""
+        """Fence a ledger, known or not; returns the sequence number in its log that must be durable before any answer
+        to this request, or why it is refused (then nothing changed)."""
         if self.failed:
             return self.failed
         ledger = self.ledger(ledger_id)
@@ -131,24 +112,9 @@ class Core:
             ledger.fence_sequence = self.record(FrameKind.FENCE, ledger)
         return ledger.fence_sequence
 
-    def park(self, request: RequestId, sequence: int) -> None:
-        """Have this request run again when the frame of that number is durable, or will never be."""
-        self.parked.setdefault(sequence, []).append(request)
-
-    def unpark(self) -> list[RequestId]:
-        """Requests whose frame is settled, in order."""
-        if not self.parked:
-            return []
-        ripe = sorted(sequence for sequence in self.parked if sequence <= self.durable)
-        return [request for sequence in ripe for request in self.parked.pop(sequence)]
-
-    def drop_queue(self) -> list[Pending]:
-        """Nothing in the queue will ever be durable; returns what was in it."""
-        dropped = list(self.queue)
-        self.queue.clear()
-        self.outgoing.clear()
-        self.outgoing_reserve = False
-        self.durable = self.appended
+    def drop_queue(self, log: LogQueue) -> list[Pending]:
+        """Nothing in the queue of this log will ever be durable; returns what was in it."""
+        dropped = log.drop()
         for pending in dropped:
             ledger, kind = pending.ledger, pending.header.kind
             ledger.in_log -= 1
@@ -160,7 +126,14 @@ class Core:
                 ledger.fence_sequence = None  # stays fenced in memory; the next fencing request logs it again
             elif kind == FrameKind.DELETED:
                 ledger.deleted = False  # until the collector has found it again
+        for ledger in dict.fromkeys(pending.ledger for pending in dropped):
+            self._choose_anew(ledger)
         return dropped
+
+    def _choose_anew(self, ledger: Ledger) -> None:
+        """A ledger of which nothing is durable and nothing on its way need not stay where there is no room."""
+        if not ledger.in_log and not self.holdings.facts(ledger.ledger_id).known:
+            ledger.log = self.logs[self.holdings.log_of(ledger.ledger_id)]
 
     def is_fenced(self, ledger_id: LedgerId) -> bool:
         ledger = self.ledgers.get(ledger_id)

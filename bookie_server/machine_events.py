@@ -66,19 +66,22 @@ class StreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class GroupCommitted:
-    """The oldest ``len(places)`` frames given out by Commit effects are durable, at these places."""
+    """The oldest ``len(places)`` frames given out by Commit effects of this log are durable, at these places."""
 
     places: Sequence[Place]
+    log: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """Nothing given out by Commit effects and not yet reported durable will be. ``final``: a sync failed, and nothing
-    is ever acknowledged again (RULES S6); otherwise (no space) later frames may be tried."""
+    """Nothing given out by Commit effects of this log and not yet reported durable will be. ``final``: a sync failed,
+    and nothing is ever acknowledged again, by no log (RULES S6); otherwise (no space) nothing of these frames was
+    written, and later ones may be tried."""
 
     reason: Reason
     message: str
     final: bool
+    log: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +183,10 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyChanged:
-    """From now on new adds are refused, or accepted again (fences always are)."""
+    """From now on new adds of ledgers of this log are refused, or accepted again (fences always are)."""
 
     read_only: bool
+    log: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,7 @@ class Commit:
 
     frames: Sequence[bytes | memoryview]
     reserve: bool = False
+    log: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,18 +287,20 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ReadFrames:
-    """Read and check these pieces; FramesRead follows."""
+    """Read and check these pieces in the segments of this log; FramesRead follows."""
 
     request: RequestId
     pieces: Sequence[Piece]
+    log: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMemberships:
-    """Find out which ids the frames at these places hold; MembershipsRead follows."""
+    """Find out which ids the frames at these places of this log hold; MembershipsRead follows."""
 
     request: RequestId
     places: Sequence[Place]
+    log: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Reads:
                 sequence, least = over
                 if least == request.next:
                     self._give_turn_back(request)
-                    core.park(request.request_id, sequence)
+                    ledger.log.park(request.request_id, sequence)
                     return None
                 return _cut(plan, least - 1)
         return plan

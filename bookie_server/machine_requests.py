@@ -175,9 +175,9 @@ class Requests:
     def _waits_for_fence(self, request: Request) -> bool:
         """Every answer to a fencing request, a negative one too, waits for the fence's durability (MUST 3)."""
         ledger = self._core.ledgers.get(request.ledger_id) if request.fencing else None
-        if ledger is None or ledger.fence_sequence is None or ledger.fence_sequence <= self._core.durable:
+        if ledger is None or ledger.fence_sequence is None or ledger.fence_sequence <= ledger.log.durable:
             return False
-        self._core.park(request.request_id, ledger.fence_sequence)
+        ledger.log.park(request.request_id, ledger.fence_sequence)
         return True
 
     # --- the storage ---
@@ -185,12 +185,13 @@ class Requests:
     def read(self, request: Request, pieces: Sequence[Piece]) -> None:
         """Have these pieces read; ``frames_read`` or ``damaged`` of the path follows."""
         request.pieces = pieces
-        self._core.effects.append(ReadFrames(request.request_id, pieces))
+        self._core.effects.append(ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
 
     def resolve(self, request: Request, places: Sequence[Place]) -> None:
         """Have the members of these frames read; then the request runs again."""
         request.resolving = places
-        self._core.effects.append(ReadMemberships(request.request_id, places))
+        log = self._core.log_of(request.ledger_id)
+        self._core.effects.append(ReadMemberships(request.request_id, places, log))
 
     def frames_read(self, event: FramesRead) -> None:
         request = self._by_id.get(event.request)

@@ -11,13 +11,16 @@ import struct
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bk_core.entries.frame import FrameExtent, FrameHeader
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
 from bk_core.transport.port import EntryRange
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine_events import Piece, Place, RequestId, StreamId
+
+if TYPE_CHECKING:
+    from bookie_server.machine_logs import LogQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,13 @@ class Holdings(Protocol):
     """What is durable on this bookie: pure memory, called on the loop."""
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts: ...
+    def log_of(self, ledger_id: LedgerId) -> int:
+        """The log that holds what is durable of the ledger; of one that nobody knows the log it should go to, which may
+        be another one each time."""
+        ...
+
     def add(self, pending: Pending, place: Place) -> None:
-        """A frame of entries or a record is durable at ``place``."""
+        """A frame of entries or a record is durable at ``place`` in its ledger's log."""
         ...
 
     def plan(
@@ -138,6 +146,7 @@ class Ledger:
         "key",
         "key_logged",
         "ledger_id",
+        "log",
         "pending",
         "sessions",
         "top",
@@ -145,8 +154,9 @@ class Ledger:
         "watches",
     )
 
-    def __init__(self, ledger_id: LedgerId, facts: LedgerFacts, last_entry_id: EntryId) -> None:
+    def __init__(self, ledger_id: LedgerId, facts: LedgerFacts, last_entry_id: EntryId, log: LogQueue) -> None:
         self.ledger_id = ledger_id
+        self.log = log  # the same while anything of the ledger is durable or on its way there
         self.key = facts.ledger_key
         self.key_logged = facts.ledger_key is not None  # its record is in the log or on its way there
         self.fenced = facts.fenced  # set before the record is durable (MUST 3)

@@ -17,6 +17,7 @@ from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, pa
 from bk_core.metadata import open_store
 from bk_core.transport.grpc import GrpcTransport
 from bookie_server.holdings import IndexHoldings
+from bookie_server.machine_logs import LogQueue
 from bookie_server.machine_state import Ledger, LedgerFacts, Pending, Plan
 from bookie_server.main import Bookie
 from bookie_server.storage.index import LedgerIndex
@@ -49,7 +50,7 @@ def striped(first: int, span: int, index: int, *, size: int = 3, quorum: int = 2
 
 def pending_of(data: bytes) -> Pending:
     header = parse_header(data)
-    return Pending(header, frame_extent(data, header), data, Ledger(LEDGER, LedgerFacts(), -1), None)
+    return Pending(header, frame_extent(data, header), data, Ledger(LEDGER, LedgerFacts(), -1, LogQueue(0)), None)
 
 
 FRAMES = st.lists(

@@ -63,6 +63,9 @@ class MemoryHoldings:
         ledger = self.ledgers.get(ledger_id)
         return ledger.facts if ledger else LedgerFacts()
 
+    def log_of(self, ledger_id: LedgerId) -> int:
+        return 0
+
     def add(self, pending: Pending, place: ev.Place) -> None:
         assert isinstance(place, StoredFrame)
         if pending.header.kind == FrameKind.ENTRIES:
