@@ -48,7 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__)
-    parser.add_argument("--profile", choices=("protocol", "storage", "disk", "logs"), help="only this one")
+    parser.add_argument(
+        "--profile", choices=("protocol", "storage", "disk", "logs"), help="only this one, or its mutants"
+    )
     parser.add_argument("--minutes", type=float, help="run so long, the time shared by the profiles")
     parser.add_argument("--schedules", type=int, help="run so many in all, counting those of --resume")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file, and keep it up to date")
@@ -63,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         "--crash-points", nargs="*", metavar="WORKLOAD", help="stop the machine at every operation of all, or these"
     )
     parser.add_argument("--restarts", action="store_true", help="and at every operation of each restart after it")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the table of the crash points there as well")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the table of crash points or mutants there")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a mutant is tried")
     parser.add_argument("--coverage", action="store_true", help="branch coverage of bk_core/protocol by simulation")
     return parser
@@ -256,30 +258,38 @@ def _crash_points(ask: argparse.Namespace) -> int:
 
 
 def _mutants(ask: argparse.Namespace) -> int:
-    from tests.sim.mutants.table import EQUIVALENT, cases, try_case
+    from tests.sim.mutants.table import EQUIVALENT, Verdict, cases, try_case
 
-    names = [case.name for case in cases() if not ask.mutants or case.name in ask.mutants]
-    unknown = sorted(set(ask.mutants or ()) - {case.name for case in cases()})
+    every = [case for case in cases() if ask.profile in (None, case.profile)]
+    names = [case.name for case in every if not ask.mutants or case.name in ask.mutants]
+    unknown = sorted(set(ask.mutants or ()) - {case.name for case in every})
     if unknown:
         print(f"no such mutants: {', '.join(unknown)}", file=sys.stderr)
         return 2
     print(f"{'mutant':46}{'rule':44}{'engine':34}{'after':>18}{'s':>7}  killed by")
-    survived = 0
+    done: list[Verdict] = []
     with ProcessPoolExecutor(ask.jobs, max_tasks_per_child=1) as pool:
         for v in pool.map(try_case, names, [ask.seconds] * len(names)):
-            survived += not v.killed_by
+            done.append(v)
             after = f"{v.count:,} {v.unit}"
             print(
                 f"{v.name[:45]:46}{v.rule[:43]:44}{v.engine[:33]:34}{after:>18}{v.seconds:>7.1f}"
                 f"  {v.killed_by[:100] or 'SURVIVED'}",
                 flush=True,
             )
-    if not ask.mutants:
+    if not ask.mutants and ask.profile is None:
         print("\nnot expressible here, or equivalent:")
         for name, what, why in EQUIVALENT:
             print(f"  {name}: {what} — {why}")
-    print(f"\nmutants: {len(names) - survived} of {len(names)} killed")
-    return 1 if survived or not names else 0
+    summary = f"mutants: {sum(bool(v.killed_by) for v in done)} of {len(done)} killed"
+    print(f"\n{summary}")
+    if ask.report:
+        options = "".join([" --mutants", f" --profile {ask.profile}" if ask.profile else ""])
+        head = f"# Known defects put back\n\n`scripts/sim{options}`, {time.strftime('%Y-%m-%d', time.gmtime())}.\n\n"
+        table = ["| mutant | rule | engine | after | s | killed by |", "|---|---|---|---:|---:|---|"]
+        rows = [*table, *(v.row() for v in done), "", f"{summary}."]
+        ask.report.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    return 0 if done and all(v.killed_by for v in done) else 1
 
 
 if __name__ == "__main__":

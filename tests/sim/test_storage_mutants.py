@@ -4,70 +4,17 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from bk_core.errors import BookKeeperError
-from tests.sim import test_recycling as recycling
-from tests.sim import test_storage_crashes as scripts
-from tests.sim.corruption_matrix import check_sample
-from tests.sim.crash_points import crash_everywhere, variant
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
-from tests.sim.storage_life import Life
+from tests.sim.storage_attempts import SCHEDULES, attempts
 from tests.sim.storage_schedule import run_storage_schedule
-from tests.sim.storage_workloads import WORKLOADS
 
 pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
-
-SCHEDULES = 60
-
-
-def _crashes(workload: str, how: str) -> Callable[[], object]:
-    return lambda: crash_everywhere(WORKLOADS[workload], variant(how))
-
-
-def _lives(workload: str) -> Callable[[], None]:
-    """The workload as it is, then a power loss and a look at everything."""
-
-    def run() -> None:
-        life = Life()
-        life.run(WORKLOADS[workload])
-        life.check()
-        life.crash(random.Random(1), "nothing")
-        life.open()
-        life.check()
-
-    return run
-
-
-_SCRIPTS: list[Callable[[], object]] = [
-    *map(_lives, WORKLOADS),
-    lambda: check_sample("index: each bit flipped", 40),
-    lambda: check_sample("checkpoint: each bit flipped", 40),
-    lambda: check_sample("newest segment: each bit of a group's header", 60),
-    _crashes("small groups", "nothing unsynced is kept"),
-    _crashes("fences and tombstones around restarts", "some sectors, some names"),
-    _crashes("fences and tombstones around restarts", "nothing unsynced is kept"),
-    scripts.test_a_frame_written_over_another_ledgers_is_damage,
-    scripts.test_a_flipped_bit_in_the_last_group_of_an_idle_bookie_is_damage,
-    scripts.test_a_group_that_is_missing_between_whole_ones_is_damage,
-    scripts.test_what_the_cache_read_ahead_of_a_write_hides_nothing,
-    lambda: scripts.test_any_lost_file_is_never_a_denial("segment"),
-    _crashes("segments fill up", "nothing unsynced is kept"),
-    _crashes("small groups", "again in the restart"),
-    scripts.test_a_sync_that_fails_and_lies_afterwards_ends_the_log_and_loses_nothing_acked,
-    *recycling.SCRIPTS,
-]
-
-
-def attempts() -> Iterator[Callable[[], object]]:
-    """Ways to kill, the quick ones first."""
-    yield from _SCRIPTS
-    for seed in range(SCHEDULES):
-        yield lambda seed=seed: run_storage_schedule(seed)  # type: ignore[misc]
 
 
 def kill(planted: Planted) -> str | None:

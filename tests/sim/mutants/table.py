@@ -51,7 +51,8 @@ EQUIVALENT = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One mutant and what tries it. ``attempts`` yields (what ran, a call that raises on a violation)."""
+    """One mutant and what tries it. ``attempts`` yields calls that raise on a violation; one that has an ``engine`` and
+    a ``name`` (``storage_attempts.Attempt``) is told by them."""
 
     name: str
     rule: str
@@ -60,10 +61,16 @@ class Case:
     attempts: Callable[[], Iterator[Callable[[], None]]]
     unit: str = "schedules"
 
+    @property
+    def profile(self) -> str:
+        """Which part of the simulator it is a mutant of: ``disk``, ``logs`` or ``protocol``."""
+        return self.engine if self.engine in ("disk", "logs") else "protocol"
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``killed_by`` is the violation, or empty where the mutant lives. ``count`` of ``unit`` were run."""
+    """``killed_by`` is the violation, or empty where the mutant lives. ``count`` of ``unit`` were run, the last of them
+    by ``engine``."""
 
     name: str
     rule: str
@@ -72,6 +79,13 @@ class Verdict:
     unit: str
     seconds: float
     killed_by: str
+
+    def row(self) -> str:
+        """Of a table in Markdown."""
+        what = self.killed_by.replace("|", "/")[:100] or "**SURVIVED**"
+        return (
+            f"| {self.name} | {self.rule} | {self.engine} | {self.count:,} {self.unit} | {self.seconds:.1f} | {what} |"
+        )
 
 
 def cases() -> list[Case]:
@@ -116,10 +130,10 @@ def _random() -> Iterator[Callable[[], None]]:
 
 
 def _storage() -> Iterator[Case]:
-    from tests.sim.test_storage_mutants import attempts
+    from tests.sim.storage_attempts import attempts
 
     for name, rule, planted in (*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS):
-        yield Case(name, rule, "disk", planted, attempts, "workloads")  # type: ignore[arg-type]
+        yield Case(name, rule, "disk", planted, attempts, "attempts")  # type: ignore[arg-type]
 
 
 def _logs() -> Iterator[Case]:
@@ -140,15 +154,18 @@ def try_case(name: str, seconds: float) -> Verdict:
     logging.disable(logging.CRITICAL)
     gc.set_threshold(20_000, 5, 1_000)
     case = next(found for found in cases() if found.name == name)
-    began, count, killed = time.perf_counter(), 0, ""
+    began, count, killed, engine = time.perf_counter(), 0, "", case.engine
     with case.planted():
         for attempt in case.attempts():
             count += 1
+            engine = getattr(attempt, "engine", case.engine)
             try:
                 attempt()
-            except (AssertionError, BookKeeperError, pytest.fail.Exception) as error:
-                killed = str(error).splitlines()[0] if str(error) else type(error).__name__
+            except (AssertionError, BookKeeperError, OSError, pytest.fail.Exception) as error:
+                what = str(error).splitlines()[0] if str(error) else type(error).__name__
+                name = getattr(attempt, "name", "")
+                killed = what if what.startswith(name) else f"{name}: {what}"
                 count = getattr(error, "states", count)
             if killed or time.perf_counter() - began > seconds:
                 break
-    return Verdict(case.name, case.rule, case.engine, count, case.unit, time.perf_counter() - began, killed)
+    return Verdict(case.name, case.rule, engine, count, case.unit, time.perf_counter() - began, killed)
