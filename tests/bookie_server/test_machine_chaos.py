@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from itertools import chain
 
 import pytest
 
@@ -26,15 +27,26 @@ READ_STREAMS = (11, 12)
 IDS = 24
 
 
+class Spread(MemoryHoldings):
+    """Ledgers spread over so many logs."""
+
+    def __init__(self, logs: int) -> None:
+        super().__init__()
+        self.logs = logs
+
+    def log_of(self, ledger_id: int) -> int:
+        return ledger_id % self.logs
+
+
 class World:
     """The machine, a log of bytes, and everything that was promised."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, logs: int = 1) -> None:
         self.chance = random.Random(seed)
-        self.store = MemoryHoldings()
+        self.store = Spread(logs)
         limits = MachineLimits(read_part_bytes=300, reads_active_max=3, stream_bytes_max=3000, in_flight_bytes_max=4000)
-        self.machine = BookieMachine(self.store, limits)
-        self.queue: list[bytes | memoryview] = []
+        self.machine = BookieMachine(self.store, limits, logs)
+        self.queues: list[list[bytes | memoryview]] = [[] for _ in range(logs)]
         self.log: list[bytes] = []  # durable, in order
         self.reads: list[ev.ReadFrames] = []
         self.unsent: list[ev.RequestId] = []
@@ -59,8 +71,9 @@ class World:
 
     def heard(self, effect: ev.Effect) -> None:
         match effect:
-            case ev.Commit(frames):
-                self.queue.extend(frames)
+            case ev.Commit(frames, log=log):
+                assert {self.store.log_of(parse_header(one).ledger_id) for one in frames} == {log}
+                self.queues[log].extend(frames)
             case ev.ReadFrames():
                 self.reads.append(effect)
             case ev.SendAcks():
@@ -160,7 +173,7 @@ class World:
         first = self.chance.randrange(IDS)
         last = first + self.chance.randrange(IDS)
         self.open[request], self.asked[request] = kind, (ledger, first, last)
-        frames = [one for one in (*self.log, *self.queue) if parse_header(one).ledger_id == ledger]
+        frames = [one for one in (*self.log, *chain(*self.queues)) if parse_header(one).ledger_id == ledger]
         self.covered[request] = {entry for one in frames for entry in ids_of(one)}
         if kind == "fence":
             self.step(ev.FenceRequested(request, ledger, KEY))
@@ -171,14 +184,16 @@ class World:
             self.step(ev.ReadRequested(request, ledger, first, last, self.chance.choice((1, 500, 1 << 20)), key))
 
     def commit(self) -> None:
-        count = self.chance.randint(0, len(self.queue))
-        frames, self.queue = self.queue[:count], self.queue[count:]
+        log = self.chance.randrange(len(self.queues))
+        queue = self.queues[log]
+        count = self.chance.randint(0, len(queue))
+        frames, self.queues[log] = queue[:count], queue[count:]
         for one in frames:
             header = parse_header(one)
             if header.kind == FrameKind.ENTRIES and header.ledger_id in self.fenced:
                 assert any(key[1] == header.tag for key in self.recovering), "a normal add behind a promised fence"
         self.log.extend(map(bytes, frames))
-        self.step(ev.GroupCommitted([stored(one) for one in frames]))
+        self.step(ev.GroupCommitted([stored(one) for one in frames], log))
 
     def disk(self) -> None:
         if self.reads:
@@ -216,7 +231,7 @@ class World:
     def settle(self) -> None:
         """Let everything end: all commits, all reads, all sends, all timers."""
         for _ in range(3000):
-            if self.queue:
+            if any(self.queues):
                 self.commit()
             elif self.reads:
                 self.disk()
@@ -259,9 +274,10 @@ REQUESTS = ["read"] * 8 + ["fencing read"] + ["fence"] + ["watch"] * 2
 @pytest.mark.rule("MUST2")
 @pytest.mark.rule("MUST3")
 @pytest.mark.rule("MUST4")
+@pytest.mark.parametrize("logs", [1, 2])
 @pytest.mark.parametrize("seed", range(40))
-def test_promises_hold_whatever_happens(seed: int) -> None:
-    world = World(seed)
+def test_promises_hold_whatever_happens(seed: int, logs: int) -> None:
+    world = World(seed, logs)
     for _ in range(400):
         if world.chance.random() < 0.15:
             world.ask(world.chance.choice(REQUESTS))
@@ -269,7 +285,7 @@ def test_promises_hold_whatever_happens(seed: int) -> None:
             world.chance.choice(STEPS)(world)
     world.settle()
     assert not world.open, "each request has an ending"
-    again = BookieMachine(world.store)
+    again = BookieMachine(world.store, logs=logs)
     for ledger in world.fenced:
         effects = again.step(ev.SessionAttached(1, ledger, ledger, KEY, AttachMode.WRITE))
         assert [end.reason for e in effects if isinstance(e, ev.SendAcks) for end in e.ended] == [Reason.FENCED]
