@@ -123,6 +123,13 @@ class PartSent:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamStalled:
+    """The client has taken nothing for a while of the answers that are ready on this stream. PartSent ends that."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
 class FenceRequested:
     """Fence the ledger, known or not, and answer with the evidence of its LAC."""
 
@@ -208,6 +215,7 @@ Event: TypeAlias = (
     | MembershipsRead
     | ReadRequested
     | PartSent
+    | StreamStalled
     | FenceRequested
     | ReadLacRequested
     | WriteLacRequested
@@ -254,7 +262,8 @@ class SendAcks:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """The peer broke the lane's rules: its stream cannot be understood any more."""
+    """The peer broke the lane's rules, or takes nothing while others wait: the stream ends at once, with what was to be
+    sent on it. StreamClosed follows."""
 
     stream: StreamId
     message: str
@@ -262,7 +271,7 @@ class CloseStream:
 
 @dataclass(frozen=True, slots=True)
 class PauseStream:
-    """Take no more messages of this stream: too many of its bytes wait for a commit."""
+    """Take no more messages of this stream: too many of its bytes wait for a commit, or of its requests for answers."""
 
     stream: StreamId
 

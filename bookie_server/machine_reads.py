@@ -9,16 +9,24 @@ of about a mebibyte, at most two of one request in memory at once; turns bound w
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Sequence
 
 from bk_core.model import EntryId
 from bk_core.transport.port import EntryRange, ReadTrailer
 from bk_core.wire.lane import Reason
 from bookie_server.machine_core import Core, Refusal
-from bookie_server.machine_events import Piece, ReadRequested, RequestId, SendPart, SendTrailer, StreamId
+from bookie_server.machine_events import (
+    CloseStream,
+    Piece,
+    ReadRequested,
+    RequestId,
+    SendPart,
+    SendTrailer,
+    StreamId,
+)
 from bookie_server.machine_requests import Frame, Request, Requests
 from bookie_server.machine_state import Plan
+from bookie_server.machine_turns import FairQueue, Turns
 
 _ID_MAX = (1 << 63) - 2
 _PARTS_AHEAD = 2  # one being sent, one being read
@@ -43,14 +51,12 @@ class Read(Request):
 
 
 class Reads:
-    """The path of reads, and the turns."""
+    """The path of reads."""
 
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
-        self._unsent: dict[RequestId, int] = {}  # parts in the driver's hands, of ended requests too
-        self._active_of: dict[StreamId, int] = {}
-        self._active = 0
-        self._queue: deque[Read] = deque()
+        self._turns = Turns(core.limits)
+        self._waiting: FairQueue[Read] = FairQueue()
 
     def begin(self, event: ReadRequested) -> None:
         request = Read(event, self, self._core.limits.read_bytes_max)
@@ -102,10 +108,11 @@ class Reads:
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
         assert isinstance(request, Read)
         part = [frame for frame in frames if frame is not None]
-        request.budget -= sum(map(len, part))
+        size = sum(map(len, part))
+        request.budget -= size
         request.unsent += 1
         request.turn = False  # from here on it belongs to the part
-        self._unsent[request.request_id] = self._unsent.get(request.request_id, 0) + 1
+        self._turns.fill(request.request_id, size)
         self._core.effects.append(SendPart(request.request_id, part))
         self._requests.run(request)
 
@@ -119,14 +126,8 @@ class Reads:
 
     def sent(self, request_id: RequestId) -> None:
         """A part has left; its memory is free."""
-        parts = self._unsent.pop(request_id, 0)
-        if not parts:
-            return
-        if parts > 1:
-            self._unsent[request_id] = parts - 1
-        self._release_turn(request_id[0])
         request = self._requests.get(request_id)
-        if isinstance(request, Read):
+        if self._turns.sent(request_id) and isinstance(request, Read):
             request.unsent -= 1
             self._requests.run(request)
 
@@ -148,48 +149,41 @@ class Reads:
     def forgotten(self, request: Request) -> None:
         assert isinstance(request, Read)
         self._give_turn_back(request)
+        if request.waiting:
+            request.waiting = False
+            self._waiting.remove(request.stream, request)
+
+    def stalled(self, stream: StreamId) -> None:
+        """The stream takes nothing of what is ready for it."""
+        self._turns.stall(stream)
 
     def close(self, stream: StreamId) -> None:
         """The stream is gone, and with it what was to be sent on it."""
-        for request_id in [r for r in self._unsent if r[0] == stream]:
-            for _ in range(self._unsent.pop(request_id)):
-                self._release_turn(stream)
+        self._turns.close(stream)
 
     # --- turns: how much of answers is in memory at once ---
 
     def _take_turn(self, request: Read) -> bool:
-        if request.turn:
-            return True
-        stream, limits = request.stream, self._core.limits
-        if self._active < limits.reads_active_max and self._active_of.get(stream, 0) < limits.reads_per_stream_max:
-            self._active += 1
-            self._active_of[stream] = self._active_of.get(stream, 0) + 1
-            request.turn = True
-        elif not request.waiting:
+        """Whether it has a turn; otherwise it waits for one, behind others who wait."""
+        if not request.turn and not request.waiting:
             request.waiting = True
-            (self._queue.appendleft if request.fencing else self._queue.append)(request)
+            self._waiting.put(request.stream, request, urgent=request.fencing)
         return request.turn
 
     def _give_turn_back(self, request: Read) -> None:
         if request.turn:
             request.turn = False
-            self._release_turn(request.stream)
-
-    def _release_turn(self, stream: StreamId) -> None:
-        self._active -= 1
-        left = self._active_of.pop(stream) - 1
-        if left:
-            self._active_of[stream] = left
+            self._turns.give_back(request.stream)
 
     def next_turns(self) -> None:
-        """Let waiting requests run while there is room; once around the queue."""
-        for _ in range(len(self._queue)):
-            if self._active >= self._core.limits.reads_active_max:
-                return
-            request = self._queue.popleft()
-            request.waiting = False
-            if self._requests.is_under_way(request):
-                self._requests.run(request)
+        """Let waiting requests run while there is room; if there is none, end a stream that takes nothing."""
+        while self._waiting and (request := self._waiting.take(self._turns.may)):
+            request.waiting, request.turn = False, True
+            self._turns.take(request.stream)
+            self._requests.run(request)
+        idle = self._turns.to_end(self._waiting.streams())
+        if idle is not None:
+            self._core.effects.append(CloseStream(idle, "it takes nothing of its answers, and others wait for room"))
 
 
 def _cut(plan: Plan, through: EntryId) -> Plan:

@@ -30,13 +30,28 @@ class MachineLimits:
     stream_bytes_max: int = 32 << 20
     """Frames of one stream that wait for a commit; above it the stream is not read (RULES L3: fences go elsewhere)."""
     in_flight_bytes_max: int = 64 << 20
-    """The same of all streams; above twice this, frames are refused."""
+    """Frames of normal adds of all streams that wait for a commit; above it streams that sent some are not read, above
+    twice this such frames are refused."""
+    recovery_bytes_max: int = 16 << 20
+    """The same for recovery adds, which have this room to themselves."""
     sessions_per_stream_max: int = 1 << 17
+    sessions_max: int = 1 << 18
+    """Sessions of all streams; as many again may recover."""
     reads_active_max: int = 32
-    """Pieces of answers in memory at once; further reads wait for their turn."""
-    reads_per_stream_max: int = 8
+    """Parts of answers in memory at once, a quarter of them for recovery only; further reads wait for their turn."""
+    reads_bytes_max: int = 64 << 20
+    """Bytes of those parts. Parts that are being read are not counted: ``storage_reads_max`` of them at most."""
+    reads_per_stream_max: int = 4
+    storage_reads_max: int = 8
+    """What each log's storage is asked for at once: a fence waits behind no more than these."""
     requests_max: int = 8192
+    """Requests under way, watches apart; as many again may be fencing, or of streams with few."""
+    requests_per_stream_max: int = 1024
+    """Above it the stream is not read until half of them are answered."""
     watches_max: int = 100_000
+    watches_per_stream_max: int = 1 << 14
+    hints_max: int = 1 << 16
+    """Explicit LACs that are in memory only."""
     read_part_bytes: int = 1 << 20
     read_bytes_max: int = 64 << 20
     """Most that one read answers, whatever it asks for."""
