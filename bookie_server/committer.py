@@ -2,7 +2,7 @@
 """The commit thread: takes what is queued for the log, one group at a time.
 
 Nothing here waits for anything but the disk's sync of a group: spares, sealing and all other upkeep have a thread of
-their own (``upkeep.py``). Copies that compaction makes take turns with groups, so that neither starves.
+their own (``maintenance.py``). Copies that compaction makes take turns with groups, so that neither starves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Group:
 class _Copies:
     """Frames that are in the log already, with the counters that they carry there."""
 
-    frames: Sequence[bytes | memoryview]
+    frames: Sequence[bytes | bytearray | memoryview]
     counters: Sequence[int]
     done: Future[list[Place]]
 
@@ -76,7 +76,7 @@ class Committer:
             self._frames.extend((frame, reserve) for frame in frames)
             self._wake.notify()
 
-    def copy(self, frames: Sequence[bytes | memoryview], counters: Sequence[int]) -> Future[list[Place]]:
+    def copy(self, frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> Future[list[Place]]:
         """Write copies of frames that are in the log, with their counters; their new places, durable. Any thread but
         the commit thread. The future raises as :meth:`SegmentLog.append_group`, or is cancelled by :meth:`stop`."""
         copies = _Copies(frames, counters, Future())

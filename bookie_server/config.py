@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import FRAME_BYTES_MAX
 from bookie_server.collector import CollectorConfig
 from bookie_server.machine_state import MachineLimits
+from bookie_server.storage.schedule import MaintenanceLimits
 from bookie_server.storage.space import SpaceLimits
 
 _BLOCK = 4096
@@ -20,6 +22,9 @@ _BLOCK = 4096
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
     """What a bookie needs to know. Raises InvalidArgumentError for values that do not fit together.
+
+    ``data_dir`` is its data directory; ``data_dirs`` instead of it are several, best each on a disk of its own, over
+    which ledgers are spread. Their order does not matter; an empty one may be added at any start.
 
     ``bookie_id`` is fixed at the first start, by default ``advertised_address:port``; later starts take it from the
     data directory. ``port`` 0 takes a free one. ``in_flight_bytes_max`` bounds frames of all clients that wait for a
@@ -32,10 +37,19 @@ class BookieConfig:
     that are held with the metadata store's list; either is enough. Each is looked up by its id, and once more after
     ``gc_grace_s``; only then it is forgotten, for good. A short grace gives space back sooner and leaves an operator
     less time to notice that the metadata store has lost ledgers.
+
+    ``index_cache_bytes`` bounds what is remembered of the indexes of sealed segments (RULES S7); a look-up that misses
+    it costs up to two reads. Drained segments are used again: ``segments_kept_free`` of them stay allocated, what is
+    more goes back to the file system. Space is given back under a checkpoint, at most one in ``checkpoint_interval_s``
+    unless the disk is short of space. A sealed segment is rewritten when less than ``compaction_threshold`` of it is
+    live; every ``major_compaction_interval_s`` those with less than ``major_compaction_threshold``. Compaction reads
+    and writes at most ``compaction_bytes_per_s`` together; the scrubber verifies all that is stored at
+    ``scrub_bytes_per_s``, again and again.
     """
 
-    data_dir: Path
     metadata_service_uri: str
+    data_dir: Path | None = None
+    data_dirs: tuple[Path, ...] = ()
     port: int = 3181
     bookie_id: str | None = None
     advertised_address: str | None = None
@@ -54,11 +68,19 @@ class BookieConfig:
     disk_usage_threshold: float = 0.95
     disk_usage_low_water: float = 0.90
     disk_check_interval_s: float = 10.0
+    index_cache_bytes: int = 64 << 20
+    segments_kept_free: int = 4
+    checkpoint_interval_s: float = 60.0
+    compaction_threshold: float = 0.5
+    major_compaction_threshold: float = 0.8
+    major_compaction_interval_s: float = 86_400.0
+    compaction_bytes_per_s: int = 32 << 20
+    scrub_bytes_per_s: int = 8 << 20
     gc_interval_s: float = 3600.0
     gc_grace_s: float = 600.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data_dir", Path(self.data_dir))
+        self._set_directories()
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, (int, float)) and field.name not in ("port", "allow_loopback") and value <= 0:
@@ -77,9 +99,15 @@ class BookieConfig:
         self._check_order("stream_bytes_max", "in_flight_bytes_max")
         self._check_order("read_part_bytes", "stream_bytes_max")
         self._check_order("disk_usage_low_water", "disk_usage_threshold")
+        self._check_order("compaction_threshold", "major_compaction_threshold")
         if self.disk_usage_threshold > 1:
             raise InvalidArgumentError(
                 "disk_usage_threshold is a share of the disk, at most 1", value=f"{self.disk_usage_threshold}"
+            )
+        if self.major_compaction_threshold >= 1:
+            raise InvalidArgumentError(
+                "major_compaction_threshold is a share of a segment, below 1: else full ones are rewritten for ever",
+                value=f"{self.major_compaction_threshold}",
             )
         if self.segment_size_bytes < FRAME_BYTES_MAX + 4 * _BLOCK:
             raise InvalidArgumentError(
@@ -87,6 +115,26 @@ class BookieConfig:
                 value=f"segment_size_bytes={self.segment_size_bytes}",
                 remedy=f"at least {FRAME_BYTES_MAX + 4 * _BLOCK}",
             )
+
+    def _set_directories(self) -> None:
+        if self.data_dir is not None:
+            object.__setattr__(self, "data_dir", Path(self.data_dir))
+        if isinstance(self.data_dirs, str):
+            raise InvalidArgumentError("data_dirs is a list of directories", value=f"data_dirs={self.data_dirs!r}")
+        object.__setattr__(self, "data_dirs", tuple(Path(each) for each in self.data_dirs))
+        if (self.data_dir is None) is (not self.data_dirs):
+            raise InvalidArgumentError(
+                "either data_dir or data_dirs must be given",
+                value=f"data_dir={self.data_dir}, data_dirs={[*map(str, self.data_dirs)]}",
+                remedy='data_dir = "…" for one directory, data_dirs = ["…", "…"] for several',
+            )
+        if len({os.path.abspath(each) for each in self.directories}) < len(self.directories):
+            raise InvalidArgumentError("a data directory is named twice", value=f"data_dirs={self.data_dirs}")
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Every data directory; at least one."""
+        return self.data_dirs or (self.data_dir or Path(),)
 
     def _check_order(self, small: str, large: str) -> None:
         if getattr(self, small) > getattr(self, large):
@@ -102,6 +150,18 @@ class BookieConfig:
             threshold=self.disk_usage_threshold,
             low_water=self.disk_usage_low_water,
             segment_bytes=self.segment_size_bytes,
+        )
+
+    def maintenance_limits(self) -> MaintenanceLimits:
+        """The part the maintenance of a data directory needs."""
+        return MaintenanceLimits(
+            checkpoint_interval_s=self.checkpoint_interval_s,
+            compaction_threshold=self.compaction_threshold,
+            major_compaction_threshold=self.major_compaction_threshold,
+            major_compaction_interval_s=self.major_compaction_interval_s,
+            compaction_bytes_per_s=self.compaction_bytes_per_s,
+            scrub_bytes_per_s=self.scrub_bytes_per_s,
+            space_low_share=self.disk_usage_low_water,
         )
 
     def collector(self) -> CollectorConfig:
@@ -136,9 +196,11 @@ def load_config(path: Path, **overrides: Any) -> BookieConfig:
         raise InvalidArgumentError(
             f"there is no such setting: {unknown[0]}", value=str(path), remedy=f"one of {', '.join(sorted(known))}"
         )
-    for name in ("data_dir", "metadata_service_uri"):
-        if name not in values:
-            raise InvalidArgumentError(f"{name} is missing", value=str(path), remedy=f'add {name} = "…"')
+    if overrides.keys() & {"data_dir", "data_dirs"}:
+        values = {name: value for name, value in values.items() if name not in ("data_dir", "data_dirs")} | overrides
+    for names in (("data_dir", "data_dirs"), ("metadata_service_uri",)):
+        if not any(name in values for name in names):
+            raise InvalidArgumentError(f"{names[0]} is missing", value=str(path), remedy=f'add {names[0]} = "…"')
     for name, value in values.items():
         _check_type(name, value, str(known[name]))
     return BookieConfig(**values)
@@ -152,8 +214,10 @@ def _check_type(name: str, value: object, annotation: str) -> None:
         wanted = (int,)
     elif annotation == "float":
         wanted = (int, float)
-    elif annotation == "Path":
-        wanted = (str, Path)
+    elif annotation == "Path | None":
+        wanted = (str, Path, type(None))
+    elif annotation.startswith("tuple"):
+        wanted = (list, tuple)
     elif "None" in annotation:
         wanted = (str, type(None))
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted != (bool,)):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of the bookie's machine: one loop, one commit thread, one reader thread, one for the log's upkeep.
+"""The driver of the bookie's machine: one loop, one commit thread, one reader thread, one for maintenance.
 
-The loop owns the machine and the index; the commit thread owns the segment log, the upkeep thread its spares and full
-segments; the reader thread owns the segment reader (RULES S10). Events come in on the loop, effects are carried out in
-order, and an event that arises meanwhile waits its turn. Every frame given to the commit thread is answered by one
-event, GroupCommitted or CommitFailed.
+The loop owns the machine and the index; the commit thread owns the segment log, the maintenance thread its spares and
+full segments and all that is done in the background; the reader thread owns the segment reader (RULES S10). Events come
+in on the loop, effects are carried out in order, and an event that arises meanwhile waits its turn. Every frame given
+to the commit thread is answered by one event, GroupCommitted or CommitFailed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -23,12 +25,15 @@ from bk_core.wire.lane import Reason
 from bookie_server import machine_events as events
 from bookie_server.committer import Committer
 from bookie_server.holdings import answer_read
+from bookie_server.index_hop import DEADLINE_S, copier, wait_for
 from bookie_server.machine import BookieMachine
+from bookie_server.maintenance import MaintenanceThread
 from bookie_server.storage.commit import SegmentLog
+from bookie_server.storage.compaction import Copy
+from bookie_server.storage.maintaining import DirectoryMaintenance
 from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.sealing import SealedSegment
 from bookie_server.storage.segment import Place
-from bookie_server.upkeep import UpkeepThread
+from bookie_server.storage.storage_stats import StorageStats
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +49,11 @@ StreamEffect = (
 )
 
 
+Maintain = Callable[[Copy, Callable[[int], None]], DirectoryMaintenance]
+"""Makes the maintenance of a log, given what writes copies to it, and what waits until no read that was planned so far
+is under way and closes what is open of a segment."""
+
+
 class StreamSink(Protocol):
     """A stream of a lane, as the engine sees it."""
 
@@ -57,8 +67,7 @@ class BookieEngine:
 
     ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
     LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
-    ``on_hint`` hears of ledgers that somebody says were deleted; ``on_segment`` that a segment was begun, ``on_sealed``
-    (for the index) of one that got its ``.idx``, after all places in it are known;
+    ``on_hint`` hears of ledgers that somebody says were deleted; ``on_segment`` that a segment was begun;
     ``on_no_space`` of a group that the disk had no room for, before the machine does. None of them may block.
     """
 
@@ -67,13 +76,13 @@ class BookieEngine:
         machine: BookieMachine,
         log_: SegmentLog,
         reader: SegmentReader,
+        maintain: Maintain,
         *,
         group_bytes_max: int,
         group_frames_max: int,
         on_failed: Callable[[BookKeeperError], None],
         on_hint: Callable[[Sequence[LedgerId]], None] = lambda _: None,
         on_segment: Callable[[], None] = lambda: None,
-        on_sealed: Callable[[SealedSegment], None] = lambda _: None,
         on_no_space: Callable[[], None] = lambda: None,
     ) -> None:
         self._machine = machine
@@ -88,11 +97,18 @@ class BookieEngine:
         self._on_segment, self._on_no_space = on_segment, on_no_space
         self._newest_generation = 0
         self._log = log_
-        self._upkeep = UpkeepThread(log_, self._loop, on_sealed, self._commit_failed)
-        self._committer = Committer(
-            log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max, self._upkeep.look
-        )
         self._reader = _Reader(reader, self._loop, self.feed)
+        maintenance = maintain(copier(lambda frames, counters: self._committer.copy(frames, counters)), self._release)
+        self._maintenance = MaintenanceThread(maintenance, self._loop, self._commit_failed)
+        self._committer = Committer(
+            log_, self._loop, self._committed, self._commit_failed, group_bytes_max, group_frames_max,
+            self._maintenance.look,
+        )  # fmt: skip
+        self._maintenance.start()
+
+    def storage_stats(self) -> StorageStats:
+        """The numbers of the data directory."""
+        return self._maintenance.stats()
 
     # --- for services ---
 
@@ -141,7 +157,7 @@ class BookieEngine:
     def _stop_threads(self) -> None:
         self._committer.stop()
         self._log.release_full()
-        self._upkeep.stop()
+        self._maintenance.stop()
         try:
             self._log.close()
         except BookKeeperError as error:
@@ -193,6 +209,11 @@ class BookieEngine:
             self._newest_generation = places[-1].generation
             self._on_segment()
 
+    def _release(self, generation: int) -> None:
+        """On the maintenance thread, when the index names the segment no more: a plan is read at once, so that every
+        read which may name it stands in the reader's queue by now."""
+        wait_for(self._reader.release(generation), DEADLINE_S, "the reader thread")
+
     def _commit_failed(self, error: BookKeeperError) -> None:
         final = not isinstance(error, DataDirectoryError)
         if self._failed:
@@ -203,9 +224,16 @@ class BookieEngine:
         self._committer.drop(resume=not final)
         if not final:
             self._on_no_space()
+            self._maintenance.hurry()
         self.feed(events.CommitFailed(reason, error.what, final))
         if final:
             self._on_failed(error)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Release:
+    generation: int
+    done: Future[None]
 
 
 class _Reader:
@@ -215,12 +243,18 @@ class _Reader:
         self, reader: SegmentReader, loop: asyncio.AbstractEventLoop, feed: Callable[[events.Event], None]
     ) -> None:
         self._reader, self._loop, self._feed = reader, loop, feed
-        self._work: SimpleQueue[events.ReadFrames | events.ReadMemberships | None] = SimpleQueue()
+        self._work: SimpleQueue[events.ReadFrames | events.ReadMemberships | _Release | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bookie-read", daemon=True)
         self._thread.start()
 
     def put(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
         self._work.put(effect)
+
+    def release(self, generation: int) -> Future[None]:
+        """Close what is open of a segment, behind all reads that are queued. Any thread."""
+        release = _Release(generation, Future())
+        self._work.put(release)
+        return release.done
 
     def stop(self) -> None:
         self._work.put(None)
@@ -228,6 +262,11 @@ class _Reader:
 
     def _run(self) -> None:
         while effect := self._work.get():
+            if isinstance(effect, _Release):
+                if effect.done.set_running_or_notify_cancel():
+                    self._reader.release(effect.generation)
+                    effect.done.set_result(None)
+                continue
             event = answer_read(self._reader, effect)
             try:
                 self._loop.call_soon_threadsafe(self._feed, event)

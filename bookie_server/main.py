@@ -27,6 +27,7 @@ from bookie_server.garbage import GarbageThread, garbage_thread
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_events import ReadOnlyChanged
+from bookie_server.maintenance import maintained
 from bookie_server.opening import open_storage
 from bookie_server.registration import advertised_address, service_info
 from bookie_server.services.grpc import GrpcServer
@@ -149,12 +150,12 @@ class Bookie:
             BookieMachine(IndexHoldings(opened.index), config.machine_limits()),
             opened.log,
             opened.reader,
+            maintained(opened, config.maintenance_limits(), asyncio.get_running_loop()),
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
             on_hint=lambda ledger_ids: garbage.hint(ledger_ids),
             on_segment=lambda: availability.look_soon(),
-            on_sealed=lambda sealed: opened.index.seal(sealed.generation, sealed.summary),
             on_no_space=lambda: availability.no_space(),
         )
         engine = self._engine

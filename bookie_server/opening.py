@@ -58,7 +58,11 @@ def open_storage(
     )
     try:
         index, log, report = open_segments(
-            directory, segment_size_bytes=segment_size_bytes or config.segment_size_bytes, now_ms=now_ms
+            directory,
+            segment_size_bytes=segment_size_bytes or config.segment_size_bytes,
+            segments_kept_free=config.segments_kept_free,
+            index_cache_bytes=config.index_cache_bytes,
+            now_ms=now_ms,
         )
         try:
             if accept_loss:

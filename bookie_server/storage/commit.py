@@ -141,6 +141,11 @@ class SegmentLog:
         self.pool.note_sealed(generation)
 
     @property
+    def segment_bytes(self) -> int:
+        """Size of a segment."""
+        return self._segment_bytes
+
+    @property
     def spares_wanted(self) -> int:
         """Spares that should be ready now: the reserve, and once the segment is half full the next one."""
         half_full = self._active is not None and self._active.position >= self._segment_bytes // 2

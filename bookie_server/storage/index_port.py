@@ -21,6 +21,10 @@ from bookie_server.storage.segment import Place
 T = TypeVar("T")
 
 
+class Stopping(BaseException):
+    """The bookie stops: what was asked or given was not done. No error, and not to be handled on the way."""
+
+
 class IndexPort(ABC):
     """Also a :class:`~bookie_server.storage.checkpointer.CheckpointSource`. Every method may raise what :meth:`ask`
     raises; then the index has not changed."""
@@ -29,8 +33,8 @@ class IndexPort(ABC):
     def ask(self, question: Callable[[LedgerIndex], T]) -> T:
         """What ``question`` says of the index, asked on its thread; exceptions come through.
 
-        In the server TimeoutError when the loop did not come to it in time, and CancelledError (of
-        ``concurrent.futures``) when the loop has ended: the question was not asked and will not be.
+        In the server BookKeeperError when the loop did not come to it in time, and :class:`Stopping` when the loop has
+        ended: the question was not asked and will not be.
         """
         ...
 

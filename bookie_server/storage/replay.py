@@ -26,6 +26,7 @@ from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Handle
 from bookie_server.storage.health import NO_SPACE
 from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
+from bookie_server.storage.index_cache import INDEX_CACHE_BYTES
 from bookie_server.storage.index_file import STATE_ROW, IndexHeader, StateCollector, build_index, sorted_rows
 from bookie_server.storage.index_rows import INDEX_ROW, Rows
 from bookie_server.storage.listing import Listing, list_segments
@@ -72,6 +73,7 @@ def open_segments(
     *,
     segment_size_bytes: int = SEGMENT_SIZE_BYTES,
     segments_kept_free: int = SEGMENTS_KEPT_FREE,
+    index_cache_bytes: int = INDEX_CACHE_BYTES,
     now_ms: Callable[[], int] | None = None,
 ) -> tuple[LedgerIndex, SegmentLog, OpenReport]:
     """Index of everything the directory holds, a log that goes on in a new segment, and what was found.
@@ -81,8 +83,8 @@ def open_segments(
     StorageFailedError when a sync failed.
     """
     try:
-        opening = _Opening(directory, find_starting_point(directory), segment_size_bytes, segments_kept_free, now_ms)
-        return opening.run()
+        index, start = LedgerIndex(index_cache_bytes), find_starting_point(directory)
+        return _Opening(directory, start, index, segment_size_bytes, segments_kept_free, now_ms).run()
     except OSError as error:
         raise DataDirectoryError(
             "the segments of a data directory cannot be read", value=f"{directory.path}: {error}", remedy=_CHECK
@@ -96,6 +98,7 @@ class _Opening:
         self,
         directory: DataDirectory,
         start: StartingPoint,
+        index: LedgerIndex,
         segment_size_bytes: int,
         segments_kept_free: int,
         now_ms: Callable[[], int] | None,
@@ -104,7 +107,7 @@ class _Opening:
         self._path, self._incarnation = directory.segments_path, directory.identity.incarnation_bytes
         self._segment_size_bytes, self._now_ms = segment_size_bytes, now_ms
         self._segments_kept_free = segments_kept_free
-        self._index, self._report = LedgerIndex(), OpenReport()
+        self._index, self._report = index, OpenReport()
         self._scanned: list[ScannedSegment] = []
         self._sealed: set[int] = set()
         self._missing: list[int] = []

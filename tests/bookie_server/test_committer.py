@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commit thread and the upkeep beside it: no group waits for sealing or for space; the reserve; copies (S6, S7)."""
+"""The commit thread and the maintenance beside it: no group waits for sealing or space; reserve; copies (S6, S7)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ import pytest
 from bk_core.entries.frame import FrameKind, encode_counter_record
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.committer import Committer
+from bookie_server.index_hop import LoopIndexPort, copier
+from bookie_server.maintenance import MaintenanceThread
 from bookie_server.storage.files import Files, Handle
+from bookie_server.storage.index_rows import Rows
+from bookie_server.storage.maintaining import DirectoryMaintenance
 from bookie_server.storage.segment import Place
-from bookie_server.upkeep import UpkeepThread
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record
 
 SEGMENT_BYTES = 64 << 10
@@ -50,7 +53,7 @@ class SlowFiles(Files):
 
 
 class Rig:
-    """A committer and its upkeep over real files, whose answers are awaited on the loop."""
+    """A committer and its maintenance over real files, whose answers are awaited on the loop."""
 
     def __init__(self, path: Path) -> None:
         self.files = SlowFiles()
@@ -59,18 +62,32 @@ class Rig:
         self.sealed: list[int] = []
         self.known: list[int] = []
         loop = asyncio.get_running_loop()
-        self.upkeep = UpkeepThread(self.storage.log, loop, self._sealed, self.answers.put_nowait)
+        self.upkeep = MaintenanceThread(self._maintenance(loop), loop, self.answers.put_nowait)
+        self.upkeep.start()
         self.committer = Committer(
             self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, 1000, self.upkeep.look
         )
+
+    def _maintenance(self, loop: asyncio.AbstractEventLoop) -> DirectoryMaintenance:
+        storage, rig = self.storage, self
+
+        class Port(LoopIndexPort):
+            def seal(self, generation: int, summary: Rows) -> None:
+                self.ask(lambda index: rig._sealed(generation))
+
+        return DirectoryMaintenance(
+            storage.directory, storage.log, Port(storage.index, loop), storage.reader,
+            newest=storage.report.checkpoint, release=storage.reader.release,
+            copy=copier(lambda frames, counters: self.committer.copy(frames, counters)),
+        )  # fmt: skip
 
     def _committed(self, places: Sequence[Place]) -> None:
         self.known += [place.generation for place in places]
         self.answers.put_nowait(places)
 
-    def _sealed(self, segment: Any) -> None:
-        assert segment.generation in self.known, "the index hears of a frame before its segment is sealed"
-        self.sealed.append(segment.generation)
+    def _sealed(self, generation: int) -> None:
+        assert generation in self.known, "the index hears of a frame before its segment is sealed"
+        self.sealed.append(generation)
 
     async def commit(self, *frames: bytes, reserve: bool = False) -> Sequence[Place]:
         self.committer.put(frames, reserve=reserve)
@@ -146,7 +163,7 @@ def test_spares_are_made_before_they_are_needed(tmp_path: Path) -> None:
             await rig.commit(part(k))
             await rig.until(lambda: pool.spares >= rig.storage.log.spares_wanted)
         assert rig.storage.log.stats.segments > 9
-        assert set(rig.files.makers) == {"bookie-upkeep"}
+        assert set(rig.files.makers) == {"bookie-maintenance"}
 
     told(tmp_path / "d", story)
 

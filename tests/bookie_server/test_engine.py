@@ -18,10 +18,13 @@ from bookie_server import machine_events as ev
 from bookie_server.engine import BookieEngine, StreamEffect
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine import BookieMachine
+from bookie_server.maintenance import maintained
+from bookie_server.opening import OpenStorage
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Files, Handle
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.replay import open_segments
+from bookie_server.storage.schedule import MaintenanceLimits
 from tests.kit.lanes import KEY, frame
 
 SEGMENT_BYTES = 12 << 20
@@ -82,11 +85,14 @@ class Rig:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     disk, failures = Disk(), list[BookKeeperError]()
     directory = DataDirectory.create(str(tmp_path / "data"), "b1", "cluster", files=disk)
-    index, log, _ = open_segments(directory, segment_size_bytes=SEGMENT_BYTES)
+    index, log, report = open_segments(directory, segment_size_bytes=SEGMENT_BYTES)
+    reader = SegmentReader(directory.segments_path, directory.identity, files=disk)
+    opened = OpenStorage(directory, index, log, reader, report)
     engine = BookieEngine(
         BookieMachine(IndexHoldings(index)),
         log,
-        SegmentReader(directory.segments_path, directory.identity, files=disk),
+        reader,
+        maintained(opened, MaintenanceLimits(), asyncio.get_running_loop()),
         group_bytes_max=16 << 20,
         group_frames_max=1000,
         on_failed=failures.append,

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When maintenance does what: byte-rate budgets and the times of checkpoints. Pure; the time is an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEP_BYTES = 1 << 20
+"""About as much is done in one step of anything that is paced: what is urgent waits no longer than for that."""
+SEGMENTS_PER_CHECKPOINT = 8
+"""A start reads the state records of every segment sealed since the last checkpoint: of so many at most."""
+URGENT_CHECKPOINT_S = 1.0
+"""Between checkpoints while the disk is short of space and drained segments wait for one."""
+
+_SOON_S = 0.001  # not worth waiting for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceLimits:
+    """What a bookie's configuration says of the maintenance of one data directory (``BookieConfig``).
+
+    ``compaction_threshold`` and ``major_compaction_threshold`` are live shares of a segment: below the first it is
+    rewritten, below the second by the major compaction that begins every ``major_compaction_interval_s``. The rates
+    count bytes read and written. ``space_low_share`` is the used share of the file system from which on space given
+    back is wanted soon.
+    """
+
+    checkpoint_interval_s: float = 60.0
+    compaction_threshold: float = 0.5
+    major_compaction_threshold: float = 0.8
+    major_compaction_interval_s: float = 86_400.0
+    compaction_bytes_per_s: int = 32 << 20
+    scrub_bytes_per_s: int = 8 << 20
+    space_low_share: float = 0.9
+
+
+class ByteBudget:
+    """A token bucket of bytes: ``bytes_per_s`` on the average, one second's worth or STEP_BYTES at once.
+
+    What a step used beyond its budget is a debt that is waited for. Whoever does not work saves up one burst at most.
+    """
+
+    def __init__(self, bytes_per_s: int, now_s: float) -> None:
+        self._rate, self._burst = bytes_per_s, max(bytes_per_s, STEP_BYTES)
+        self._level, self._at = float(self._burst), now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """How long until a step may begin; 0 if it may now."""
+        self._fill(now_s)
+        wait_s = (STEP_BYTES - self._level) / self._rate
+        return wait_s if wait_s > _SOON_S else 0.0
+
+    def use(self, size: int, now_s: float) -> None:
+        """So many bytes were read or written."""
+        self._fill(now_s)
+        self._level -= size
+
+    def _fill(self, now_s: float) -> None:
+        self._level = min(self._burst, self._level + max(0.0, now_s - self._at) * self._rate)
+        self._at = max(self._at, now_s)
+
+
+def checkpoint_wait_s(
+    *, since_last_s: float | None, interval_s: float, drained: int, sealed_since: int, space_is_low: bool
+) -> float | None:
+    """How long until a checkpoint is due: 0 now, None if there is nothing to make one for.
+
+    ``since_last_s`` counts from when the last one was begun, whatever became of it (None: none was since the start);
+    ``drained`` segments wait for one, so many were ``sealed_since``.
+    """
+    if not drained and sealed_since < SEGMENTS_PER_CHECKPOINT:
+        return None
+    if since_last_s is None:
+        return 0.0
+    interval_s = min(interval_s, URGENT_CHECKPOINT_S) if space_is_low and drained else interval_s
+    return max(0.0, interval_s - since_last_s)
+
+
+class MajorRuns:
+    """When the major compaction is on: from each interval's end until it finds nothing more to do."""
+
+    def __init__(self, interval_s: float, now_s: float) -> None:
+        self._interval_s, self._ended_s = interval_s, now_s
+
+    def is_on(self, now_s: float) -> bool:
+        return now_s - self._ended_s >= self._interval_s
+
+    def end(self, now_s: float) -> None:
+        """It has done what it could."""
+        self._ended_s = now_s
