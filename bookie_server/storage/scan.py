@@ -13,8 +13,10 @@ frame with a right stamp is found among them.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -45,6 +47,8 @@ from bookie_server.storage.segment import (
 )
 
 _CHUNK = 4 << 20
+FRAME_WORK_BYTES = 1024
+"""What a frame counts at least in the work that a scan reports: small ones cost more than their bytes."""
 _SIZES = struct.Struct("<II")  # columns bytes and payload bytes in a frame's header
 _SIZES_OFFSET = 44
 _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
@@ -77,6 +81,8 @@ class ScannedSegment:
     above: list[ScannedFrame] = field(default_factory=list)
     damage: list[tuple[int, int, str]] = field(default_factory=list)
     tail: list[tuple[int, int, str]] = field(default_factory=list)
+    refused: int = 0
+    """Reads of a block, or less, that the system refused."""
 
     @property
     def is_empty(self) -> bool:
@@ -88,66 +94,113 @@ class ScannedSegment:
 class _Found:
     """The walk's raw findings, before the highest durable position is known."""
 
-    groups: list[GroupHeader] = field(default_factory=list)
+    groups: list[tuple[int, int]] = field(default_factory=list)  # offset and number
     bad: list[tuple[int, int, str]] = field(default_factory=list)
 
 
-class SegmentScanner:
-    """Scans one segment. ``size`` is how far it may be read; ``files`` and ``handle`` where."""
+_Region: TypeAlias = tuple[int, int, int]
+"""Offset, bytes and frames of a group; −1 frames: of bytes without a group header."""
 
-    def __init__(self, files: Files, handle: Handle, generation: int, incarnation: bytes, size: int) -> None:
+
+class SegmentScanner:
+    """Scans one segment. ``size`` is how far it may be read; ``files`` and ``handle`` where. ``durable`` is how far it
+    is known to be durable: of a sealed segment its index says so, whatever has become of its group headers."""
+
+    def __init__(
+        self,
+        files: Files,
+        handle: Handle,
+        generation: int,
+        incarnation: bytes,
+        size: int,
+        *,
+        durable: int = SEGMENT_HEADER_BYTES,
+    ) -> None:
         self._files, self._handle = files, handle
         self._generation, self._incarnation, self._size = generation, incarnation, size // BLOCK * BLOCK
+        self._durable = durable
         self._counters: dict[int, int] = {}
+        self.result = ScannedSegment(generation, durable)
+        """What :meth:`steps` has found; complete at their end."""
 
     def scan(self) -> ScannedSegment:
         """Everything in the segment."""
-        found = self._walk()
-        result = ScannedSegment(self._generation, groups=len(found.groups))
-        result.durable = max([SEGMENT_HEADER_BYTES, *(group.durable for group in found.groups)])
-        below = [group.number + 1 for group in found.groups if group.offset < result.durable]
+        for _ in self.steps():
+            pass
+        return self.result
+
+    def steps(self) -> Iterator[int]:
+        """Scan piece by piece, of a group at most; yields how many bytes that is worth."""
+        result = self.result = ScannedSegment(self._generation, self._durable)
+        found = _Found()
+        waiting: deque[_Region] = deque()  # what is not known yet to be below the highest durable position
+        for region in self._walk(found):
+            if isinstance(region, GroupHeader):
+                result.durable = max(result.durable, region.durable)
+                region = region.offset, region.group_bytes, region.frames
+            waiting.append(region)
+            yield GROUP_HEADER_BYTES
+            while waiting and waiting[0][0] + waiting[0][1] <= result.durable:
+                yield self._look_into(waiting.popleft(), found, result)
+        for region in waiting:
+            if region[2] >= 0 or region[0] < result.durable:
+                yield self._look_into(region, found, result)
+        result.groups = len(found.groups)
+        below = [number + 1 for offset, number in found.groups if offset < result.durable]
         result.groups_below_durable = max(below, default=0)
-        regions = [(group.offset, group.group_bytes, group.frames) for group in found.groups]
-        regions += [(offset, size, -1) for offset, size, _ in found.bad if size and offset < result.durable]
-        for offset, size, count in sorted(regions):
-            data = memoryview(self._read(size, offset))
-            seen = self._collect(data, offset, count)
-            if 0 <= count != len(seen):
-                found.bad.append((offset, size, f"{count - len(seen)} of {count} frames of a group are unreadable"))
-            for at, header, intact in seen:
-                self._take(data, at, header, Place(self._generation, offset + at, header.size), intact, result)
         for offset, size, what in sorted(found.bad):
             (result.damage if offset < result.durable else result.tail).append((offset, size, what))
-        return result
+
+    def _look_into(self, region: _Region, found: _Found, result: ScannedSegment) -> int:
+        """Take in the frames of a group, or those among bad bytes; how many bytes of work that was."""
+        offset, size, count = region
+        data = memoryview(self._read(size, offset))
+        seen = self._collect(data, offset, count)
+        if 0 <= count != len(seen):
+            found.bad.append((offset, size, f"{count - len(seen)} of {count} frames of a group are unreadable"))
+        for at, header, intact in seen:
+            self._take(data, at, header, Place(self._generation, offset + at, header.size), intact, result)
+        return max(size, len(seen) * FRAME_WORK_BYTES)
 
     def _read(self, size: int, offset: int) -> bytes:
         """Bytes of the segment. What the disk refuses to give reads as zeros, and so fails its check."""
         try:
-            return self._files.read(self._handle, size, offset)
+            return self._fetch(size, offset)
         except OSError:
             if size <= BLOCK:
+                self.result.refused += 1
                 return bytes(size)
             return b"".join(self._read(min(BLOCK, size - at), offset + at) for at in range(0, size, BLOCK))
 
+    def _fetch(self, size: int, offset: int) -> bytes:
+        return self._files.read(self._handle, size, offset)
+
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    def _walk(self) -> _Found:
-        """Group after group; past bad bytes the next valid group header is looked for block by block."""
-        found, position, number = _Found(), SEGMENT_HEADER_BYTES, 0
+    def _walk(self, found: _Found) -> Iterator[GroupHeader | _Region]:
+        """Group after group, and the bad bytes between; past those the next valid group header is looked for block by
+        block."""
+        position, number = SEGMENT_HEADER_BYTES, 0
         while position < self._size:
             group = self._group_at(position)
             if group is None:
                 group = self._next_group(position + BLOCK)
-                end = self._torn_end(position) if group is None else group.offset
+                end = max(self._torn_end(position), self._durable) if group is None else group.offset
                 if end > position:
                     found.bad.append((position, end - position, "bytes that are no group"))
+                    yield position, end - position, -1
                 if group is None:
-                    break
+                    return
             elif group.number != number:
-                found.bad.append((position - BLOCK, 0, f"group {group.number} where {number} should be"))
-            found.groups.append(group)
+                self._note_gap(found, group, number)
+            found.groups.append((group.offset, group.number))
+            yield group
             position, number = group.offset + group.group_bytes, group.number + 1
-        return found
+        if position < self._durable:
+            found.bad.append((position, self._durable - position, "the segment ends before its last group"))
+
+    def _note_gap(self, found: _Found, group: GroupHeader, number: int) -> None:
+        found.bad.append((group.offset - BLOCK, 0, f"group {group.number} where {number} should be"))
 
     def _group_at(self, position: int) -> GroupHeader | None:
         block = self._read(GROUP_HEADER_BYTES, position)

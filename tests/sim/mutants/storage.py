@@ -163,7 +163,7 @@ def _synced_again(files: Any) -> Callable[[int], None]:
 _commit, _begin, _make, _recycle = SegmentLog._commit, SegmentPool.begin, SegmentPool._make, SegmentPool.recycle
 _add_record, _state_add, _encode_group = LedgerIndex.add_record, StateCollector.add, encode_group_header
 _copy_tails, _seal_scanned, _in_limbo = _Opening._copy_tails, _Opening._seal_scanned, _Opening._put_in_limbo
-_unnamed, _walk, _open_log = _Opening._unnamed_damage, SegmentScanner._walk, _Opening._open_log
+_unnamed, _open_log = _Opening._unnamed_damage, _Opening._open_log
 
 
 def _atomically_unsynced(self: Any, path: str, data: bytes) -> None:
@@ -253,12 +253,6 @@ def _no_limbo(self: Any, what: str) -> None:
 def _newest_may_be_missing(self: Any, what: str) -> None:
     if not what.startswith("every segment is sealed"):
         _unnamed(self, what)
-
-
-def _walk_over_gaps(self: Any) -> Any:
-    found = _walk(self)
-    found.bad = [bad for bad in found.bad if bad[1]]
-    return found
 
 
 def _log_that_goes_on(self: Any, newest: int) -> Any:
@@ -353,7 +347,7 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("a mismatch is not read again past the cache", "S5", _planted((SegmentReader, "read", _only_through_the_cache))),
     ("replay trusts the page cache", "S5", _planted((SimDisk, "drop_cache", _nothing))),
     ("a torn tail is accepted", "S3", _planted((SegmentScanner, "_frame_at", _frame_with_any_payload))),
-    ("a gap in group numbers is ignored", "S3", _planted((SegmentScanner, "_walk", _walk_over_gaps))),
+    ("a gap in group numbers is ignored", "S3", _planted((SegmentScanner, "_note_gap", _nothing))),
     ("damage is skipped in silence (D9)", "S8", _planted((_Opening, "_unnamed_damage", _nothing))),
     ("damage is reported and nothing else (D9)", "S8", _planted((_Opening, "_unnamed_damage", _no_limbo))),
     ("limbo is forgotten by the next start", "S8", _planted((_Opening, "_put_in_limbo", _limbo_in_memory))),
