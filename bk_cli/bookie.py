@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from bk_cli import options
+from bk_core.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from bookie_server.config import BookieConfig
 
 DEFAULT_PORT = 3181
 LIFELINE_GRACE_S = 2.0  # the ZooKeeper of bk local ends with it, so a stop that tells it so cannot be waited for
@@ -21,10 +27,12 @@ def bookie() -> None:
 
 @bookie.command("run")
 @click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Its data directory; made if missing.",
+    "--data", "data_dir", type=click.Path(file_okay=False, path_type=Path), help="Its data directory; made if missing."
+)
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings in a TOML file (docs/bookie.md lists them); what is given here wins.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port of the gRPC lane.")
 @click.option("--advertised-address", metavar="HOST", help="Host that clients connect to.  [default: this host's name]")
@@ -39,19 +47,8 @@ def bookie() -> None:
 )
 @click.option("--lifeline-fd", type=int, hidden=True, help="End when this pipe closes (set by bk local).")
 @options.metadata_service_uri
-def run(
-    data: Path,
-    port: int,
-    advertised_address: str | None,
-    listen_address: str,
-    bookie_id: str | None,
-    allow_loopback: bool,
-    accept_loss: bool,
-    lifeline_fd: int | None,
-    uri: str,
-) -> int:
+def run(config: Path | None, accept_loss: bool, lifeline_fd: int | None, uri: str, **settings: Any) -> int:
     """Run a bookie until SIGTERM or Ctrl-C."""
-    from bookie_server.config import BookieConfig
     from bookie_server.main import run as run_bookie
 
     root = logging.getLogger()
@@ -60,16 +57,24 @@ def run(
         from bk_cli import lifeline
 
         lifeline.end_with(lifeline_fd, LIFELINE_GRACE_S)
-    config = BookieConfig(
-        data_dir=data,
-        metadata_service_uri=uri,
-        port=port,
-        bookie_id=bookie_id,
-        advertised_address=advertised_address,
-        listen_address=listen_address,
-        allow_loopback=allow_loopback,
-    )
-    return run_bookie(config, accept_loss=accept_loss)
+    return run_bookie(_configuration(config, uri, settings), accept_loss=accept_loss)
+
+
+def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> BookieConfig:
+    """What the file says, and over it what was given on the command line or in the environment."""
+    from bookie_server.config import BookieConfig, load_config
+
+    source = click.get_current_context().get_parameter_source
+    given = {name: value for name, value in settings.items() if source(name) is not ParameterSource.DEFAULT}
+    if path is not None:
+        if source("uri") is not ParameterSource.DEFAULT:
+            given["metadata_service_uri"] = uri
+        return load_config(path, **given)
+    if "data_dir" not in given:
+        raise InvalidArgumentError(
+            "no data directory is named", remedy="give --data DIR, or --config FILE with data_dir"
+        )
+    return BookieConfig(metadata_service_uri=uri, **given)
 
 
 _DIRECTORY = click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
