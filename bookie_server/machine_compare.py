@@ -18,8 +18,6 @@ from bookie_server.machine_events import Piece
 from bookie_server.machine_requests import Frame, Request, Requests
 from bookie_server.machine_state import Session
 
-_BYTES_MAX = 16 << 20
-
 
 class Comparison(Request):
     """The first held frame of a session; ids below ``next`` agree."""
@@ -56,7 +54,8 @@ class Comparisons:
             ledger.log.park(request.request_id, over[0])
             return
         while request.next <= request.last:
-            plan = core.holdings.plan(request.ledger_id, request.next, request.last, _BYTES_MAX, request.resolved)
+            size = core.limits.read_part_bytes
+            plan = core.holdings.plan(request.ledger_id, request.next, request.last, size, request.resolved)
             if plan.unresolved:
                 self._requests.resolve(request, plan.unresolved)
                 return

@@ -50,7 +50,7 @@ class LacRequest(Request):
         fencing: bool = False,
         previous: EntryId | None = None,
     ) -> None:
-        super().__init__(request_id, ledger_id, path, fencing=fencing)
+        super().__init__(request_id, ledger_id, path, fencing=fencing, urgent=True)
         self.previous = previous
 
 
@@ -68,8 +68,9 @@ class Lacs:
 
     def watch(self, event: WatchLacRequested) -> None:
         request = LacRequest(event.request, event.ledger_id, self, previous=event.previous_lac)
-        if self._requests.waiting_for_ever >= self._core.limits.watches_max:
-            self.refuse(request, (Reason.OVERLOADED, f"{self._requests.waiting_for_ever} watches"))
+        problem = self._requests.too_many_watches(request.stream)
+        if problem:
+            self.refuse(request, problem)
             return
         if event.timeout_ms <= 0:
             request.previous = None
@@ -86,7 +87,7 @@ class Lacs:
             if self._greatest(ledger) <= request.previous:
                 if request.request_id not in ledger.watches:
                     ledger.watches[request.request_id] = request.previous
-                    self._requests.waiting_for_ever += 1
+                    self._requests.watching(request)
                 return
             self._stop_watching(request)
             self._core.forget_if_idle(ledger)
@@ -127,7 +128,7 @@ class Lacs:
         request.previous = None
         ledger = self._core.ledgers.get(request.ledger_id)
         if ledger and ledger.watches.pop(request.request_id, None) is not None:
-            self._requests.waiting_for_ever -= 1
+            self._requests.watched(request)
             self._core.effects.append(CancelTimer(request.request_id))
             self._core.forget_if_idle(ledger)
 

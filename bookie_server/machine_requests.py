@@ -7,6 +7,7 @@ in common is here: it may have to wait for a sequence number of the log, for the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,15 +17,21 @@ from bookie_server.machine_core import Core, Refusal
 from bookie_server.machine_events import (
     FramesRead,
     MembershipsRead,
+    PauseStream,
     Piece,
     Place,
     ReadFrames,
     ReadMemberships,
     RequestId,
+    ResumeStream,
     StreamId,
 )
+from bookie_server.machine_turns import FairQueue
 
 LEDGER_ID_MAX: LedgerId = (1 << 63) - 2  # the last one is the storage's own
+
+_FEW = 16
+"""Who has so few requests under way is not refused because others have many."""
 
 
 class Path(Protocol):
@@ -57,10 +64,14 @@ Frame = bytes | bytearray | memoryview
 class Request:
     """One request under way. Paths make subclasses with what they need."""
 
-    __slots__ = ("fencing", "ledger_id", "path", "pieces", "request_id", "resolved", "resolving")
+    __slots__ = ("asking", "fencing", "ledger_id", "path", "pieces", "request_id", "resolved", "resolving", "urgent")
 
-    def __init__(self, request_id: RequestId, ledger_id: LedgerId, path: Path, *, fencing: bool = False) -> None:
+    def __init__(
+        self, request_id: RequestId, ledger_id: LedgerId, path: Path, *, fencing: bool = False, urgent: bool = False
+    ) -> None:
         self.request_id, self.ledger_id, self.path, self.fencing = request_id, ledger_id, path, fencing
+        self.urgent = fencing or urgent  # goes before others
+        self.asking: ReadFrames | ReadMemberships | None = None  # waits until the storage may be asked
         self.pieces: Sequence[Piece] | None = None  # being read
         self.resolving: Sequence[Place] | None = None  # frames whose members are being read
         self.resolved: dict[Place, object] = {}
@@ -73,13 +84,18 @@ class Request:
 class Requests:
     """All requests of the machine."""
 
-    __slots__ = ("_by_id", "_core", "_of_stream", "waiting_for_ever")
+    __slots__ = ("_asked", "_asked_of", "_asking", "_by_id", "_core", "_of_stream", "_paused", "_watches", "watches")
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._by_id: dict[RequestId, Request] = {}
         self._of_stream: dict[StreamId, dict[RequestId, None]] = {}
-        self.waiting_for_ever = 0  # watches: bounded apart
+        self._paused: set[StreamId] = set()
+        self.watches = 0  # wait for as long as they like: bounded apart
+        self._watches: dict[StreamId, int] = {}
+        self._asking: tuple[FairQueue[Request], ...] = tuple(FairQueue() for _ in core.logs)
+        self._asked = [0] * len(core.logs)  # of each log's storage
+        self._asked_of: dict[RequestId, deque[int]] = {}  # the logs, of forgotten requests too
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._by_id.get(request_id)
@@ -97,6 +113,8 @@ class Requests:
             return
         self._by_id[request.request_id] = request
         self._of_stream.setdefault(request.stream, {})[request.request_id] = None
+        if admit:
+            self._pause(request.stream)
         if fence_key is not None:
             fenced = self._core.fence(request.ledger_id, fence_key)
             if not isinstance(fenced, int):
@@ -109,10 +127,46 @@ class Requests:
             return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
         if request.request_id in self._by_id:
             return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"
-        under_way = len(self._by_id) - self.waiting_for_ever
-        if under_way >= self._core.limits.requests_max and not request.fencing:
+        limits, under_way = self._core.limits, len(self._by_id) - self.watches
+        first = request.fencing or self._under_way_of(request.stream) < _FEW
+        if under_way >= (2 if first else 1) * limits.requests_max:
             return Reason.OVERLOADED, f"{under_way} requests are under way"
         return None
+
+    def _under_way_of(self, stream: StreamId) -> int:
+        return len(self._of_stream.get(stream, ())) - self._watches.get(stream, 0)
+
+    def _pause(self, stream: StreamId) -> None:
+        """Take no more of a stream that has asked for so much."""
+        if stream not in self._paused and self._under_way_of(stream) >= self._core.limits.requests_per_stream_max:
+            self._paused.add(stream)
+            self._core.effects.append(PauseStream(stream))
+
+    def _resume(self, stream: StreamId) -> None:
+        if self._under_way_of(stream) <= self._core.limits.requests_per_stream_max // 2:
+            self._paused.discard(stream)
+            self._core.effects.append(ResumeStream(stream))
+
+    def too_many_watches(self, stream: StreamId) -> Refusal | None:
+        """Why this stream may not watch one ledger more."""
+        limits = self._core.limits
+        if self.watches >= limits.watches_max or self._watches.get(stream, 0) >= limits.watches_per_stream_max:
+            return Reason.OVERLOADED, f"{self.watches} watches, {self._watches.get(stream, 0)} of this stream"
+        return None
+
+    def watching(self, request: Request) -> None:
+        """It waits for as long as it likes."""
+        self.watches += 1
+        self._watches[request.stream] = self._watches.get(request.stream, 0) + 1
+        if request.stream in self._paused:
+            self._resume(request.stream)
+
+    def watched(self, request: Request) -> None:
+        """It no longer does."""
+        self.watches -= 1
+        left = self._watches.pop(request.stream) - 1
+        if left:
+            self._watches[request.stream] = left
 
     def forget(self, request: Request) -> None:
         """The request is over."""
@@ -122,7 +176,11 @@ class Requests:
             of_stream.pop(request.request_id, None)
             if not of_stream:
                 del self._of_stream[request.stream]
+        if request.asking:
+            self._asking[request.asking.log].remove(request.stream, request)
         request.path.forgotten(request)
+        if request.stream in self._paused:
+            self._resume(request.stream)
 
     def refuse(self, request: Request, problem: Refusal) -> None:
         self.forget(request)
@@ -140,6 +198,7 @@ class Requests:
             self.forget(request)
 
     def close(self, stream: StreamId) -> None:
+        self._paused.discard(stream)
         for request_id in list(self._of_stream.get(stream, ())):
             self.cancel(request_id)
 
@@ -185,15 +244,39 @@ class Requests:
     def read(self, request: Request, pieces: Sequence[Piece]) -> None:
         """Have these pieces read; ``frames_read`` or ``damaged`` of the path follows."""
         request.pieces = pieces
-        self._core.effects.append(ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
+        self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
 
     def resolve(self, request: Request, places: Sequence[Place]) -> None:
         """Have the members of these frames read; then the request runs again."""
         request.resolving = places
-        log = self._core.log_of(request.ledger_id)
-        self._core.effects.append(ReadMemberships(request.request_id, places, log))
+        self._ask(request, ReadMemberships(request.request_id, places, self._core.log_of(request.ledger_id)))
+
+    def _ask(self, request: Request, effect: ReadFrames | ReadMemberships) -> None:
+        request.asking = effect
+        self._asking[effect.log].put(request.stream, request, urgent=request.urgent)
+        self._ask_next(effect.log)
+
+    def _ask_next(self, log: int) -> None:
+        while self._asked[log] < self._core.limits.storage_reads_max and (request := self._asking[log].take(_any)):
+            effect, request.asking = request.asking, None
+            assert effect is not None
+            self._asked[log] += 1
+            self._asked_of.setdefault(request.request_id, deque()).append(log)
+            self._core.effects.append(effect)
+
+    def _answered(self, request_id: RequestId) -> None:
+        """The storage has answered, whether or not somebody still waits for it."""
+        logs = self._asked_of.get(request_id)
+        if not logs:
+            return
+        log = logs.popleft()
+        if not logs:
+            del self._asked_of[request_id]
+        self._asked[log] -= 1
+        self._ask_next(log)
 
     def frames_read(self, event: FramesRead) -> None:
+        self._answered(event.request)
         request = self._by_id.get(event.request)
         if request is None or request.pieces is None:
             return
@@ -204,6 +287,7 @@ class Requests:
             request.path.frames_read(request, pieces, event.frames)
 
     def memberships_read(self, event: MembershipsRead) -> None:
+        self._answered(event.request)
         request = self._by_id.get(event.request)
         if request is None or request.resolving is None:
             return
@@ -220,3 +304,7 @@ class Requests:
         for place in damaged:
             self._core.holdings.mark_damaged(request.ledger_id, place)
         return bool(damaged)
+
+
+def _any(stream: StreamId | None, urgent: bool) -> bool:
+    return True
