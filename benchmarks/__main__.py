@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m benchmarks [GROUP…] [--runs N] [--scale X] [--json]``: one table, ours beside the machine's own limit.
 
-A cluster of ZooKeeper and three bookies is started for it in ``--data`` and ends with it. The exit code is 1 when a
-median misses what is wanted of it.
+A cluster of ZooKeeper and three bookies is started for it in ``--data`` and ends with it; the group ``storage`` needs
+none and has a table of its own. The exit code is 1 when a median misses what is wanted of it, 2 for wrong arguments.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +21,12 @@ from benchmarks.figures import Figure
 from benchmarks.ledgers import append_group, memory_group, read_group
 from benchmarks.recovery import recovery_group, takeover_group
 from benchmarks.spark import spark_group
+from benchmarks.storage import group as storage
+from benchmarks.storage.figures import StorageFigure
+from benchmarks.storage.figures import table as storage_table
+from benchmarks.storage.results import keep
 from bk_cli.cluster import LocalCluster
+from bk_core.errors import BookKeeperError, InvalidArgumentError
 
 Group = Callable[[LocalCluster, int, float], list[Figure]]
 GROUPS: dict[str, Group] = {
@@ -32,35 +38,86 @@ GROUPS: dict[str, Group] = {
     "memory": memory_group,
 }
 BOOKIES = 3
+STORAGE = "storage"
+NAMES = (*GROUPS, STORAGE)
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench")
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of: {', '.join(GROUPS)} (all)")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of: {', '.join(NAMES)} (all)")
     parser.add_argument("--peer", choices=["raw"], default="raw", help="raw: the machine's own limit, in the same run")
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each figure, after one to warm up")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual amount of data")
-    parser.add_argument("--data", help="directory for the bookies' data (.cache/bench)")
+    parser.add_argument("--data", "--dir", metavar="DIR", help="directory on the disk to be measured (.cache/bench)")
     parser.add_argument("--json", action="store_true", help="one object a line instead of the table")
+    parser.add_argument("--only", metavar="PART,…", help=f"of the group storage: {', '.join(storage.PARTS)}")
+    parser.add_argument("--keep", type=Path, metavar="PATH", help="put the storage figures into PATH.json and PATH.md")
     options = parser.parse_args()
-    unknown = [name for name in options.groups if name not in GROUPS]
+    unknown = [name for name in options.groups if name not in NAMES]
     if unknown:
-        parser.error(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
-    console = Console(stderr=True)
+        parser.error(f"no such group: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if options.only and options.groups != [STORAGE]:
+        parser.error("--only chooses parts of the group storage: scripts/bench storage --only …")
+    if options.runs < 1 or options.scale <= 0:
+        parser.error("--runs must be at least 1, --scale above 0")
+    return options
+
+
+def main() -> int:
+    options, console = arguments(), Console(stderr=True)
+    folder = folder_of(options.data)
     figures: list[Figure] = []
-    for name in options.groups or GROUPS:
-        with tempfile.TemporaryDirectory(prefix="bench-", dir=folder_of(options.data)) as folder:
-            console.print(f"[dim]{name} …[/dim]")
-            with LocalCluster(Path(folder), bookies=BOOKIES, port=0, zookeeper_port=0) as cluster:
-                found = GROUPS[name](cluster, options.runs, options.scale)
-        figures += found
-        if options.json:
-            for figure in found:
-                print(figure.as_json(), flush=True)
+    measured = (
+        storage_parts(folder, options, console) if name == STORAGE else cluster_group(name, folder, options, console)
+        for name in options.groups or NAMES
+    )
+    try:
+        for found in itertools.chain.from_iterable(measured):
+            figures += found
+            if options.json:
+                for figure in found:
+                    print(figure.as_json(), flush=True)
+    except BookKeeperError as error:
+        console.print(str(error), markup=False, soft_wrap=True)
+        return 2 if isinstance(error, InvalidArgumentError) else 1
     if not options.json:
-        Console(width=None if sys.stdout.isatty() else 120).print(table(figures))
-        Console().print(notes(figures))
+        show(figures)
     return 0 if all(figure.meets is not False for figure in figures) else 1
+
+
+def cluster_group(name: str, folder: Path, options: argparse.Namespace, console: Console) -> Iterator[Sequence[Figure]]:
+    """The figures of a group that a cluster is started for."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=folder) as path:
+        console.print(f"[dim]{name} …[/dim]")
+        with LocalCluster(Path(path), bookies=BOOKIES, port=0, zookeeper_port=0) as cluster:
+            yield GROUPS[name](cluster, options.runs, options.scale)
+
+
+def storage_parts(folder: Path, options: argparse.Namespace, console: Console) -> Iterator[Sequence[Figure]]:
+    """The figures of each part of the group storage; kept, where that is asked for, as soon as they are there."""
+    names = storage.chosen(options.only)
+    room = max(storage.PARTS[name].needed(options.scale) for name in names)
+    console.print(
+        f"[dim]{STORAGE}: {', '.join(names)}; up to {room / 1e9:.0f} GB of disk, given back at the end …[/dim]"
+    )
+    for name, found in storage.measure(names, folder, options.runs, options.scale):
+        console.print(f"[dim]{name} done[/dim]")
+        if options.keep:
+            keep(options.keep, found, folder)
+        yield found
+
+
+def show(figures: Sequence[Figure]) -> None:
+    """A table for the cluster's figures and one for the storage's, and what each says."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    of_storage = [figure for figure in figures if isinstance(figure, StorageFigure)]
+    others = [figure for figure in figures if not isinstance(figure, StorageFigure)]
+    if others:
+        console.print(table(others))
+        Console().print(notes(others), markup=False)
+    if of_storage:
+        console.print(storage_table(of_storage))
+        Console().print(notes(of_storage), markup=False)
 
 
 def folder_of(chosen: str | None) -> Path:
@@ -70,7 +127,7 @@ def folder_of(chosen: str | None) -> Path:
     return folder
 
 
-def table(figures: list[Figure]) -> Table:
+def table(figures: Sequence[Figure]) -> Table:
     """Medians and worst runs beside what is wanted and the peer."""
     made = Table(title="client and three bookies on this machine", title_justify="left")
     for column in ("figure", "lane", "unit"):
@@ -87,7 +144,7 @@ def table(figures: list[Figure]) -> Table:
     return made
 
 
-def notes(figures: list[Figure]) -> str:
+def notes(figures: Sequence[Figure]) -> str:
     """What each side does, once for all figures that share it."""
     shared: dict[str, list[str]] = {}
     for figure in figures:

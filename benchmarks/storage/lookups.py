@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m benchmarks.storage_index [--ledgers N]``: what the index takes of memory, and of time for a look-up.
+"""``python -m benchmarks.storage.lookups [--ledgers N]``: what the index takes of memory, and of time for a look-up.
 
 Half of the memory is the state of the ledgers (a key, a fence), half the summaries of the sealed segments in which they
 have frames. Memory is the growth of the process, not a sum of sizes; time is the processor's.
@@ -125,7 +125,7 @@ def time_of_lookups() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.storage_index")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.storage.lookups")
     parser.add_argument("--ledgers", type=int, default=1_000_000)
     memory_of_ledgers(parser.parse_args().ledgers)
     time_of_lookups()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of the storage engine beside the raw disk, their table, and the page that keeps them. Pure.
+
+Where a raw figure exists it was measured in the same run, in turns with ours, so that run k of one belongs to run k of
+the other; the share is ours/raw, the median of the runs' shares.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.figures import Figure
+
+Kept = dict[str, Any]
+"""What is kept of earlier runs: ``machine`` and, by name, ``figures``."""
+
+COLUMNS = ("figure", "unit", "median", "min", "max", "raw disk", "share", "wanted", "")
+
+
+@dataclass
+class StorageFigure(Figure):
+    """``wanted`` limits the value, or with ``of_raw`` the share: at most so much if ``less_is_better``, else at least.
+    ``extra`` are other numbers of the same runs, for the page."""
+
+    lane: str = "none"
+    of_raw: bool = False
+    extra: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.values, f"{self.name} was not measured"
+        assert not self.peer_values or len(self.peer_values) == len(self.values), f"{self.name}: runs come in pairs"
+        assert self.peer_values or not self.of_raw, f"{self.name} is measured by a raw figure that it lacks"
+
+    @property
+    def shares(self) -> list[float]:
+        """Ours/raw of each run."""
+        return [ours / raw for ours, raw in zip(self.values, self.peer_values, strict=False)]
+
+    @property
+    def share(self) -> float | None:
+        return statistics.median(self.shares) if self.peer_values else None
+
+    @property
+    def judged(self) -> float:
+        """The number that the limit is for."""
+        return self.median if self.share is None or not self.of_raw else self.share
+
+    @property
+    def meets(self) -> bool | None:
+        if self.wanted is None:
+            return None
+        return self.judged <= self.wanted if self.less_is_better else self.judged >= self.wanted
+
+    def as_record(self) -> dict[str, Any]:
+        """Everything, for a file of results and the page."""
+        return {
+            "name": self.name, "lane": self.lane, "value": self.median, "unit": self.unit, "runs": self.values,
+            "peer": self.peer or None, "peer_value": self.peer_median, "peer_runs": self.peer_values,
+            "ratio": self.ratio, "min": min(self.values), "max": max(self.values), "share": self.share,
+            "wanted": self.wanted, "of_raw": self.of_raw, "less_is_better": self.less_is_better, "meets": self.meets,
+            "note": self.note, "extra": self.extra,
+        }  # fmt: skip
+
+    def as_json(self) -> str:
+        return json.dumps(self.as_record())
+
+
+def row(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells of :data:`COLUMNS` for a record of :meth:`StorageFigure.as_record`."""
+    wanted, meets = "", {True: "✓", False: "✗", None: ""}[record["meets"]]
+    if record["wanted"] is not None:
+        sign = "≤" if record["less_is_better"] else "≥"
+        wanted = f"{sign} {record['wanted']:g}{' × raw' if record['of_raw'] else ' ' + record['unit']}"
+    raw = "" if record["peer_value"] is None else number(record["peer_value"])
+    share = "" if record["share"] is None else f"{record['share']:.2f}"
+    three = (number(record[key]) for key in ("value", "min", "max"))
+    return (record["name"], record["unit"], *three, raw, share, wanted, meets)
+
+
+def number(value: float) -> str:
+    """Four digits, and never an exponent."""
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{3 if size < 10 else 2 if size < 100 else 1}f}"
+
+
+def table(figures: Iterable[StorageFigure]) -> Table:
+    """The one table."""
+    made = Table(title="storage engine on this machine's disk; raw disk in the same run", title_justify="left")
+    for column in COLUMNS[:2]:
+        made.add_column(column, no_wrap=True)
+    for column in COLUMNS[2:]:
+        made.add_column(column, no_wrap=True, justify="right")
+    for figure in figures:
+        made.add_row(*row(figure.as_record()))
+    return made
+
+
+def merged(kept: Kept, figures: Iterable[StorageFigure], machine: Mapping[str, str], date: str) -> Kept:
+    """``kept`` with these figures in the place of those of the same names; each remembers its day and machine."""
+    described = ", ".join(machine.values())
+    records: dict[str, Any] = dict(kept.get("figures", {}))
+    for figure in figures:
+        records[figure.name] = {**figure.as_record(), "date": date, "machine": described}
+    return {"machine": dict(machine), "figures": records}
+
+
+def page(kept: Kept, names: Iterable[str] = ()) -> str:
+    """The markdown page of results; ``names`` give the order, others follow."""
+    records: dict[str, Any] = kept["figures"]
+    ordered = [name for name in names if name in records]
+    ordered += [name for name in records if name not in ordered]
+    limits = [records[name] for name in ordered if records[name]["meets"] is not None]
+    met = sum(record["meets"] for record in limits)
+    lines = [
+        "# Storage figures of 0.1.0",
+        "",
+        "Written by `scripts/bench storage --keep PATH`; do not edit. The raw disk was measured in the same runs, in "
+        "turns with ours: *share* is ours/raw, the median of the runs' shares.",
+        "",
+        f"Machine: {'; '.join(f'{key} {value}' for key, value in kept['machine'].items())}.",
+        "",
+        f"{met} of {len(limits)} figures that have a limit meet it.",
+        "",
+        "| " + " | ".join(COLUMNS) + " | runs | date |",
+        "|---|---" + "|---:" * (len(COLUMNS) - 2) + "|---:|---|",
+    ]
+    for name in ordered:
+        record = records[name]
+        lines.append(f"| {' | '.join(row(record))} | {len(record['runs'])} | {record['date']} |")
+    lines += ["", "## What was measured", ""]
+    for name in ordered:
+        lines.append(f"- `{name}`: {_told(records[name], kept)}")
+    return "\n".join(lines) + "\n"
+
+
+def _told(record: Mapping[str, Any], kept: Kept) -> str:
+    parts = [record["note"]]
+    if record["peer"]:
+        parts.append(f"raw: {record['peer']}")
+    parts += [f"{key} {number(value)}" for key, value in record["extra"].items()]
+    if record["machine"] != ", ".join(kept["machine"].values()):
+        parts.append(f"on another machine: {record['machine']}")
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group ``storage``: the bookie's storage engine without network and cluster, beside the raw disk of the same run.
+
+Each part is a function of a scratch directory, a number of runs and a scale; it measures in a directory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.storage import commits, memory, reads, startup
+from benchmarks.storage.figures import StorageFigure
+from benchmarks.storage.scratch import check_room, scratch
+from bk_core.errors import InvalidArgumentError
+
+Measure = Callable[[Path, int, float], list[StorageFigure]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``needed_bytes`` of disk at a scale of 1, and at least; ``figures`` are the names that it gives."""
+
+    measure: Measure
+    needed_bytes: int
+    least_bytes: int = 2 << 30
+
+    def needed(self, scale: float) -> int:
+        """Bytes of disk."""
+        return max(self.least_bytes, int(self.needed_bytes * scale))
+
+
+PARTS: dict[str, Part] = {
+    "commit": Part(commits.commit_figures, 3 << 30, 3 << 30),
+    "single_add": Part(commits.single_add_figures, 1 << 30, 1 << 30),
+    "write_amplification": Part(commits.amplification_figures, 3 << 30, 3 << 30),
+    "read_random": Part(reads.read_figures, 1 << 30, 1 << 30),
+    "one_entry_frames": Part(memory.memory_figures, 3 << 30, 1 << 30),
+    "start_up": Part(startup.startup_figures, startup.Shape.scaled(1.0).needed_bytes),
+}
+
+
+def chosen(only: str | None) -> list[str]:
+    """Names of parts, in their order, from ``a,b``; InvalidArgumentError for one that there is not."""
+    names = list(PARTS) if not only else [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in PARTS:
+            raise InvalidArgumentError(
+                f"the group storage has no part {name}", value=f"--only {only}", remedy=f"of {', '.join(PARTS)}"
+            )
+    return [name for name in PARTS if name in names]
+
+
+def measure(names: Iterable[str], folder: Path, runs: int, scale: float) -> Iterator[tuple[str, list[StorageFigure]]]:
+    """Each part's figures. Room for all of them is looked for before the first begins: InvalidArgumentError."""
+    names = list(names)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        check_room(folder, PARTS[name].needed(scale), f"the part {name}")
+    for name in names:
+        with scratch(folder, PARTS[name].needed(scale), f"the part {name}") as path:
+            yield name, PARTS[name].measure(path, runs, scale)

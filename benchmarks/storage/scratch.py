@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A place on the disk to measure in: room is looked for first, and nothing stays, whatever ends the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from bk_core.errors import InvalidArgumentError
+
+PREFIX = "storage-"
+SPARE_SHARE = 0.02
+"""Of the file system that stays free beside what a measurement needs: a full disk is another measurement."""
+
+
+@contextlib.contextmanager
+def scratch(folder: Path, needed_bytes: int, what: str) -> Iterator[Path]:
+    """An empty directory in ``folder``, removed at the end, also when the run is interrupted or terminated.
+
+    What a run that was killed left there is removed first. InvalidArgumentError when there is too little room.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    check_room(folder, needed_bytes, what)
+    with terminated_as_interrupted(), tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=folder) as path:
+        yield Path(path)
+
+
+def check_room(folder: Path, needed_bytes: int, what: str) -> None:
+    """InvalidArgumentError unless ``needed_bytes`` and a little more are free."""
+    usage = shutil.disk_usage(folder)
+    if usage.free - int(usage.total * SPARE_SHARE) < needed_bytes:
+        raise InvalidArgumentError(
+            f"there is too little room to measure {what}",
+            value=f"{needed_bytes / 1e9:.1f} GB are needed in {folder}, {usage.free / 1e9:.1f} GB are free",
+            remedy="name a directory on a larger disk with --data, or lower --scale",
+        )
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Directories of runs whose process is gone."""
+    for path in folder.glob(f"{PREFIX}*-*"):
+        owner = path.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not _is_running(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that what is on the way out is removed."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
