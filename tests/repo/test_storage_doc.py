@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/formats.md and docs/storage.md say of the bytes and the messages of storage what the code says."""
+"""docs/formats.md, docs/storage.md and docs/bookie.md say of storage what the code says: bytes, messages, settings."""
 
 from __future__ import annotations
 
 import ast
 import re
 import struct
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,12 @@ from bookie_server.storage import checkpoint, checkpointer, cookie, index_file, 
 from bookie_server.storage.cookie import Identity, encode_identity
 from bookie_server.storage.ledger_table import LEDGER_ROW
 from bookie_server.storage.space import RESERVE_SEGMENTS
+from bookie_server.storage.storage_stats import StorageStats
 
 ROOT = Path(__file__).parents[2]
 FORMATS = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
 STORAGE = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
+OPERATING = (ROOT / "docs" / "bookie.md").read_text(encoding="utf-8")
 FIELD = re.compile(r"(?<![\w.]) *(\d+) +(i64|u64|u32|u16|u8|\d+(?= bytes|  ))")
 TYPES = {"H": "u16", "B": "u8", "I": "u32", "Q": "u64", "q": "i64"}
 CRC = [(4092, "u32")]
@@ -179,3 +181,40 @@ def test_every_setting_that_is_named_exists_and_every_link_to_a_heading_too() ->
     headings = re.findall(r"^#+ (.*)$", FORMATS, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(re.findall(r"formats\.md#([\w-]+)", STORAGE)) - anchors == set()
+
+
+def shown(value: object) -> str:
+    """A default as the page shows it."""
+    if value is MISSING:
+        return "required"
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value and not value % (1 << 20):
+        return f"{value >> 20} MiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def test_every_setting_is_described_with_its_default() -> None:
+    (chapter,) = re.findall(r"^## Settings\n(.*?)^## ", OPERATING, re.DOTALL | re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \| (.*?) \| .{10,} \|$", chapter, re.MULTILINE)
+    defaults = {field.name: shown(field.default) for field in fields(BookieConfig)}
+    defaults["data_dir"] = "required"  # or data_dirs
+    assert dict(listed) == defaults
+    assert len(listed) == len(defaults), "one is listed twice"
+
+
+def test_every_number_of_the_statistics_is_explained() -> None:
+    (chapter,) = re.findall(r"^## What to watch\n(.*)", OPERATING, re.DOTALL | re.MULTILINE)
+    listed = [
+        name for cell in re.findall(r"^\| (`.*?) \|", chapter, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    ]
+    assert sorted(listed) == sorted(field.name for field in fields(StorageStats))
+
+
+def test_lines_worth_an_alarm_are_logged() -> None:
+    (words,) = re.findall(r"^Log lines worth an alarm: (.*?)Every ten", OPERATING, re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"`([^`]+)`", words)
+    assert len(lines) >= 5
+    assert [line for line in lines if line not in messages()] == []
