@@ -57,6 +57,10 @@ class IndexUpkeep:
     def unsealed_generations(self) -> list[int]:
         return sorted(self._unsealed)
 
+    def is_sealed(self, generation: int) -> bool:
+        """Whether a sealed segment of this generation is held: False once it is dropped."""
+        return generation in self._directory
+
     def damaged_segments(self) -> set[int]:
         """Segments in which, or in whose ``.idx``, something is known to be damaged. It stays so until the segment is
         dropped, or for an ``.idx`` until it is made anew."""

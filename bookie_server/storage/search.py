@@ -18,6 +18,8 @@ from bookie_server.storage.segment import Place
 UNRESOLVED_MAX = 8
 """Places that one answer names."""
 SPARSE_SECTION = -1
+OTHER_SECTIONS = -2
+"""As the number of a damaged index block: something in the ``.idx`` that no look-up reads."""
 
 DENSE_CODE, RUN_CODE, UNRESOLVED_CODE = 0, 1, 2  # what a row is; above them indices of _STRIPINGS
 _STRIPINGS: list[Striping] = []
