@@ -50,6 +50,10 @@ class IndexHoldings:
     def log_of(self, ledger_id: LedgerId) -> int:
         return 0
 
+    def knows(self, ledger_id: LedgerId) -> bool:
+        """Whether anything of the ledger is or was here: an entry, a record, its deletion."""
+        return self._index.is_deleted(ledger_id) or self._index.folded(ledger_id)[0] is not None
+
     def add(self, pending: Pending, place: events.Place) -> None:
         header, frame = pending.header, pending.frame
         if header.kind == FrameKind.ENTRIES:

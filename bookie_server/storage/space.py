@@ -11,6 +11,7 @@ Segments kept free for recycling, and those made ahead, count as room: the booki
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 RESERVE_SEGMENTS = 2
@@ -19,6 +20,11 @@ RESERVE_SEGMENTS = 2
 RETRY_LOOKS = 6
 """After a commit found no space although the file system names some (a quota), new entries are tried again after so
 many looks, or once there is room for one segment more than there was."""
+
+EVEN_SHARE = 0.05
+"""Data directories whose used shares differ by no more get new ledgers alike."""
+
+_MIX = 0x9E3779B97F4A7C15  # odd and without a pattern: ledger ids are often even steps apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,21 @@ class Usage:
     def used_share(self) -> float:
         """From 0 to 1; 1 for a file system that says nothing of its size."""
         return 1 - min(1.0, self.usable_bytes / self.total_bytes) if self.total_bytes > 0 else 1.0
+
+
+def choose_directory(ledger_id: int, usages: Sequence[Usage], read_only: Sequence[bool]) -> int:
+    """The number of the data directory that a new ledger goes to.
+
+    One of the emptiest writable ones, all that are within EVEN_SHARE of it alike: were it always the emptiest, the
+    other disks would stand idle until it is looked at again. If none is writable, the one with the most room: its
+    reserve takes the fence.
+    """
+    writable = [number for number, full in enumerate(read_only) if not full]
+    if not writable:
+        return max(range(len(usages)), key=lambda number: usages[number].usable_bytes)
+    least = min(usages[number].used_share for number in writable)
+    alike = [number for number in writable if usages[number].used_share <= least + EVEN_SHARE]
+    return alike[(ledger_id * _MIX >> 32) % len(alike)]
 
 
 class SpaceWatch:
@@ -113,3 +134,37 @@ class SpaceWatch:
             return True
         has_grown = usage.usable_bytes >= self._refused_at + limits.segment_bytes
         return has_grown or self._looks_since_refusal >= RETRY_LOOKS
+
+
+class SpaceWatches:
+    """The judges of several data directories, each of its own; the bookie is read-only when all of them are."""
+
+    def __init__(self, limits: SpaceLimits, usages: Sequence[Usage]) -> None:
+        self._watches = tuple(SpaceWatch(limits, usage) for usage in usages)
+
+    @property
+    def read_only(self) -> bool:
+        return all(self.each_read_only)
+
+    @property
+    def each_read_only(self) -> tuple[bool, ...]:
+        """Of each directory."""
+        return tuple(watch.read_only for watch in self._watches)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Of each directory why it is read-only, empty where it is not."""
+        return tuple(watch.why for watch in self._watches)
+
+    def look(self, usages: Sequence[Usage]) -> bool:
+        """Judge all anew; True if a verdict changed."""
+        changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]
+        return any(changed)
+
+    def no_space(self, number: int) -> bool:
+        """A commit found no space in this directory; True if that is new."""
+        return self._watches[number].no_space()
+
+    def choose(self, ledger_id: int) -> int:
+        """Where a new ledger goes now."""
+        return choose_directory(ledger_id, [watch.usage for watch in self._watches], self.each_read_only)
