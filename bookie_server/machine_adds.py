@@ -3,6 +3,10 @@
 
 A frame is checked, given to the log and counted in one step, so nothing can come between the fence check and the log.
 Acks go out per stream and step, as two columns.
+
+Admission is by bytes, and by frames for those that are small: what waits for a commit is bounded in all and by stream.
+Above the bound streams are not read, above twice the bound frames are refused. Recovery adds have room of their own: no
+flood of normal adds makes them wait longer than what the log has been given (:class:`Flight`).
 """
 
 from __future__ import annotations
@@ -31,15 +35,52 @@ from bookie_server.machine_state import Ledger, Pending, Session, Stream
 Compare = Callable[[Session, FrameExtent, memoryview], None]
 
 
+class Flight:
+    """Frames of one kind that wait for a commit."""
+
+    __slots__ = ("bytes", "bytes_max", "frames", "frames_max")
+
+    def __init__(self, bytes_max: int, frames_max: int) -> None:
+        self.bytes, self.frames = 0, 0
+        self.bytes_max, self.frames_max = bytes_max, frames_max
+
+    def full(self) -> bool:
+        """Streams are not read on."""
+        return self.bytes > self.bytes_max or self.frames > self.frames_max
+
+    def refuses(self) -> bool:
+        """Frames are refused: streams that were read on all the same have filled the room twice."""
+        return self.bytes > 2 * self.bytes_max or self.frames > 2 * self.frames_max
+
+    def calm(self) -> bool:
+        """Streams are read again."""
+        return self.bytes <= self.bytes_max // 2 and self.frames <= self.frames_max // 2
+
+
 class Adds:
     """Sessions of all streams. ``compare`` starts a comparison with stored entries, which ends in :meth:`compared`."""
 
-    __slots__ = ("_compare", "_core", "_in_flight_bytes", "_paused", "_streams", "_to_ack", "_to_end")
+    __slots__ = (
+        "_accepted",
+        "_compare",
+        "_core",
+        "_paused",
+        "_sessions",
+        "_streams",
+        "_to_ack",
+        "_to_end",
+        "normal",
+        "recovery",
+    )
 
     def __init__(self, core: Core, compare: Compare) -> None:
         self._core, self._compare = core, compare
+        limits = core.limits
+        self.normal = Flight(limits.in_flight_bytes_max, limits.in_flight_frames_max)
+        self.recovery = Flight(limits.recovery_bytes_max, limits.in_flight_frames_max)
         self._streams: dict[StreamId, Stream] = {}
-        self._in_flight_bytes = 0
+        self._sessions = 0  # of all streams
+        self._accepted: list[Pending] = []  # of the message at hand
         self._paused: dict[StreamId, Stream] = {}
         self._to_ack: dict[Session, None] = {}  # sessions that gained durable frames in this step
         self._to_end: dict[Session, None] = {}
@@ -54,17 +95,26 @@ class Adds:
         if len(stream.sessions) >= self._core.limits.sessions_per_stream_max:
             self._close(stream, f"more than {self._core.limits.sessions_per_stream_max} sessions on one stream")
             return
+        if self._sessions >= self._core.limits.sessions_max * (2 if event.mode is AttachMode.RECOVER else 1):
+            problem = Reason.OVERLOADED, f"{self._sessions} sessions are open"
+            self._refuse(Session(stream, event.session, None, event.mode), problem)
+            return
         known_id = 0 <= event.ledger_id <= LEDGER_ID_MAX
         ledger = self._core.ledger(event.ledger_id) if known_id else None
         session = Session(stream, event.session, ledger, event.mode)
-        stream.sessions[event.session] = session
+        self._remember(session)
         if ledger is None:
             self._refuse(session, (Reason.BAD_REQUEST, f"ledger id {event.ledger_id}"))
             return
         ledger.sessions += 1
-        problem = self._attach_problem(event, ledger) or self._state_problem(session, ledger)
-        if problem:
-            self._refuse(session, problem)
+        refusal = self._attach_problem(event, ledger) or self._state_problem(session, ledger)
+        if refusal:
+            self._refuse(session, refusal)
+
+    def _remember(self, session: Session) -> None:
+        self._sessions += 1
+        session.stream.sessions[session.number] = session
+        session.stream.recovering += session.recover
 
     def _attach_problem(self, event: SessionAttached, ledger: Ledger) -> Refusal | None:
         if event.explicit_ids:
@@ -106,6 +156,8 @@ class Adds:
 
     def _drop(self, session: Session) -> None:
         """No more frames and no more words about this session."""
+        self._sessions -= 1
+        session.stream.recovering -= session.recover
         session.gone = True
         session.end = session.end or (Reason.NOT_ATTACHED, "detached")
         self._drop_held(session)
@@ -116,7 +168,7 @@ class Adds:
     def _drop_held(self, session: Session) -> None:
         held, session.held = session.held, None
         for _, frame in held or ():
-            self._released(session.stream, frame.nbytes)
+            self._released(session, frame.nbytes)
 
     def _close(self, stream: Stream, message: str) -> None:
         self._core.effects.append(CloseStream(stream.stream_id, message))
@@ -131,25 +183,31 @@ class Adds:
         except IntegrityError as error:
             self._close(stream, str(error))
             return
+        self._accepted.clear()
         for header, frame in frames:
-            self._taken(stream, frame.nbytes)
-            session = stream.sessions.get(header.tag)
-            if session is None:
-                session = self._unknown_session(stream, header.tag)
+            session = stream.sessions.get(header.tag) or self._unknown_session(stream, header.tag)
+            self._taken(session, frame.nbytes)
             self._offer(session, header, frame)
-        limits = self._core.limits
-        if not stream.paused and (
-            stream.pending_bytes > limits.stream_bytes_max or self._in_flight_bytes > limits.in_flight_bytes_max
-        ):
+        self._let_go(event.frames)
+        if not stream.paused and self._is_too_much(stream):
             stream.paused = True
             self._paused[stream.stream_id] = stream
             self._core.effects.append(PauseStream(stream.stream_id))
 
+    def _let_go(self, message: memoryview) -> None:
+        """Keep no message for the sake of a small part of it that was accepted: it is the frames that are counted."""
+        size = memoryview(message.obj).nbytes
+        if self._accepted and 2 * sum(pending.header.size for pending in self._accepted) < size:
+            for pending in self._accepted:
+                pending.frame = bytes(pending.frame)
+        self._accepted.clear()
+
     def _unknown_session(self, stream: Stream, number: int) -> Session:
         """A session that ends at once, remembered so that it is refused only once."""
         session = Session(stream, number, None, AttachMode.WRITE)
-        if len(stream.sessions) < self._core.limits.sessions_per_stream_max:
-            stream.sessions[number] = session
+        limits = self._core.limits
+        if len(stream.sessions) < limits.sessions_per_stream_max and self._sessions < limits.sessions_max:
+            self._remember(session)
         self._refuse(session, (Reason.NOT_ATTACHED, f"no session {number} on this stream"))
         return session
 
@@ -157,18 +215,19 @@ class Adds:
         """The next frame of a session: into the log, behind a comparison, or the end of the session."""
         ledger = session.ledger
         if session.end or ledger is None:
-            self._released(session.stream, frame.nbytes)
+            self._released(session, frame.nbytes)
             return
         if session.held is not None:
-            session.held.append((header, frame))
+            session.held.append((header, memoryview(bytes(frame))))
             return
         problem = self._frame_problem(session, ledger, header, frame)
         if problem:
-            self._released(session.stream, frame.nbytes)
+            self._released(session, frame.nbytes)
             self._refuse(session, problem)
             return
         extent = frame_extent(frame, header)
         if not session.recover and extent.first <= ledger.top and self._overlaps(ledger, extent.first, extent.last):
+            frame = memoryview(bytes(frame))  # it may be here for long: not with all that came beside it
             session.held = deque(((header, frame),))
             self._compare(session, extent, frame)
             return
@@ -182,8 +241,9 @@ class Adds:
         problem = self._state_problem(session, ledger)
         if problem:
             return problem
-        if self._in_flight_bytes > 2 * self._core.limits.in_flight_bytes_max:
-            return Reason.OVERLOADED, f"{self._in_flight_bytes} bytes wait for a commit"
+        flight = self.recovery if session.recover else self.normal
+        if flight.refuses():
+            return Reason.OVERLOADED, f"{flight.bytes} bytes in {flight.frames} frames wait for a commit"
         try:
             check_frame(frame)
         except IntegrityError as error:
@@ -199,6 +259,7 @@ class Adds:
         if not ledger.key_logged:
             self._core.log_key(ledger)
         self._core.enqueue(header, extent, frame, ledger, session)
+        self._accepted.append(ledger.log.queue[-1])
         session.accepted += 1
 
     def compared(self, session: Session, same: bool) -> None:
@@ -212,7 +273,7 @@ class Adds:
         if not problem and not same:
             problem = (Reason.INTEGRITY, f"another entry stands at an id of {header.first_entry_id} and following")
         if problem:
-            self._released(session.stream, frame.nbytes)
+            self._released(session, frame.nbytes)
             self._refuse(session, problem)
         else:
             self._accept(session, ledger, header, frame_extent(frame, header), frame)
@@ -231,7 +292,7 @@ class Adds:
         """A frame of entries is durable."""
         session = pending.session
         assert session is not None
-        self._released(session.stream, pending.header.size)
+        self._released(session, pending.header.size)
         session.durable += 1
         if session.end and session.durable == session.accepted:
             self._to_end[session] = None
@@ -242,7 +303,7 @@ class Adds:
         """A frame of entries will never be durable: its session ends with what is."""
         session = pending.session
         assert session is not None
-        self._released(session.stream, pending.header.size)
+        self._released(session, pending.header.size)
         session.accepted = session.durable
         self._drop_held(session)
         session.end = problem
@@ -268,6 +329,7 @@ class Adds:
 
     def flush(self) -> None:
         """Emit the acks and ends of this step, one effect a stream; let streams flow that may."""
+        self._accepted.clear()
         if self._to_ack or self._to_end:
             self._flush_acks()
         if self._paused:
@@ -291,20 +353,31 @@ class Adds:
 
     # --- admission ---
 
-    def _taken(self, stream: Stream, size: int) -> None:
-        stream.pending_bytes += size
-        self._in_flight_bytes += size
+    def _taken(self, session: Session, size: int) -> None:
+        flight = self.recovery if session.recover else self.normal
+        flight.bytes += size
+        flight.frames += 1
+        session.stream.pending_bytes += size
 
-    def _released(self, stream: Stream, size: int) -> None:
-        self._in_flight_bytes -= size
-        stream.pending_bytes -= size
+    def _released(self, session: Session, size: int) -> None:
+        flight = self.recovery if session.recover else self.normal
+        flight.bytes -= size
+        flight.frames -= 1
+        session.stream.pending_bytes -= size
+
+    def _is_too_much(self, stream: Stream) -> bool:
+        """Whether this stream, which has just sent something, is not to be read on. While it recovers a ledger only its
+        own bytes and those of other recoverers count."""
+        flight = self.recovery if stream.recovering else self.normal
+        return stream.pending_bytes > self._core.limits.stream_bytes_max or flight.full()
 
     def _resume(self) -> None:
-        limits = self._core.limits
-        if self._in_flight_bytes > limits.in_flight_bytes_max // 2:
+        normal, recovery = self.normal.calm(), self.recovery.calm()
+        if not normal and not recovery:
             return
         for stream in list(self._paused.values()):
-            if stream.pending_bytes <= limits.stream_bytes_max // 2:
+            calm = recovery if stream.recovering else normal
+            if calm and stream.pending_bytes <= self._core.limits.stream_bytes_max // 2:
                 stream.paused = False
                 del self._paused[stream.stream_id]
                 self._core.effects.append(ResumeStream(stream.stream_id))

@@ -60,6 +60,7 @@ class Lacs:
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
         self._dirty: dict[LedgerId, Ledger] = {}  # explicit LACs that are in memory only
+        self._given: dict[int, int] = {}  # log → sequence number of the last one given to it
 
     def read(self, request_id: RequestId, ledger_id: LedgerId, fence_key: bytes | None = None) -> None:
         """A LAC read; with a key a fence."""
@@ -179,6 +180,8 @@ class Lacs:
             ledger = core.ledger(event.ledger_id)
             problem = (Reason.DELETED, f"ledger {event.ledger_id} is deleted") if ledger.deleted else None
             problem = problem or core.key_problem(ledger, event.ledger_key)
+            if not problem and not ledger.hint_dirty and len(self._dirty) >= core.limits.hints_max:
+                problem = (Reason.OVERLOADED, f"{len(self._dirty)} explicit LACs are to be made durable")
             if not problem and lac_of_body(body) > ledger.hint_lac:
                 self._take_hint(ledger, body)
             core.forget_if_idle(ledger)
@@ -195,11 +198,16 @@ class Lacs:
         self._wake(ledger)
 
     def _persist(self) -> None:
+        """Give the log what is new; not before it has made durable what it was given a second ago."""
+        core = self._core
+        if any(core.logs[log].durable < sequence for log, sequence in self._given.items()):
+            core.effects.append(SetTimer(LAC_TIMER, core.limits.lac_persist_ms))
+            return
         ledgers, self._dirty = self._dirty, {}
         for ledger in ledgers.values():
             ledger.hint_dirty = False
-            if not (self._core.failed or ledger.deleted):
-                self._core.record(FrameKind.LAC, ledger, ledger.hint_body)
+            if not (core.failed or ledger.deleted):
+                self._given[ledger.log.number] = core.record(FrameKind.LAC, ledger, ledger.hint_body)
 
 
 def _body_problem(ledger_id: LedgerId, body: bytes) -> Refusal | None:

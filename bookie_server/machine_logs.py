@@ -30,14 +30,14 @@ class LogQueue:
         self.appended = 0  # sequence number of the last frame given to the log
         self.durable = 0  # and of the last durable one; appended − durable == len(queue)
         self.read_only = False  # no normal add: what room is left is for fences and recovery
-        self._outgoing: list[bytes | memoryview] = []  # frames of this step's Commit
+        self._outgoing: list[Pending] = []  # frames of this step's Commit
         self._outgoing_reserve = False  # one of them may use the space kept for fences and recovery
         self._parked: dict[int, list[RequestId]] = {}  # requests waiting for a sequence number to be durable
 
     def enqueue(self, pending: Pending) -> int:
         """Give a frame to the log behind all others; returns its sequence number."""
         self.queue.append(pending)
-        self._outgoing.append(pending.frame)
+        self._outgoing.append(pending)
         session = pending.session
         self._outgoing_reserve |= session.recover if session else pending.header.kind not in _NO_RESERVE
         self.appended += 1
@@ -47,7 +47,8 @@ class LogQueue:
         """The effect for what was enqueued since it was last asked for."""
         if not self._outgoing:
             return None
-        commit = Commit(tuple(self._outgoing), self._outgoing_reserve, self.number)
+        frames = tuple(pending.frame for pending in self._outgoing)
+        commit = Commit(frames, self._outgoing_reserve, self.number)
         self._outgoing.clear()
         self._outgoing_reserve = False
         return commit

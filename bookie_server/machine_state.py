@@ -32,8 +32,10 @@ class MachineLimits:
     in_flight_bytes_max: int = 64 << 20
     """Frames of normal adds of all streams that wait for a commit; above it streams that sent some are not read, above
     twice this such frames are refused."""
+    in_flight_frames_max: int = 1 << 16
+    """The same in frames: a small one costs more than its bytes."""
     recovery_bytes_max: int = 16 << 20
-    """The same for recovery adds, which have this room to themselves."""
+    """What recovery adds may fill, which have this room to themselves."""
     sessions_per_stream_max: int = 1 << 17
     sessions_max: int = 1 << 18
     """Sessions of all streams; as many again may recover."""
@@ -222,12 +224,13 @@ class Session:
 class Stream:
     """One add stream."""
 
-    __slots__ = ("closed", "paused", "pending_bytes", "sessions", "stream_id")
+    __slots__ = ("closed", "paused", "pending_bytes", "recovering", "sessions", "stream_id")
 
     def __init__(self, stream_id: StreamId) -> None:
         self.stream_id = stream_id
         self.sessions: dict[int, Session] = {}
         self.pending_bytes = 0
+        self.recovering = 0  # sessions that recover
         self.paused = False
         self.closed = False
 

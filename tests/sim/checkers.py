@@ -246,7 +246,7 @@ class Checker:
 
     def on_admitted(self, bookie: SimBookie, event: ev.FramesArrived) -> None:
         """I13: frames that wait for a commit stay within the bookie's bound."""
-        waiting = bookie.machine._adds._in_flight_bytes
+        waiting = bookie.machine._adds.normal.bytes
         if waiting > 2 * bookie.knobs.bookie_bytes_max + len(event.frames):
             self.fail("I13", f"{waiting} bytes wait for a commit on {bookie.name}")
 
