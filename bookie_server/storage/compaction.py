@@ -29,18 +29,36 @@ the process ends, or power is lost        after 1: entries have two places, both
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
+import numpy as np
+
+from bk_core.errors import DataDirectoryError, IntegrityError, InvalidArgumentError
 from bookie_server.storage.files import Files
+from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_port import IndexPort
-from bookie_server.storage.segment import Place
+from bookie_server.storage.index_rows import Rows, sorted_rows
+from bookie_server.storage.joined_frames import Copies, FrameTable, join_frames
+from bookie_server.storage.live_frames import Live, LiveFrames, live_in, together
+from bookie_server.storage.search import IndexBlock
+from bookie_server.storage.segment import Place, segment_name
+
+log = logging.getLogger(__name__)
 
 COMPACTION_THRESHOLD = 0.5
 """A segment with less than this share of its size live is compacted."""
 MAJOR_COMPACTION_THRESHOLD = 0.8
 """The same in the run once a day."""
+
+PART_BYTES = 8 << 20
+"""Live bytes read before what was read is joined and copied: the memory that compaction takes, three times over."""
+COPY_BYTES_MAX = 2 << 20
+"""Bytes of one call of ``copy``: other groups wait for it."""
+COPY_FRAMES_MAX = 1024
 
 Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview], Sequence[int]], Sequence[Place]]
 """Writes copies of frames with these counters; their places, durable. With ``reserve=True`` of
@@ -50,15 +68,14 @@ Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview], Sequence[i
 @dataclass(slots=True)
 class CompactionStats:
     """Totals since the start. ``read_bytes`` of segments and their indexes, ``copied_bytes`` of frames written,
-    ``segments`` given up, ``dead_bytes`` of their size that nothing live stood in, ``joined_frames`` that became parts
-    of larger ones, ``damaged_segments`` met that are kept because of it."""
+    ``segments`` given up whose live frames were copied, ``joined_frames`` that became parts of larger ones,
+    ``damaged_segments`` met that are kept because of it."""
 
     read_bytes: int = 0
     copied_bytes: int = 0
     copied_frames: int = 0
     joined_frames: int = 0
     segments: int = 0
-    dead_bytes: int = 0
     damaged_segments: int = 0
 
 
@@ -74,6 +91,23 @@ def choose(
     candidates = [(live, generation) for generation, live in live_bytes.items() if generation not in left_out]
     live, generation = min(candidates, default=(segment_bytes, 0))
     return generation if candidates and live < threshold * segment_bytes else None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """The segment under way. ``tables``: what was read and is not joined yet; ``copies``: what is to be written, from
+    ``copied`` on."""
+
+    generation: int
+    frames: LiveFrames
+    live_bytes: int
+    bytes_max: int  # it is not worth while to write so many
+    live: Live | None = None
+    is_open: bool = False
+    tables: list[FrameTable] = field(default_factory=list)
+    table_bytes: int = 0
+    copies: Copies | None = None
+    copied: int = 0
 
 
 class Compactor:
@@ -98,7 +132,10 @@ class Compactor:
         self._port, self._files, self._path, self._incarnation = port, files, path, incarnation
         self._copy, self._segment_bytes = copy, segment_bytes
         self._threshold, self._major_threshold = threshold, major_threshold
+        self._work: _Work | None = None
         self._drained: list[int] = []
+        self._packed: dict[int, tuple[int, int]] = {}  # live bytes when it was looked at, and what copies of them take
+        self._kept: set[int] = set()  # because of damage, until the next start
         self.stats = CompactionStats()
         self.starved = False
         """The disk had no room for the last copies. The next step tries again; space given back first helps."""
@@ -106,7 +143,7 @@ class Compactor:
     @property
     def generation(self) -> int | None:
         """The segment under way; None between two."""
-        return None
+        return self._work.generation if self._work is not None else None
 
     def step(self, budget_bytes: int, *, major: bool = False) -> int:
         """Choose a segment if none is under way (``major``: by the threshold of the run once a day), and read and copy
@@ -117,7 +154,22 @@ class Compactor:
         and ``copy`` raise (deadlines): then the segment under way is let go, nothing is lost, and a later step begins
         it anew.
         """
-        return 0
+        self.starved, done = False, 0
+        work = self._work
+        if work is not None and not self._port.ask(lambda index: index.is_sealed(work.generation)):
+            self.close()  # all in it has died; maintenance may have given its file away
+        try:
+            while done < budget_bytes:
+                if self._work is None and not self._begin(self._major_threshold if major else self._threshold):
+                    break
+                done += self._advance()
+        except DataDirectoryError:  # nothing of these copies was written
+            self.starved = True
+            self._drained += self._port.drop_dead()
+        except BaseException:
+            self.close()
+            raise
+        return done
 
     def take_drained(self) -> list[int]:
         """Segments that left the index since the last call: to be recycled once a checkpoint covers them (I11)."""
@@ -126,3 +178,127 @@ class Compactor:
 
     def close(self) -> None:
         """Let go what is under way. Nothing is lost: the segment stays in the index."""
+        if self._work is not None:
+            self._work.frames.close()
+            self._work = None
+
+    # --- one segment ------------------------------------------------------------------------------------------------
+
+    def _begin(self, threshold: float) -> bool:
+        """Choose a segment and read its index. False: there is none."""
+        self._drained += self._port.drop_dead()
+        live, damaged = self._port.ask(lambda index: (index.live_bytes(), index.damaged_segments()))
+        enough = int(threshold * self._segment_bytes)
+        self._packed = {g: known for g, known in self._packed.items() if live.get(g) == known[0]}
+        dense = {generation for generation, (_, packed) in self._packed.items() if packed >= enough}
+        generation = choose(live, self._segment_bytes, threshold, damaged | dense | self._kept)
+        if generation is None:
+            return False
+        frames = LiveFrames(self._files, self._path, generation, self._incarnation)
+        self._work = _Work(generation, frames, live[generation], enough)
+        return True
+
+    def _advance(self) -> int:
+        """The next piece of work on the segment under way: bytes read and written, at least 1."""
+        work = self._work
+        assert work is not None
+        before = work.frames.read_bytes
+        if work.copies is not None:
+            return self._write(work, work.copies)
+        if not work.is_open:
+            self._open(work)
+        elif work.frames.at_end:
+            self._give_up_segment(work)
+        else:
+            self._read(work)
+        read = work.frames.read_bytes - before
+        self.stats.read_bytes += read
+        return read or 1
+
+    def _open(self, work: _Work) -> None:
+        """Some of the index."""
+        if work.live is None:
+            work.live = self._port.ask(lambda index: live_in(index, work.generation))
+        if not work.frames.read_index(work.live):
+            return
+        if work.frames.damage:
+            self._keep(work)
+            return
+        work.is_open = True
+        packed = work.live_bytes + work.frames.padding_bytes
+        if packed >= work.bytes_max:  # small frames that cannot be packed closer
+            self._packed[work.generation] = work.live_bytes, packed
+            self.close()
+
+    def _read(self, work: _Work) -> None:
+        """One more window; then, when there is enough, or no more, what is to be copied."""
+        table = work.frames.next()
+        if table is None:
+            self._keep(work)
+            return
+        work.tables.append(table)
+        work.table_bytes += int(table.rows["size"].sum())
+        if work.table_bytes < PART_BYTES and not work.frames.at_end:
+            return
+        try:
+            work.copies = join_frames(together(work.tables))
+        except IntegrityError as error:  # both checks are right and the columns are not: it was written so
+            self._keep(work, str(error))
+            return
+        work.tables, work.table_bytes = [], 0
+        self.stats.joined_frames += work.copies.joined
+
+    def _write(self, work: _Work, copies: Copies) -> int:
+        """The next few copies, and the index learns them."""
+        begin, end = work.copied, work.copied + 1
+        size = len(copies.frames[begin])
+        while end < min(len(copies.frames), begin + COPY_FRAMES_MAX):
+            if size + len(copies.frames[end]) > COPY_BYTES_MAX:
+                break
+            size += len(copies.frames[end])
+            end += 1
+        rows = copies.rows[begin:end].copy()
+        try:
+            places = self._copy(copies.frames[begin:end], rows["counter"].tolist())
+        except (InvalidArgumentError, IntegrityError) as error:  # larger than a segment is now
+            self._keep(work, str(error))
+            return size
+        rows["offset"] = [place.offset for place in places]
+        generations = np.array([place.generation for place in places], dtype=np.int64)
+        self._port.ask(
+            partial(_place, {g: sorted_rows(rows[generations == g]) for g in np.unique(generations).tolist()})
+        )
+        work.copied = end
+        if end == len(copies.frames):
+            work.copies, work.copied = None, 0
+        self.stats.copied_frames += len(places)
+        self.stats.copied_bytes += size
+        return size
+
+    def _give_up_segment(self, work: _Work) -> None:
+        """Everything live in it has another place, which the index knows."""
+        self._port.drop_segment(work.generation)
+        self._drained.append(work.generation)
+        self.stats.segments += 1
+        self.close()
+
+    def _keep(self, work: _Work, why: str = "") -> None:
+        """What is damaged in the segment must not be forgotten, and what cannot be copied must stay. An index of which
+        blocks are damaged is made anew by others: then the segment may be chosen again."""
+        damage = work.frames.damage
+        if not damage or not all(isinstance(place, IndexBlock) for _, place in damage):
+            self._kept.add(work.generation)
+        self.stats.damaged_segments += 1
+        self._port.ask(lambda index: _mark(index, damage))
+        name, what = segment_name(work.generation), why or f"{len(damage)} places, the first: {damage[0]}"
+        log.error("damage: %s is kept and not compacted; %s", name, what)
+        self.close()
+
+
+def _place(copies: Mapping[int, Rows], index: LedgerIndex) -> None:
+    index.place_copies(copies)
+
+
+def _mark(index: LedgerIndex, damage: Sequence[tuple[int, Place | IndexBlock]]) -> None:
+    for ledger_id, place in damage:
+        index.mark_damaged(ledger_id, place)
