@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.storage import commits, memory, reads, startup
+from benchmarks.storage import commits, compaction, memory, reads, startup
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.scratch import check_room, scratch
 from bk_core.errors import InvalidArgumentError
@@ -37,6 +37,7 @@ PARTS: dict[str, Part] = {
     "write_amplification": Part(commits.amplification_figures, 3 << 30, 3 << 30),
     "read_random": Part(reads.read_figures, 1 << 30, 1 << 30),
     "one_entry_frames": Part(memory.memory_figures, 3 << 30, 1 << 30),
+    "compaction": Part(compaction.compaction_figures, 10 << 30, 3 << 30),
     "start_up": Part(startup.startup_figures, startup.Shape.scaled(1.0).needed_bytes),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -152,6 +153,10 @@ class Store:
     def close(self) -> None:
         self.log.close()
         self.directory.close()
+
+    def remove(self) -> None:
+        """Give the disk back, when closed."""
+        shutil.rmtree(self.path)
 
 
 class Bare:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from benchmarks.storage import compaction
 from benchmarks.storage.figures import StorageFigure, merged, number, page, row
 from benchmarks.storage.memory import figures_of
 
@@ -110,3 +111,14 @@ def test_growth_of_memory_is_from_the_second_segment_to_the_last() -> None:
     assert (found["resident_growth"].values, found["resident_growth"].meets) == ([1.05], True)
     assert found["left_by_sealing"].values == [0.1, 0.1, 0.2]
     assert (found["memory"].values, found["memory"].meets) == ([2000.0], False)
+
+
+def test_what_comes_back_is_less_what_the_copies_took() -> None:
+    outcome = compaction.Outcome(
+        alone=500.0, meanwhile=450.0, dead_bytes=75, back_bytes=100 - 30, seconds=3.0, copied_bytes=30
+    )
+    back, rate = compaction.figures_of([outcome])
+    assert back.values == [pytest.approx(70 / 75)]
+    assert (back.meets, rate.share, rate.meets) == (True, 0.9, True)
+    slow = compaction.Outcome(alone=500.0, meanwhile=390.0, dead_bytes=75, back_bytes=60, seconds=3.0, copied_bytes=40)
+    assert [figure.meets for figure in compaction.figures_of([slow])] == [False, False]
