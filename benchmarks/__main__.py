@@ -80,6 +80,9 @@ def main() -> int:
     except BookKeeperError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         return 2 if isinstance(error, InvalidArgumentError) else 1
+    except KeyboardInterrupt:
+        console.print("interrupted; what was written is removed")
+        return 130
     if not options.json:
         show(figures)
     return 0 if all(figure.meets is not False for figure in figures) else 1
@@ -97,9 +100,7 @@ def storage_parts(folder: Path, options: argparse.Namespace, console: Console) -
     """The figures of each part of the group storage; kept, where that is asked for, as soon as they are there."""
     names = storage.chosen(options.only)
     room = max(storage.PARTS[name].needed(options.scale) for name in names)
-    console.print(
-        f"[dim]{STORAGE}: {', '.join(names)}; up to {room / 1e9:.0f} GB of disk, given back at the end …[/dim]"
-    )
+    console.print(f"{STORAGE}: {', '.join(names)}; up to {room / 1e9:.0f} GB of disk in {folder}, removed at the end …")
     for name, found in storage.measure(names, folder, options.runs, options.scale):
         console.print(f"[dim]{name} done[/dim]")
         if options.keep:

@@ -61,4 +61,5 @@ def measure(names: Iterable[str], folder: Path, runs: int, scale: float) -> Iter
         check_room(folder, PARTS[name].needed(scale), f"the part {name}")
     for name in names:
         with scratch(folder, PARTS[name].needed(scale), f"the part {name}") as path:
-            yield name, PARTS[name].measure(path, runs, scale)
+            figures = PARTS[name].measure(path, runs, scale)
+        yield name, figures
