@@ -25,6 +25,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.engine import BookieEngine
 from bookie_server.garbage import GarbageThread, garbage_thread
 from bookie_server.holdings import IndexHoldings
+from bookie_server.log_driver import OpenLog
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_events import ReadOnlyChanged
 from bookie_server.maintenance import maintained
@@ -148,15 +149,19 @@ class Bookie:
         self.bookie_id = identity.bookie_id
         self._engine = BookieEngine(
             BookieMachine(IndexHoldings(opened.index), config.machine_limits()),
-            opened.log,
-            opened.reader,
-            maintained(opened, config.maintenance_limits(), asyncio.get_running_loop()),
+            [
+                OpenLog(
+                    opened.log,
+                    opened.reader,
+                    maintained(opened, config.maintenance_limits(), asyncio.get_running_loop()),
+                )
+            ],
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
             on_hint=lambda ledger_ids: garbage.hint(ledger_ids),
             on_segment=lambda: availability.look_soon(),
-            on_no_space=lambda: availability.no_space(),
+            on_no_space=lambda _: availability.no_space(),
         )
         engine = self._engine
         garbage = self._garbage = garbage_thread(

@@ -17,9 +17,11 @@ from bk_core.wire.lane import AttachMode, Reason
 from bookie_server import machine_events as ev
 from bookie_server.engine import BookieEngine, StreamEffect
 from bookie_server.holdings import IndexHoldings
+from bookie_server.log_driver import OpenLog
 from bookie_server.machine import BookieMachine
 from bookie_server.maintenance import maintained
 from bookie_server.opening import OpenStorage
+from bookie_server.spread import SpreadHoldings
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Files, Handle
 from bookie_server.storage.reader import SegmentReader
@@ -67,39 +69,46 @@ class Sink:
 
 
 class Rig:
-    def __init__(self, engine: BookieEngine, disk: Disk, failures: list[BookKeeperError]) -> None:
-        self.engine, self.disk, self.failures = engine, disk, failures
+    def __init__(self, engine: BookieEngine, disks: list[Disk], failures: list[BookKeeperError]) -> None:
+        self.engine, self.disks, self.disk, self.failures = engine, disks, disks[0], failures
         self.sink = Sink()
         self.stream = engine.open_stream(self.sink)
         self._session = 0
 
-    def write(self, first: int, payload: bytes) -> int:
+    def write(self, first: int, payload: bytes, ledger: int = 8) -> int:
+        """Ledgers go to the data directories in turn."""
         self._session += 1
-        self.engine.feed(ev.SessionAttached(self.stream, self._session, 7, KEY, AttachMode.WRITE))
-        one = frame(7, first, [payload], session=self._session)
+        self.engine.feed(ev.SessionAttached(self.stream, self._session, ledger, KEY, AttachMode.WRITE))
+        one = frame(ledger, first, [payload], session=self._session)
         self.engine.feed(ev.FramesArrived(self.stream, memoryview(one)))
         return self._session
 
 
 @contextlib.asynccontextmanager
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    disk, failures = Disk(), list[BookKeeperError]()
-    directory = DataDirectory.create(str(tmp_path / "data"), "b1", "cluster", files=disk)
-    index, log, report = open_segments(directory, segment_size_bytes=SEGMENT_BYTES)
-    reader = SegmentReader(directory.segments_path, directory.identity, files=disk)
-    opened = OpenStorage(directory, index, log, reader, report)
+async def rig(tmp_path: Path, directories: int = 1) -> AsyncIterator[Rig]:
+    disks, failures = [Disk() for _ in range(directories)], list[BookKeeperError]()
+    opened = [storage(str(tmp_path / f"data{number}"), disk) for number, disk in enumerate(disks)]
+    holdings = SpreadHoldings([IndexHoldings(each.index) for each in opened], lambda ledger_id: ledger_id % directories)
+    loop = asyncio.get_running_loop()
     engine = BookieEngine(
-        BookieMachine(IndexHoldings(index)),
-        log,
-        reader,
-        maintained(opened, MaintenanceLimits(), asyncio.get_running_loop()),
+        BookieMachine(holdings, logs=directories),
+        [OpenLog(each.log, each.reader, maintained(each, MaintenanceLimits(), loop)) for each in opened],
         group_bytes_max=16 << 20,
         group_frames_max=1000,
         on_failed=failures.append,
     )
-    yield Rig(engine, disk, failures)
+    yield Rig(engine, disks, failures)
     await engine.stop()
-    directory.close()
+    for each in opened:
+        each.directory.close()
+
+
+def storage(path: str, disk: Disk) -> OpenStorage:
+    directory = DataDirectory.create(path, "b1", "cluster", files=disk)
+    index, log, report = open_segments(directory, segment_size_bytes=SEGMENT_BYTES)
+    return OpenStorage(
+        directory, index, log, SegmentReader(directory.segments_path, directory.identity, files=disk), report
+    )
 
 
 def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
@@ -146,11 +155,60 @@ def test_idle_log_records_its_position(tmp_path: Path) -> None:
         async with rig(tmp_path) as bookie:
             bookie.write(0, b"last before it goes idle")
             await bookie.sink.next()
-            log = bookie.engine._committer._log
+            log = bookie.engine._logs[0]._log
             assert log.position_unrecorded
             async with asyncio.timeout(2):
                 while log.position_unrecorded:
                     await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+
+
+def test_a_full_disk_leaves_the_other_directory_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path, 2) as bookie:
+            bookie.disk.full = True
+            for first in range(2):  # the first segment of either directory holds these, and no third
+                for ledger in (8, 9):
+                    bookie.write(first, bytes(5_000_000), ledger)
+                    await bookie.sink.next()
+            bookie.write(2, bytes(5_000_000), 8)
+            told = await bookie.sink.next()
+            assert [(end.frames, end.reason) for end in told.ended] == [(0, Reason.NO_SPACE)]
+            session = bookie.write(2, bytes(5_000_000), 9)
+            assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+            assert bookie.failures == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failed_sync_of_one_directory_ends_the_bookie(tmp_path: Path, failing: int) -> None:
+    """Once, though the other directory goes on to report what it had begun."""
+
+    async def story() -> None:
+        async with rig(tmp_path, 2) as bookie:
+            for ledger in (8, 9):
+                bookie.write(0, b"durable", ledger)
+                await bookie.sink.next()
+            bookie.disks[failing].failing = True
+            for ledger in (8, 9):
+                bookie.write(1, b"lost", ledger)
+            told = [await bookie.sink.next()]
+            while (
+                len(reasons := [end.reason for each in told for end in each.ended])
+                + sum(len(each.sessions) for each in told)
+                < 2
+            ):
+                told.append(await bookie.sink.next())
+            assert set(reasons) == {Reason.STORAGE_FAILED}
+            for ledger in (8, 9):
+                bookie.write(2, b"too late", ledger)
+                told = [await bookie.sink.next()]
+                assert [end.reason for end in told[0].ended] == [Reason.STORAGE_FAILED]
+            await asyncio.sleep(0.05)
+            assert [type(error) for error in bookie.failures] == [StorageFailedError]
 
     asyncio.run(story())
 

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads of one data directory: commits, reads and maintenance (RULES S10).
+
+The commit thread owns the segment log, the maintenance thread its spares and full segments and all that is done in the
+background; the reader thread owns the segment reader. What they have to say comes back to the engine on its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+from bk_core.errors import BookKeeperError
+from bookie_server import machine_events as events
+from bookie_server.committer import Committer
+from bookie_server.holdings import answer_read
+from bookie_server.index_hop import DEADLINE_S, copier, wait_for
+from bookie_server.maintenance import MaintenanceThread
+from bookie_server.storage.commit import SegmentLog
+from bookie_server.storage.compaction import Copy
+from bookie_server.storage.maintaining import DirectoryMaintenance
+from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.segment import Place
+from bookie_server.storage.storage_stats import StorageStats
+
+log = logging.getLogger(__name__)
+
+Maintain = Callable[[Copy, Callable[[int], None]], DirectoryMaintenance]
+"""Makes the maintenance of a log, given what writes copies to it, and what waits until no read that was planned so far
+is under way and closes what is open of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """The log of one data directory, its reader, and what makes its maintenance."""
+
+    log: SegmentLog
+    reader: SegmentReader
+    maintain: Maintain
+
+
+class Engine(Protocol):
+    """Who hears of what becomes of a log, on the loop; ``number`` is the log's."""
+
+    def feed(self, event: events.Event) -> None: ...
+    def committed(self, number: int, places: Sequence[Place]) -> None: ...
+    def commit_failed(self, number: int, error: BookKeeperError) -> None: ...
+
+
+class LogDriver:
+    """Of one log, which the machine names ``number``. Made and used on the loop, stopped from another thread."""
+
+    def __init__(
+        self, number: int, open_log: OpenLog, engine: Engine, *, group_bytes_max: int, group_frames_max: int
+    ) -> None:
+        self.number = number
+        self._log = open_log.log
+        loop = asyncio.get_running_loop()
+        self._reader = _Reader(open_log.reader, loop, engine.feed)
+        copy = copier(lambda frames, counters: self._committer.copy(frames, counters))
+        self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release), loop, self._failed)
+        self._engine = engine
+        self._committer = Committer(
+            self._log, loop, self._committed, self._failed, group_bytes_max, group_frames_max, self._maintenance.look
+        )
+        self._maintenance.start()
+
+    def commit(self, effect: events.Commit) -> None:
+        """Queue frames behind all others."""
+        self._committer.put(effect.frames, reserve=effect.reserve)
+
+    def read(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
+        """Queue a read behind all others."""
+        self._reader.put(effect)
+
+    def drop(self, *, resume: bool) -> None:
+        """Forget the frames that are queued; go on with what comes now, or never."""
+        self._committer.drop(resume=resume)
+
+    def hurry(self) -> None:
+        """Space is short."""
+        self._maintenance.hurry()
+
+    def stats(self) -> StorageStats:
+        """The numbers of the data directory."""
+        return self._maintenance.stats()
+
+    def stop(self) -> None:
+        """Make durable what was taken, record the position, end the threads. From any thread but the loop's."""
+        self._committer.stop()
+        self._log.release_full()
+        self._maintenance.stop()
+        try:
+            self._log.close()
+        except BookKeeperError as error:
+            log.error("the log could not be closed: %s", error)
+        self._reader.stop()
+
+    def _committed(self, places: Sequence[Place]) -> None:
+        self._engine.committed(self.number, places)
+
+    def _failed(self, error: BookKeeperError) -> None:
+        self._engine.commit_failed(self.number, error)
+
+    def _release(self, generation: int) -> None:
+        """On the maintenance thread, when the index names the segment no more: a plan is read at once, so that every
+        read which may name it stands in the reader's queue by now."""
+        wait_for(self._reader.release(generation), DEADLINE_S, "the reader thread")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Release:
+    generation: int
+    done: Future[None]
+
+
+class _Reader:
+    """The reader thread: answers ReadFrames and ReadMemberships in order."""
+
+    def __init__(
+        self, reader: SegmentReader, loop: asyncio.AbstractEventLoop, feed: Callable[[events.Event], None]
+    ) -> None:
+        self._reader, self._loop, self._feed = reader, loop, feed
+        self._work: SimpleQueue[events.ReadFrames | events.ReadMemberships | _Release | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="bookie-read", daemon=True)
+        self._thread.start()
+
+    def put(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
+        self._work.put(effect)
+
+    def release(self, generation: int) -> Future[None]:
+        """Close what is open of a segment, behind all reads that are queued. Any thread."""
+        release = _Release(generation, Future())
+        self._work.put(release)
+        return release.done
+
+    def stop(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while effect := self._work.get():
+            if isinstance(effect, _Release):
+                if effect.done.set_running_or_notify_cancel():
+                    self._reader.release(effect.generation)
+                    effect.done.set_result(None)
+                continue
+            event = answer_read(self._reader, effect)
+            try:
+                self._loop.call_soon_threadsafe(self._feed, event)
+            except RuntimeError:  # the loop is closed
+                break
+        self._reader.close()
