@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TypeVar
 
 from bk_core.entries.frame import check_frame, entry_ids_of, frame_extent, slice_frame
 from bk_core.errors import IntegrityError
@@ -24,6 +25,8 @@ from bookie_server.storage.search import IndexBlock
 from bookie_server.storage.segment import Place, index_name, segment_name
 
 __all__ = ["OPEN_SEGMENTS_MAX", "SegmentReader", "check_stored_frame"]
+
+T = TypeVar("T")
 
 OPEN_SEGMENTS_MAX = 64
 """Handles kept open for reads."""
@@ -55,23 +58,7 @@ class SegmentReader:
         answered as UNKNOWN. A read that the system refuses (EIO, a missing segment) raises IntegrityError as well,
         chained to the OSError.
         """
-        self.reads += 1
-        try:
-            return self._checked(self._pread(place), place, ledger_id)
-        except (IntegrityError, OSError):
-            self.rereads += 1
-        self._forget(place.generation)
-        try:
-            data = self._files.read_past_cache(self._segment_path(place.generation), place.size, place.offset)
-            return self._checked(data, place, ledger_id)
-        except IntegrityError:
-            self.damaged += 1
-            raise
-        except OSError as error:
-            self.io_errors += 1
-            raise IntegrityError(
-                "a frame cannot be read", value=f"{place}: {error}", remedy="read another copy; check the disk"
-            ) from error
+        return self._read_twice(place, lambda data: self._checked(data, place, ledger_id))
 
     def read_entries(
         self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
@@ -80,7 +67,7 @@ class SegmentReader:
         them. Of a run, which holds all of them, whole frames one behind the other. Bytes 60–63 are not meant for a
         receiver. Raises as :meth:`read`."""
         if place.is_run:
-            return self._read_run(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
+            return self._read_twice(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
         return slice_frame(self.read(place, ledger_id=ledger_id), first, last)
 
     def read_lac_entry(self, place: Place) -> bytes | bytearray | memoryview | None:
@@ -88,7 +75,7 @@ class SegmentReader:
         as :meth:`read`."""
         frame: bytes | memoryview
         if place.is_run:
-            frame = self._read_run(place, lambda data: _lac_frame(data, place, self._incarnation))
+            frame = self._read_twice(place, lambda data: _lac_frame(data, place, self._incarnation))
         else:
             frame = self.read(place)
         last = frame_extent(frame).last
@@ -105,8 +92,8 @@ class SegmentReader:
         header = check_frame(frame)
         return striping_of(frame, header) or runs_of_ids(entry_ids_of(header, frame))
 
-    def _read_run(self, place: Place, take: Callable[[bytes], bytes]) -> bytes:
-        """What ``take`` makes of the run's bytes; read once more past the cache if it finds them bad."""
+    def _read_twice(self, place: Place, take: Callable[[bytes], T]) -> T:
+        """What ``take`` makes of the bytes at ``place``; read once more past the cache if it finds them bad."""
         self.reads += 1
         try:
             return take(self._pread(place))
@@ -122,7 +109,7 @@ class SegmentReader:
         except OSError as error:
             self.io_errors += 1
             raise IntegrityError(
-                "a run cannot be read", value=f"{place}: {error}", remedy="read another copy; check the disk"
+                "stored bytes cannot be read", value=f"{place}: {error}", remedy="read another copy; check the disk"
             ) from error
 
     def _legible(self, place: Place) -> bytes:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from bk_core.errors import InvalidArgumentError
+from bookie_server.collector import CollectorConfig
 from bookie_server.config import BookieConfig, load_config
+from bookie_server.machine_state import MachineLimits
+from bookie_server.storage.commit import SEGMENT_SIZE_BYTES
+from bookie_server.storage.index_cache import INDEX_CACHE_BYTES
+from bookie_server.storage.schedule import MaintenanceLimits
+from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
 
 GOOD: dict[str, Any] = {"data_dir": Path("/data"), "metadata_service_uri": "zk://host/ledgers"}
 
@@ -67,3 +73,14 @@ def test_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:
 def test_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         load_config(tmp_path / "none.toml")
+
+
+def test_defaults_of_the_parts_are_those_of_the_configuration() -> None:
+    """Tests and simulators use the parts alone, and must not try other figures than a bookie runs with."""
+    config = BookieConfig(**GOOD)
+    assert config.machine_limits() == MachineLimits()
+    assert config.maintenance_limits() == MaintenanceLimits()
+    assert config.collector() == CollectorConfig()
+    assert config.segment_size_bytes == SEGMENT_SIZE_BYTES
+    assert config.segments_kept_free == SEGMENTS_KEPT_FREE
+    assert config.index_cache_bytes == INDEX_CACHE_BYTES
