@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.checkpointer import Checkpointer, CheckpointSummary
@@ -79,8 +79,10 @@ class Maintenance:
         self.checkpointer = Checkpointer(directory, port, log_.health, newest)
         self.reindex: Callable[[], bool] = lambda: False
         """Makes one damaged ``.idx`` anew; False if none is damaged."""
+        self._no_room = False  # for a spare, or an .idx
         self._unheard: deque[SealedSegment] = deque()  # sealed, and the index has not been told yet
         self._held: set[int] = set()  # generations that the index knew of at the last look
+        self._sealed: Sequence[int] = ()  # those of them that have an .idx
         self._drained: set[int] = set()  # dropped from the index, not recycled yet
         self._checkpoint_begun_s: float | None = None
         self._urgent = [
@@ -117,6 +119,7 @@ class Maintenance:
         Raises StorageFailedError when a write or sync failed, now or earlier (RULES S6), and Stopping. All else is
         logged, counted, and tried again later.
         """
+        self._log.health.check()
         for task in self._urgent:
             if self._try(task):
                 return True
@@ -189,7 +192,8 @@ class Maintenance:
             return 0.0
         if self.upkeep.step():
             return 0.0
-        return RETRY_S if self.upkeep.due else math.inf
+        self._no_room = self.upkeep.due
+        return RETRY_S if self._no_room else math.inf
 
     # --- checkpoints and drained segments ---------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ class Maintenance:
         sealed, unsealed, _ = self._port.generations()
         held = {*sealed, *unsealed}
         self._drained |= self._held - held
-        self._held = held
+        self._held, self._sealed = held, sealed
         self._soon("checkpoint")
         return LOOK_S
 
@@ -216,7 +220,7 @@ class Maintenance:
             since_last_s=None if self._checkpoint_begun_s is None else now - self._checkpoint_begun_s,
             interval_s=self._limits.checkpoint_interval_s,
             drained=sum(not checkpointer.may_recycle(generation) for generation in self._drained),
-            sealed_since=sum(generation > checkpointer.newest.through for generation in self._held),
+            sealed_since=sum(generation > checkpointer.newest.through for generation in self._sealed),
             space_is_low=bool(self._drained) and self.space_is_low(),
         )
         if wait_s is None:
@@ -253,6 +257,11 @@ class Maintenance:
     # --- what is asked about it -------------------------------------------------------------------------------------
 
     @property
+    def is_behind(self) -> bool:
+        """Whether a segment was sealed that the index has not heard of yet."""
+        return bool(self._unheard)
+
+    @property
     def drained(self) -> int:
         """Segments that wait for a checkpoint, or for being recycled."""
         return len(self._drained)
@@ -265,7 +274,7 @@ class Maintenance:
     def space_is_low(self) -> bool:
         """Whether the disk is so full that space given back is wanted soon."""
         pool, directory = self._log.pool, self._directory
-        if pool.spares < self._log.spares_wanted:
+        if self._no_room:
             return True
         try:
             usage = Usage(directory.total_bytes(), directory.free_bytes(), pool.kept_bytes)

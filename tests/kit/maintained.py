@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A data directory with its maintenance, on one thread and under a clock that a test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bk_core.entries.frame import FrameKind, encode_record
+from bookie_server.storage.files import Files
+from bookie_server.storage.index_port import DirectIndexPort
+from bookie_server.storage.maintaining import DirectoryMaintenance
+from bookie_server.storage.schedule import MaintenanceLimits
+from bookie_server.storage.segment import Place
+from tests.kit.segment_world import Storage, entries, key_record
+from tests.sim.disk import SimDisk
+
+SEGMENT_BYTES = 64 << 10
+
+
+def limits(**changes: float) -> MaintenanceLimits:
+    """Those of a configuration, without compaction unless it is asked for."""
+    return MaintenanceLimits(**{"compaction_threshold": 0, "major_compaction_threshold": 0, **changes})  # type: ignore[arg-type]
+
+
+QUIET = limits()
+
+
+class Kept(Storage):
+    """Storage that is maintained; ``released`` lists what the readers were asked to let go."""
+
+    def __init__(
+        self,
+        path: Path = Path("/data"),
+        *,
+        files: Files | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        limits: MaintenanceLimits = QUIET,
+    ) -> None:
+        super().__init__(path, files=files or SimDisk(), segment_bytes=segment_bytes)
+        self.now = 1000.0
+        self.released: list[int] = []
+        self.maintenance = DirectoryMaintenance(
+            self.directory, self.log, DirectIndexPort(self.index), self.reader,
+            newest=self.report.checkpoint, copy=self._copy, release=self._release, now_s=lambda: self.now,
+            limits=limits,
+        )  # fmt: skip
+        self.upkeep = self.maintenance.upkeep
+
+    def append(self, *frames: bytes) -> list[Place]:
+        """One group, then the index, then what the log needs done at once: sealing and spares."""
+        places = self.log.append_group(frames)
+        for frame, place in zip(frames, places, strict=True):
+            self.index.add(frame, place)
+        self.log.release_full()
+        self.maintenance.wake()
+        while self.log.seal_jobs or self.maintenance.is_behind:
+            assert self.maintenance.step()
+        return places
+
+    def fill(self, ledger_id: int, segments: int, *, size: int = 1700) -> list[bytes]:
+        """Frames of a ledger until so many more segments are sealed; what was written."""
+        written = [key_record(ledger_id)]
+        self.append(*written)
+        goal = self.log.newest_sealed + segments
+        first = 0
+        while self.log.newest_sealed < goal:
+            written.append(entries(ledger_id, range(first, first + 10), size=size))
+            self.append(written[-1])
+            first += 10
+        return written
+
+    def delete(self, *ledger_ids: int) -> None:
+        self.append(*(encode_record(FrameKind.DELETED, ledger_id) for ledger_id in ledger_ids))
+
+    def settle(self, seconds: float = 10.0) -> None:
+        """Let so much time pass, with all that falls due in it."""
+        end = self.now + seconds
+        self.maintenance.run()
+        while self.now < end:
+            self.now = min(end, self.now + max(self.maintenance.wait_s(), 1e-6))
+            self.maintenance.run()
+
+    def close(self, *, crash: bool = False) -> None:
+        if not crash:
+            self.maintenance.finish()
+        super().close(crash=crash)
+
+    def _copy(self, frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> list[Place]:
+        places = self.log.append_group(frames, counters=counters, reserve=True)
+        self.log.release_full()
+        return places
+
+    def _release(self, generation: int) -> None:
+        self.released.append(generation)
+        self.reader.release(generation)
