@@ -23,11 +23,13 @@ _ENTRY_BYTES = 300
 
 
 class SparseIndex:
-    """The sparse records of a segment: which index blocks can hold an id of a ledger."""
+    """The sparse records of a segment: which index blocks can hold an id of a ledger. ``edition`` is that of the
+    ``.idx`` from which they were read."""
 
-    __slots__ = ("_first_ledgers", "_firsts", "_last_ledgers", "_peaks")
+    __slots__ = ("_first_ledgers", "_firsts", "_last_ledgers", "_peaks", "edition")
 
-    def __init__(self, sparse: Rows) -> None:
+    def __init__(self, sparse: Rows, edition: int = 0) -> None:
+        self.edition = edition
         self._first_ledgers, self._firsts = column(sparse["ledger"]), column(sparse["first"])
         self._last_ledgers, self._peaks = column(sparse["last_ledger"]), column(sparse["max_last"])
 
@@ -148,9 +150,13 @@ def search_sealed(search: Search, generation: int, first: int, last: int, unread
         block = search.known(place)
         if block is None:
             _ask(search, place, begin)
-        else:
-            assert isinstance(block, BlockFrames)
+            continue
+        assert isinstance(block, BlockFrames)
+        if block.edition == sparse.edition:
             block.candidates(search)
+        else:  # the index was made anew in between: number ``number`` is another block now
+            _ask(search, IndexBlock(generation, SPARSE_SECTION), begin)
+            _ask(search, place, begin)
 
 
 def _ask(search: Search, block: IndexBlock, begin: int) -> None:

@@ -73,7 +73,7 @@ assert STATE_ROW.itemsize == 64
 
 _PER_BLOCK = {INDEX_ROW: INDEX_RECORDS_PER_BLOCK, STATE_ROW: 63, SPARSE_ROW: 126, SUMMARY_ROW: 50}
 _STATE = struct.Struct("<qBBHI40sQ")
-_HEADER = struct.Struct("<8sIIQ16sQQQQQQQQQ")
+_HEADER = struct.Struct("<8sIIQ16sQQQQQQQQQQ")
 _HEADER_V1 = struct.Struct("<8sIIQ16sQQQQQQ")
 _VERSION = struct.Struct("<8sII")
 _SEED = struct.Struct("<16sQQ")
@@ -83,12 +83,14 @@ _U32 = struct.Struct("<I")
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
     """``data_end``: frames below this offset are indexed and nothing above it is served. ``group_count``: number of the
-    last group below it + 1."""
+    last group below it + 1. ``edition``: 0, and another number each time the file is made anew, so that what was read
+    of one is never taken together with what was read of another."""
 
     generation: int
     incarnation: bytes
     data_end: int
     group_count: int
+    edition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def build_index(header: IndexHeader, rows: bytes | bytearray | Rows, states: Row
     n_index, n_state, n_sparse, n_summary = (len(section) // BLOCK for section in sections)
     fields = _HEADER.pack(
         INDEX_MAGIC, FORMAT_VERSION, BLOCK, header.generation, header.incarnation, header.data_end, header.group_count,
-        n_index, index.size, n_state, states.size, n_sparse, n_summary, summary.size,
+        n_index, index.size, n_state, states.size, n_sparse, n_summary, summary.size, header.edition,
     )  # fmt: skip
     body = fields.ljust(BLOCK - 4, b"\0")
     return BuiltIndex(b"".join((body, _U32.pack(crc32c(body)), *sections)), summary)
@@ -240,7 +242,9 @@ def decode_index_header(block: bytes | memoryview) -> IndexSections:
         raise IntegrityError("an index file is of another format", value=f"version {version}")
     layout = _HEADER if version == FORMAT_VERSION else _HEADER_V1
     fields: tuple[Any, ...] = layout.unpack_from(block)[3:]
-    sections = IndexSections(IndexHeader(*fields[:4]), version, *fields[4:])
+    generation, incarnation, data_end, group_count, *counts = fields
+    edition = counts.pop() if version == FORMAT_VERSION else 0
+    sections = IndexSections(IndexHeader(generation, incarnation, data_end, group_count, edition), version, *counts)
     expected = [
         (sections.index_blocks, sections.index_records, INDEX_ROW),
         (sections.state_blocks, sections.state_records, STATE_ROW),

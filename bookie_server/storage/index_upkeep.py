@@ -7,6 +7,7 @@ Part of :class:`~bookie_server.storage.index.LedgerIndex`, on its thread and wit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from bk_core.model import LedgerId
 from bookie_server.storage.index_rows import I64, Rows
@@ -16,6 +17,15 @@ from bookie_server.storage.search import DamagedPlaces
 from bookie_server.storage.segment_directory import SegmentDirectory
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DamagedIndex:
+    """``summary``: ledger, first, last, counter and bytes of what the segment held that still counts; ``unreadable``:
+    numbers of blocks of its ``.idx`` that are not to be believed."""
+
+    summary: Rows
+    unreadable: frozenset[int]
+
+
 class IndexUpkeep:
     """The maintenance side of the index."""
 
@@ -23,6 +33,7 @@ class IndexUpkeep:
     _directory: SegmentDirectory
     _unsealed: dict[int, dict[LedgerId, LedgerFrames]]
     _damage: DamagedPlaces
+    _unreadable: dict[int, set[int]]
     newest_sealed: int
     damaged_indexes: set[int]
 
@@ -60,6 +71,12 @@ class IndexUpkeep:
     def is_sealed(self, generation: int) -> bool:
         """Whether a sealed segment of this generation is held: False once it is dropped."""
         return generation in self._directory
+
+    def damaged_index(self, generation: int) -> DamagedIndex | None:
+        """What memory knows of a sealed segment whose ``.idx`` is to be made anew; None if it is not, or is dropped."""
+        if generation not in self.damaged_indexes or generation not in self._directory:
+            return None
+        return DamagedIndex(self._directory.summary(generation), frozenset(self._unreadable.get(generation, ())))
 
     def damaged_segments(self) -> set[int]:
         """Segments in which, or in whose ``.idx``, something is known to be damaged. It stays so until the segment is

@@ -81,12 +81,14 @@ class _Frames:
 
 
 class BlockFrames(_Frames):
-    """One block of the index section of an ``.idx``: frames of one or several ledgers."""
+    """One block of the index section of an ``.idx``: frames of one or several ledgers. ``edition`` is that of the
+    file."""
 
-    __slots__ = ("_ledgers",)
+    __slots__ = ("_ledgers", "edition")
 
-    def __init__(self, generation: int, index_rows: Rows) -> None:
+    def __init__(self, generation: int, index_rows: Rows, edition: int = 0) -> None:
         super().__init__()
+        self.edition = edition
         self._ledgers = column(index_rows["ledger"])
         self._firsts = column(index_rows["first"])
         self._lasts = column(index_rows["last"])

@@ -228,6 +228,20 @@ class SegmentDirectory:
         here = [chunk.ledgers[chunk.rows["generation"] == generation] for chunk in chunks]
         return np.unique(np.concatenate(here)) if here else wanted[:0]
 
+    def summary(self, generation: int) -> Rows:
+        """Ledger, first, last, counter and bytes of what may still be served of a segment, sorted by ledger."""
+        self._settle()
+        parts = [np.zeros(0, dtype=SUMMARY_ROW)]
+        for k in self._chunks_of(np.unique(self._ledgers_of[generation])):
+            chunk = self._chunks[k]
+            here = chunk.rows["generation"] == generation
+            part = np.zeros(int(np.count_nonzero(here)), dtype=SUMMARY_ROW)
+            part["ledger"] = chunk.ledgers[here]
+            for name in ("first", "last", "counter", "bytes"):
+                part[name] = chunk.rows[name][here]
+            parts.append(part)
+        return np.concatenate(parts)
+
     def live_bytes(self) -> dict[int, int]:
         """Bytes of frames of each segment that may still be served."""
         return dict(self._live)

@@ -69,6 +69,16 @@ class FoundFrames:
             rows["counter"][frames] = np.repeat(records["counter"][right], counts)
         return right
 
+    def inside(self, runs: Rows) -> Mask:
+        """Which of :attr:`rows` lie in one of these runs, and are so frames of it."""
+        hit = np.zeros(self.rows.size, dtype=bool)
+        ledgers, offsets = self.rows["ledger"], self.rows["offset"]
+        for ledger_id, offset, size in runs[["ledger", "offset", "size"]].tolist():
+            low, high = np.searchsorted(ledgers, ledger_id), np.searchsorted(ledgers, ledger_id, "right")
+            begin, end = np.searchsorted(offsets[low:high], (offset, offset + size))
+            hit[low + begin : low + end] = True
+        return hit
+
     @property
     def unnamed(self) -> Mask:
         """Which of :attr:`rows` no record named that was confirmed so far."""
