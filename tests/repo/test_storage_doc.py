@@ -176,7 +176,7 @@ def test_what_the_log_is_said_to_say_it_says() -> None:
 def test_every_setting_that_is_named_exists_and_every_link_to_a_heading_too() -> None:
     words = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", STORAGE))
     settings = {field.name for field in fields(BookieConfig)}
-    counters = {"io_errors", "damaged_indexes"}
+    counters = {field.name for field in fields(StorageStats)}
     assert words - settings - counters == set()
     headings = re.findall(r"^#+ (.*)$", FORMATS, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
