@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 import grpc
@@ -15,12 +16,22 @@ import grpc
 from bk_core.errors import BookKeeperError, PortInUseError
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bookie_server.engine import BookieEngine
-from bookie_server.services.lane_streams import AddStream, BookieFacts, ControlStream, LaneStream, ReadStream
+from bookie_server.services.control_stream import ControlStream
+from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
+from bookie_server.services.room import Doors, MemoryWatch, give_memory_back, memory_bytes_usable, resident_bytes
 
 log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT_S = 60.0
-"""A client that takes nothing for so long is cut off."""
+"""A client that takes nothing for so long is cut off; sooner, if others wait for the memory."""
+
+GRACE_S = 2.0
+"""What is ready when a stream ends may take so long to be written."""
+
+SILENT_S = 0.5
+"""When memory is short, streams are ended that have said nothing whole for so long."""
+
+_WATCH_INTERVAL_S = 0.25
 
 HELLO_TIMEOUT_S = 10.0
 """A client that says nothing for so long after opening a stream is cut off."""
@@ -28,7 +39,9 @@ HELLO_TIMEOUT_S = 10.0
 _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),  # two bookies on one port must fail, not share
-    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.max_concurrent_streams", 16),  # of a connection, which needs one of each kind
+    ("grpc.http2.bdp_probe", 0),  # else a stream that is not read may send as much as 64 MiB ahead
+    ("grpc.http2.lookahead_bytes", 256 << 10),  # so much instead; larger messages are asked for one by one
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
@@ -39,9 +52,23 @@ _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutEr
 class GrpcServer:
     """A port that serves the lane. Bound when made, so that a port in use is known before anything else happens."""
 
-    def __init__(self, listen_address: str, port: int) -> None:
-        """Raises PortInUseError."""
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS, compression=grpc.Compression.NoCompression)
+    def __init__(
+        self,
+        listen_address: str,
+        port: int,
+        *,
+        connections_max: int = 1024,
+        memory_bytes_max: int = 0,
+        read_stall_s: float = 5.0,
+    ) -> None:
+        """``memory_bytes_max`` 0: three quarters of what there is. Raises PortInUseError."""
+        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
+        self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
+        self._memory = MemoryWatch(memory_bytes_max or memory_bytes_usable())
+        self._read_stall_s = read_stall_s
+        self._doors = Doors()
+        self._streams: set[LaneStream] = set()
+        self._watch: asyncio.Task[None] | None = None
         try:
             self.port: int = self._server.add_insecure_port(f"{_bracketed(listen_address)}:{port}")
         except RuntimeError as error:
@@ -53,43 +80,86 @@ class GrpcServer:
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         """Begin to serve."""
-        handlers = {name: _handler(kind, engine, facts) for name, kind in _STREAMS.items()}
+        handlers = {name: self._handler(name, kind, engine, facts) for name, kind in _STREAMS.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         await self._server.start()
+        self._watch = asyncio.create_task(self._watch_memory(), name="memory watch")
 
     async def stop(self, grace_s: float) -> None:
         """Take no more; streams end within ``grace_s``."""
+        if self._watch:
+            self._watch.cancel()
         await self._server.stop(grace_s)
+
+    async def _watch_memory(self) -> None:
+        """End silent streams when memory is short: each may hold most of a message that never ends."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            taken = resident_bytes()
+            if not self._memory.shed(taken):
+                continue
+            silent = [stream for stream in self._streams if loop.time() - stream.reading_since > SILENT_S]
+            log.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
+            for stream in silent:
+                stream.cut("memory is short, and nothing came on this stream")
+            await asyncio.sleep(0)
+            give_memory_back()
+            self._memory.has_shed(resident_bytes())
+
+    def _handler(self, name: str, kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
+        async def serve(_: Any, context: Any) -> None:
+            peer = context.peer()
+            if not self._doors.enter(peer, name):
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {name} streams of one connection")
+            try:
+                await self._serve(kind(engine, facts), context)
+            finally:
+                self._doors.leave(peer, name)
+
+        return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
+
+    async def _serve(self, stream: LaneStream, context: Any) -> None:
+        """Carry a stream's messages until it ends. One that is cut ends with CancelledError: then gRPC resets it and
+        lets go of what was to be written, which after any other ending it would keep for its client to take."""
+        tasks = [
+            asyncio.ensure_future(_read(stream, context)),
+            asyncio.ensure_future(_write(stream, context, self._read_stall_s)),
+        ]
+        stream.on_cut = lambda: [task.cancel() for task in tasks]
+        self._streams.add(stream)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._streams.discard(stream)
+            stream.end()
+            tasks[0].cancel()  # the writer ends by itself, once it has written what is ready
+            _, late = await asyncio.wait(tasks[1:], timeout=GRACE_S)
+            tasks[1].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            stream.on_cut = None
+        if stream.was_cut or late:
+            raise asyncio.CancelledError
 
 
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _handler(kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
-    async def serve(_: Any, context: Any) -> None:
-        stream = kind(engine, facts)
-        tasks = [asyncio.ensure_future(_read(stream, context)), asyncio.ensure_future(_write(stream, context))]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stream.end()
-            tasks[0].cancel()  # the writer ends by itself, once it has written what is ready
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
-
-
 async def _read(stream: LaneStream, context: Any) -> None:
     """Take messages until the client is done or breaks the rules."""
+    clock = asyncio.get_running_loop().time
     try:
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             message = await context.read()
         while message is not grpc.aio.EOF:
+            stream.reading_since = math.inf
             stream.receive(message)
+            del message  # or it is kept until the next one has come
             await stream.flow.wait()
             if stream.closing:
                 return
+            stream.reading_since = clock()
             message = await context.read()
     except BookKeeperError as error:
         log.warning("stream %d: %s", stream.stream, error)
@@ -98,17 +168,24 @@ async def _read(stream: LaneStream, context: Any) -> None:
         stream.close(f"the client is gone: {error!r}")
 
 
-async def _write(stream: LaneStream, context: Any) -> None:
+async def _write(stream: LaneStream, context: Any, stall_s: float) -> None:
     """Write what is ready, one message at a time, until the stream closes."""
+    loop = asyncio.get_running_loop()
     try:
         while True:
             await stream.wake.wait()
             stream.wake.clear()
             while (message := stream.next_message()) is not None:
-                async with asyncio.timeout(WRITE_TIMEOUT_S):
-                    await context.write(message)
+                late = loop.call_later(stall_s, stream.stall)
+                try:
+                    async with asyncio.timeout(WRITE_TIMEOUT_S):
+                        await context.write(message)
+                finally:
+                    late.cancel()
                 stream.message_left()
             if stream.closing:
                 return
+    except TimeoutError:
+        stream.cut("the client takes nothing")
     except _GONE as error:
         stream.close(f"the client is gone: {error!r}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three streams of a lane on the bookie's side: messages to events, effects to messages (RULES L1 to L6).
+"""The streams of a lane on the bookie's side: messages to events, effects to messages (RULES L1 to L6). Here what all
+share, adds and reads; the control stream is in ``control_stream.py``.
 
 No socket here: whatever carries the messages feeds :meth:`LaneStream.receive` and writes what
 :meth:`LaneStream.next_message` gives. What is ready in one turn of the loop leaves in one message, frames uncopied.
@@ -9,24 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
-from bk_core.transport.messages import LANE_VERSION, evidence_to_proto, proto_reason, trailer_to_proto
+from bk_core.transport.messages import LANE_VERSION, proto_reason, trailer_to_proto
 from bk_core.transport.port import ReadTrailer
 from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
 from bookie_server import machine_events as events
 from bookie_server.engine import BookieEngine, StreamEffect
+from bookie_server.services.room import AnswerRoom
 
 log = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX_SHORT = 256 << 10
+"""Longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
+
+_ENDS_OF_A_MESSAGE = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +49,21 @@ class BookieFacts:
     version: str = ""
     space: Callable[[], tuple[int, int]] = lambda: (0, 0)
     """Total and free bytes of the data directory."""
+    answers: AnswerRoom = field(default_factory=AnswerRoom)
+    """For control answers of all streams."""
 
 
 class LaneStream:
     """What the three streams share: hello first, back-pressure, an end.
 
     ``wake`` is set when there is something to write or the end has come; ``flow`` is clear while nothing more may be
-    received; ``closing`` says why the stream ends once what is ready has been written.
+    received: the machine says so, or too many answers wait to be taken. ``closing`` says why the stream ends once what
+    is ready has been written, ``was_cut`` that it ends without that. ``reading_since``: when the driver began to wait
+    for a message, in its loop's time.
     """
+
+    waiting_max = 0
+    """Answers that may wait while more is received, in units of :meth:`waiting`."""
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self.engine, self.facts = engine, facts
@@ -57,6 +72,9 @@ class LaneStream:
         self.flow = asyncio.Event()
         self.flow.set()
         self.closing = ""
+        self.was_cut = self._stalled = self._paused = False
+        self.on_cut: Callable[[], object] | None = None
+        self.reading_since = math.inf
         self._greeted = False
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
 
@@ -65,6 +83,7 @@ class LaneStream:
         self._greeted = self._greeted or self._greet(message)
         if self._greeted:
             self.take(message)
+            self._flow()
 
     def end(self) -> None:
         """The stream is gone."""
@@ -114,18 +133,53 @@ class LaneStream:
         self.closing = self.closing or message
         self.flow.set()
         self.wake.set()
+        if self._stalled:
+            self.cut(message)
+
+    def cut(self, message: str) -> None:
+        """End the stream at once, with what was to be written."""
+        if not self.was_cut:
+            log.warning("stream %d is cut: %s", self.stream, message)
+            self.was_cut = True
+            self.close(message)
+            if self.on_cut:
+                self.on_cut()
+
+    def stall(self) -> None:
+        """The client has taken nothing for a while; called by the driver while it writes."""
+        self._stalled = True
+        if self.closing or self.waiting() > self.waiting_max:
+            self.cut("the client takes nothing")
+        else:
+            self.engine.feed(events.StreamStalled(self.stream))
+
+    def message_left(self) -> None:
+        """The last message was written."""
+        self._stalled = False
+        self._flow()
+
+    def _flow(self) -> None:
+        """Receive on, or not."""
+        waiting = self.waiting()
+        if self.closing or (not self._paused and waiting <= self.waiting_max // 2):
+            self.flow.set()
+        elif self._paused or waiting > self.waiting_max:
+            self.flow.clear()
 
     def deliver(self, effect: StreamEffect) -> None:
         match effect:
             case events.PauseStream():
-                self.flow.clear()
+                self._paused = True
+                self._flow()
             case events.ResumeStream():
-                self.flow.set()
+                self._paused = False
+                self._flow()
             case events.CloseStream(_, message):
                 self.close(message)
             case _:
                 self.take_effect(effect)
                 self.wake.set()
+                self._flow()
 
     # --- what differs ---
 
@@ -144,12 +198,15 @@ class LaneStream:
         """All that is ready, as one message; None if nothing is."""
         raise NotImplementedError
 
-    def message_left(self) -> None:
-        """The last message was written."""
+    def waiting(self) -> int:
+        """How much waits for the client to take it."""
+        raise NotImplementedError
 
 
 class AddStream(LaneStream):
     """Frames in, acks out. Acks that wait for the writer are merged: the newest count of a session is enough."""
+
+    waiting_max = 4096  # ends of sessions
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         super().__init__(engine, facts)
@@ -157,7 +214,7 @@ class AddStream(LaneStream):
         self._ended: list[events.Ended] = []
 
     def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
-        request = _parse(lane_pb2.AddRequest, unpack(message)[1])
+        request = parse(lane_pb2.AddRequest, unpack(message)[1])
         return request.hello if request.HasField("hello") else None
 
     def take(self, message: bytes) -> None:
@@ -166,7 +223,7 @@ class AddStream(LaneStream):
             if frames:
                 self.engine.feed(events.FramesArrived(self.stream, frames))
             return
-        request = _parse(lane_pb2.AddRequest, rest)
+        request = parse(lane_pb2.AddRequest, rest)
         for attach in request.attach:
             self.engine.feed(
                 events.SessionAttached(
@@ -191,9 +248,13 @@ class AddStream(LaneStream):
             self._acks.pop(ended.session, None)
             self._ended.append(ended)
 
+    def waiting(self) -> int:
+        return len(self._ended)
+
     def next_message(self) -> bytes | None:
         if not (self._acks or self._ended or self._hello):
             return None
+        ends, self._ended = self._ended[:_ENDS_OF_A_MESSAGE], self._ended[_ENDS_OF_A_MESSAGE:]
         answer = lane_pb2.AddResponse(
             sessions=self._acks.keys(),
             frames=self._acks.values(),
@@ -201,28 +262,31 @@ class AddStream(LaneStream):
                 lane_pb2.SessionEnded(
                     session=end.session, frames=end.frames, reason=proto_reason(end.reason), message=end.message
                 )
-                for end in self._ended
+                for end in ends
             ],
             hello=self._hello,
         )
-        self._acks, self._ended, self._hello = {}, [], None
+        self._acks, self._hello = {}, None
         return answer.SerializeToString()
 
 
 class ReadStream(LaneStream):
     """Read requests in, frames and trailers out."""
 
+    waiting_max = 1 << 14  # ranges of trailers
+
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         super().__init__(engine, facts)
-        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # bounded by the machine's turns
+        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # parts are bounded by the machine's turns
+        self._ranges = 0  # of the trailers among them, and one for each
         self._leaving: events.RequestId | None = None
 
     def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
-        request = _parse(lane_pb2.ReadRequest, message)
+        request = parse(lane_pb2.ReadRequest, message)
         return request.hello if request.HasField("hello") else None
 
     def take(self, message: bytes) -> None:
-        request = _parse(lane_pb2.ReadRequest, message)
+        request = parse(lane_pb2.ReadRequest, short(message))
         for cancelled in request.cancel:
             self._cancel((self.stream, cancelled))
         if not request.id:
@@ -245,15 +309,29 @@ class ReadStream(LaneStream):
 
     def _cancel(self, request_id: events.RequestId) -> None:
         self.engine.feed(events.RequestCancelled(request_id))
-        kept = [answer for answer in self._answers if answer.request != request_id]
-        dropped = len(self._answers) - len(kept)
-        self._answers = deque(kept)
-        for _ in range(dropped):
-            self.engine.feed(events.PartSent(request_id))
+        answers, self._answers = self._answers, deque()
+        self._ranges = 0
+        for answer in answers:
+            if answer.request != request_id:
+                self._keep(answer)
+            elif isinstance(answer, events.SendPart):
+                self.engine.feed(events.PartSent(request_id))
+
+    def _keep(self, answer: events.SendPart | events.SendTrailer) -> None:
+        self._answers.append(answer)
+        self._ranges += _ranges_of(answer)
+
+    def _next(self) -> events.SendPart | events.SendTrailer:
+        answer = self._answers.popleft()
+        self._ranges -= _ranges_of(answer)
+        return answer
+
+    def waiting(self) -> int:
+        return self._ranges
 
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, (events.SendPart, events.SendTrailer))
-        self._answers.append(effect)
+        self._keep(effect)
 
     def next_message(self) -> bytes | None:
         if self._hello:
@@ -261,7 +339,7 @@ class ReadStream(LaneStream):
             return answer.SerializeToString()
         if not self._answers:
             return None
-        first = self._answers.popleft()
+        first = self._next()
         rest = lane_pb2.ReadResponse(id=first.request[1])
         if isinstance(first, events.SendTrailer):
             rest.trailer.CopyFrom(trailer_to_proto(first.trailer, first.reason, first.message))
@@ -269,106 +347,32 @@ class ReadStream(LaneStream):
         self._leaving = first.request
         last = self._answers[0] if self._answers else None
         if isinstance(last, events.SendTrailer) and last.request == first.request:
-            self._answers.popleft()
+            self._next()
             rest.trailer.CopyFrom(trailer_to_proto(last.trailer, last.reason, last.message))
         return pack([memoryview(frame) for frame in first.frames], rest.SerializeToString())
 
     def message_left(self) -> None:
+        super().message_left()
         request, self._leaving = self._leaving, None
         if request:
             self.engine.feed(events.PartSent(request))
 
 
-class ControlStream(LaneStream):
-    """Fences, LAC reads and writes, watches: small calls, each with a deadline of its own."""
-
-    def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        super().__init__(engine, facts)
-        self._answers: deque[lane_pb2.ControlResponse] = deque()
-        self._deadlines: dict[int, asyncio.TimerHandle] = {}
-
-    def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
-        request = _parse(lane_pb2.ControlRequest, message)
-        return request.hello if request.HasField("hello") else None
-
-    def take(self, message: bytes) -> None:
-        request = _parse(lane_pb2.ControlRequest, message)
-        call = request.WhichOneof("call")
-        if call is None:
-            return
-        if call == "cancel":
-            self._finish(request.cancel.id)
-            self.engine.feed(events.RequestCancelled((self.stream, request.cancel.id)))
-            return
-        event = _control_event((self.stream, request.id), call, request)
-        if event is None:
-            self._answer(self._other(request.id, call))
-            return
-        if request.deadline_ms and call != "watch_lac":
-            loop = asyncio.get_running_loop()
-            handle = loop.call_later(request.deadline_ms / 1000, self._too_late, request.id)
-            self._deadlines[request.id] = handle
-        self.engine.feed(event)
-
-    def _other(self, request: int, call: str) -> lane_pb2.ControlResponse:
-        if call != "bookie_info":
-            message = f"{call} is not built yet"
-            return lane_pb2.ControlResponse(id=request, reason=lane_pb2.UNIMPLEMENTED, message=message)
-        total, free = self.facts.space()
-        info = lane_pb2.BookieInfo(
-            total_bytes=total, free_bytes=free, read_only=self.facts.read_only(), version=self.facts.version
-        )
-        return lane_pb2.ControlResponse(id=request, info=info)
-
-    def _too_late(self, request: int) -> None:
-        if self._deadlines.pop(request, None):
-            self.engine.feed(events.RequestCancelled((self.stream, request)))
-            self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.TIMEOUT, message="no answer in time"))
-
-    def _finish(self, request: int) -> None:
-        handle = self._deadlines.pop(request, None)
-        if handle:
-            handle.cancel()
-
-    def take_effect(self, effect: StreamEffect) -> None:
-        assert isinstance(effect, (events.SendLac, events.SendReply))
-        request = effect.request[1]
-        self._finish(request)
-        if isinstance(effect, events.SendLac):
-            self._answer(lane_pb2.ControlResponse(id=request, lac=evidence_to_proto(effect.evidence)))
-        else:
-            reason = proto_reason(effect.reason)
-            self._answer(lane_pb2.ControlResponse(id=request, reason=reason, message=effect.message))
-
-    def _answer(self, answer: lane_pb2.ControlResponse) -> None:
-        self._answers.append(answer)
-        self.wake.set()
-
-    def next_message(self) -> bytes | None:
-        if self._hello:
-            answer, self._hello = lane_pb2.ControlResponse(hello=self._hello), None
-            return answer.SerializeToString()
-        return self._answers.popleft().SerializeToString() if self._answers else None
+def _ranges_of(answer: events.SendPart | events.SendTrailer) -> int:
+    if isinstance(answer, events.SendPart):
+        return 0
+    return 1 + len(answer.trailer.absent) + len(answer.trailer.unknown)
 
 
-def _control_event(request_id: events.RequestId, call: str, request: lane_pb2.ControlRequest) -> events.Event | None:
-    match call:
-        case "fence":
-            return events.FenceRequested(request_id, request.fence.ledger_id, request.fence.ledger_key)
-        case "read_lac":
-            return events.ReadLacRequested(request_id, request.read_lac.ledger_id)
-        case "write_lac":
-            wanted = request.write_lac
-            return events.WriteLacRequested(request_id, wanted.ledger_id, wanted.ledger_key, wanted.lac_body)
-        case "delete_hint":
-            return events.DeleteHintRequested(request_id, request.delete_hint.ledger_ids)
-        case "watch_lac":
-            watch = request.watch_lac
-            return events.WatchLacRequested(request_id, watch.ledger_id, watch.previous_lac, watch.timeout_ms)
-    return None
+def short(message: bytes) -> bytes:
+    """A message that carries no frames. Raises RemoteProtocolError if it is longer than such a one needs to be."""
+    if len(message) > MESSAGE_BYTES_MAX_SHORT:
+        value = f"{len(message)} bytes, at most {MESSAGE_BYTES_MAX_SHORT}"
+        raise RemoteProtocolError("a message without frames is too long", value=value)
+    return message
 
 
-def _parse(kind: Any, data: bytes | memoryview) -> Any:
+def parse(kind: Any, data: bytes | memoryview) -> Any:
     """Raises RemoteProtocolError for what is not such a message."""
     try:
         return kind.FromString(data)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control stream of a lane on the bookie's side: fences, LACs, watches and hints (RULES L3).
+
+Evidence of a LAC may be as large as two entries. So what waits for clients to take it is bounded, for a stream and for
+all: beyond that a stream is not read on, and what its watches would be told meanwhile is refused. Fences have a share
+of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+
+from bk_core.transport.messages import evidence_to_proto, proto_reason
+from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, MESSAGE_OVERHEAD_BYTES
+from bk_core.wire.proto import lane_pb2
+from bookie_server import machine_events as events
+from bookie_server.engine import BookieEngine, StreamEffect
+from bookie_server.services.lane_streams import BookieFacts, LaneStream, parse, short
+
+_REPLY_BYTES = 512  # about what a small answer costs while it waits
+_STREAM_FACTOR = 4  # so many times ``waiting_max`` may be evidence that came after the stream was not read on
+
+
+class ControlStream(LaneStream):
+    """Fences, LAC reads and writes, watches: small calls, each with a deadline of its own."""
+
+    waiting_max = 4 << 20  # bytes of answers
+
+    def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
+        super().__init__(engine, facts)
+        self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its bytes
+        self._bytes = 0
+        self._deadlines: dict[int, asyncio.TimerHandle] = {}
+        self._fences: set[int] = set()  # requests under way that fence
+
+    def end(self) -> None:
+        super().end()
+        for handle in self._deadlines.values():
+            handle.cancel()
+        self._deadlines.clear()
+        while self._answers:
+            self._next()
+
+    def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
+        request = parse(lane_pb2.ControlRequest, message)
+        return request.hello if request.HasField("hello") else None
+
+    def take(self, message: bytes) -> None:
+        request = parse(lane_pb2.ControlRequest, short(message))
+        call = request.WhichOneof("call")
+        if call is None:
+            return
+        if call == "cancel":
+            self._finish(request.cancel.id)
+            self.engine.feed(events.RequestCancelled((self.stream, request.cancel.id)))
+            return
+        event = _control_event((self.stream, request.id), call, request)
+        if event is None:
+            self._answer(self._other(request.id, call))
+            return
+        if call == "fence":
+            self._fences.add(request.id)
+        if request.deadline_ms and call != "watch_lac":
+            loop = asyncio.get_running_loop()
+            handle = loop.call_later(request.deadline_ms / 1000, self._too_late, request.id)
+            self._deadlines[request.id] = handle
+        self.engine.feed(event)
+
+    def _other(self, request: int, call: str) -> lane_pb2.ControlResponse:
+        if call != "bookie_info":
+            message = f"{call} is not built yet"
+            return lane_pb2.ControlResponse(id=request, reason=lane_pb2.UNIMPLEMENTED, message=message)
+        total, free = self.facts.space()
+        info = lane_pb2.BookieInfo(
+            total_bytes=total, free_bytes=free, read_only=self.facts.read_only(), version=self.facts.version
+        )
+        return lane_pb2.ControlResponse(id=request, info=info)
+
+    def _too_late(self, request: int) -> None:
+        if request in self._deadlines:
+            self._finish(request)
+            self.engine.feed(events.RequestCancelled((self.stream, request)))
+            self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.TIMEOUT, message="no answer in time"))
+
+    def _finish(self, request: int) -> None:
+        self._fences.discard(request)
+        handle = self._deadlines.pop(request, None)
+        if handle:
+            handle.cancel()
+
+    def take_effect(self, effect: StreamEffect) -> None:
+        assert isinstance(effect, (events.SendLac, events.SendReply))
+        request = effect.request[1]
+        fence = request in self._fences
+        self._finish(request)
+        if isinstance(effect, events.SendReply):
+            reason = proto_reason(effect.reason)
+            self._answer(lane_pb2.ControlResponse(id=request, reason=reason, message=effect.message))
+            return
+        beyond = self._bytes > _STREAM_FACTOR * self.waiting_max
+        if beyond or self.facts.answers.refuses(fence=fence):
+            message = "too many answers wait to be taken"
+            self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.OVERLOADED, message=message))
+            return
+        evidence = effect.evidence
+        if len(evidence.last_entry_frame) + len(evidence.lac_frame) > MESSAGE_BYTES_MAX - MESSAGE_OVERHEAD_BYTES:
+            effect = replace(effect, evidence=replace(evidence, lac_frame=b""))  # less is known, and it can be sent
+        self._answer(effect, len(effect.evidence.last_entry_frame) + len(effect.evidence.lac_frame))
+
+    def _answer(self, answer: events.SendLac | lane_pb2.ControlResponse, size: int = 0) -> None:
+        size += _REPLY_BYTES
+        self._answers.append((answer, size))
+        self._bytes += size
+        self.facts.answers.bytes += size
+        self.wake.set()
+
+    def _next(self) -> events.SendLac | lane_pb2.ControlResponse:
+        answer, size = self._answers.popleft()
+        self._bytes -= size
+        self.facts.answers.bytes -= size
+        return answer
+
+    def waiting(self) -> int:
+        return self._bytes
+
+    def next_message(self) -> bytes | None:
+        if self._hello:
+            answer, self._hello = lane_pb2.ControlResponse(hello=self._hello), None
+            return answer.SerializeToString()
+        if not self._answers:
+            return None
+        ready = self._next()
+        if isinstance(ready, events.SendLac):
+            ready = lane_pb2.ControlResponse(id=ready.request[1], lac=evidence_to_proto(ready.evidence))
+        return ready.SerializeToString()
+
+
+def _control_event(request_id: events.RequestId, call: str, request: lane_pb2.ControlRequest) -> events.Event | None:
+    match call:
+        case "fence":
+            return events.FenceRequested(request_id, request.fence.ledger_id, request.fence.ledger_key)
+        case "read_lac":
+            return events.ReadLacRequested(request_id, request.read_lac.ledger_id)
+        case "write_lac":
+            wanted = request.write_lac
+            return events.WriteLacRequested(request_id, wanted.ledger_id, wanted.ledger_key, wanted.lac_body)
+        case "delete_hint":
+            return events.DeleteHintRequested(request_id, request.delete_hint.ledger_ids)
+        case "watch_lac":
+            watch = request.watch_lac
+            return events.WatchLacRequested(request_id, watch.ledger_id, watch.previous_lac, watch.timeout_ms)
+    return None

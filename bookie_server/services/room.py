@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients may hold of this process beside the machine's own bounds (facts: reliability.md §5.3).
+
+Three things the machine cannot see. Streams cost memory before they say anything: so many of a kind for a connection.
+Answers of the control stream wait for clients to take them: so many bytes for all. And a message is gRPC's until its
+last byte has come: up to 8 MiB for each stream that is being read, whether it sends slowly or not at all, and nobody
+can tell which. That is bounded by the number of connections, and by :class:`MemoryWatch`, which says when it has become
+too much for this machine; then streams that are silent are ended, and their memory with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+
+STREAMS_OF_A_KIND_MAX = 2
+"""Streams of one kind for a connection: one, and another while the first one ends."""
+
+ANSWER_BYTES_MAX = 64 << 20
+"""Control answers of all clients that wait to be taken; fences may fill a quarter more."""
+
+_GROWTH = 64 << 20
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class Doors:
+    """Streams that are open, by connection and kind."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], int] = {}
+
+    def enter(self, peer: str, kind: str) -> bool:
+        """Whether this connection may have one more stream of that kind; if so it is counted."""
+        known = self._open.get((peer, kind), 0)
+        if known >= STREAMS_OF_A_KIND_MAX:
+            return False
+        self._open[peer, kind] = known + 1
+        return True
+
+    def leave(self, peer: str, kind: str) -> None:
+        """A stream that entered is gone."""
+        left = self._open.pop((peer, kind)) - 1
+        if left:
+            self._open[peer, kind] = left
+
+
+class AnswerRoom:
+    """Bytes of control answers of all streams."""
+
+    def __init__(self, bytes_max: int = ANSWER_BYTES_MAX) -> None:
+        self.bytes, self._bytes_max = 0, bytes_max
+
+    def refuses(self, *, fence: bool) -> bool:
+        """Whether an answer may not be kept until its client takes it."""
+        return self.bytes > self._bytes_max + (self._bytes_max // 4 if fence else 0)
+
+
+class MemoryWatch:
+    """When too much of the machine's memory is taken. Pure: it is told how much, and says what to do.
+
+    What has been given back cannot always be used again by others, and much may be rightly held. So after it has said
+    "shed" it says so again only when as much again was taken as before and 64 MiB more, until it is below its bound.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = self._threshold = bytes_max
+
+    def shed(self, resident_bytes: int) -> bool:
+        """Whether silent streams are to be ended now."""
+        if resident_bytes <= self._bytes_max:
+            self._threshold = self._bytes_max
+        return resident_bytes > self._threshold
+
+    def has_shed(self, resident_bytes: int) -> None:
+        """They were; so much is taken now."""
+        self._threshold = max(self._bytes_max, resident_bytes + _GROWTH)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is not paged out; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def memory_bytes_usable() -> int:
+    """Three quarters of the memory that this process may take: of its control group's limit, or of the machine's."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(Path(path).read_text(encoding="ascii")))
+    return min(found) // 4 * 3
+
+
+def give_memory_back() -> None:
+    """Let the system have what was freed."""
+    with contextlib.suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
