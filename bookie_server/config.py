@@ -17,6 +17,16 @@ from bookie_server.storage.schedule import MaintenanceLimits
 from bookie_server.storage.space import SpaceLimits
 
 _BLOCK = 4096
+_MAY_BE_ZERO = ("port", "memory_bytes_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What the port allows; see :class:`BookieConfig`."""
+
+    connections_max: int = 1024
+    memory_bytes_max: int = 0
+    read_stall_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +38,14 @@ class BookieConfig:
 
     ``bookie_id`` is fixed at the first start, by default ``advertised_address:port``; later starts take it from the
     data directory. ``port`` 0 takes a free one. ``in_flight_bytes_max`` bounds frames of all clients that wait for a
-    group commit, ``stream_bytes_max`` those of one; a group commit takes at most ``group_bytes_max`` and
-    ``group_frames_max``. ``reads_active_max`` bounds parts of answers in memory, of ``read_part_bytes`` each or one
-    frame. Above ``disk_usage_threshold`` (a share of the file system) the bookie turns read-only, at
+    group commit (recovery adds have a quarter as much to themselves), ``stream_bytes_max`` those of one; a group commit
+    takes at most ``group_bytes_max`` and ``group_frames_max``. ``reads_active_max`` bounds parts of answers in memory,
+    of ``read_part_bytes`` each or one frame, together twice the product of both; a quarter is kept for recovery. Who
+    takes nothing of its answers for ``read_stall_s`` is cut off if others wait for room. At most ``connections_max``
+    clients are connected. Each may have begun a message of 8 MiB on each of its streams that it never ends: when the
+    process takes more than ``memory_bytes_max`` (0: three quarters of what it may take), silent streams are ended.
+
+    Above ``disk_usage_threshold`` (a share of the file system) the bookie turns read-only, at
     ``disk_usage_low_water`` it is writable again; it looks every ``disk_check_interval_s``.
 
     Deleted ledgers are found by hints of the clients that delete them, and every ``gc_interval_s`` by comparing all
@@ -65,6 +80,9 @@ class BookieConfig:
     in_flight_bytes_max: int = 64 << 20
     reads_active_max: int = 32
     read_part_bytes: int = 1 << 20
+    read_stall_s: float = 5.0
+    connections_max: int = 1024
+    memory_bytes_max: int = 0
     disk_usage_threshold: float = 0.95
     disk_usage_low_water: float = 0.90
     disk_check_interval_s: float = 10.0
@@ -83,7 +101,8 @@ class BookieConfig:
         self._set_directories()
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and field.name not in ("port", "allow_loopback") and value <= 0:
+            number = isinstance(value, (int, float)) and field.name != "allow_loopback"
+            if number and (value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO)):
                 raise InvalidArgumentError(f"{field.name} must be positive", value=f"{field.name}={value}")
         if not 0 <= self.port <= 65535:
             raise InvalidArgumentError("a port is a number from 0 to 65535", value=f"port={self.port}")
@@ -175,8 +194,18 @@ class BookieConfig:
         return MachineLimits(
             stream_bytes_max=self.stream_bytes_max,
             in_flight_bytes_max=self.in_flight_bytes_max,
+            recovery_bytes_max=self.in_flight_bytes_max // 4,
             reads_active_max=self.reads_active_max,
             read_part_bytes=self.read_part_bytes,
+            reads_bytes_max=2 * self.reads_active_max * self.read_part_bytes,
+        )
+
+    def server_limits(self) -> ServerLimits:
+        """The part the port needs."""
+        return ServerLimits(
+            connections_max=self.connections_max,
+            memory_bytes_max=self.memory_bytes_max,
+            read_stall_s=self.read_stall_s,
         )
 
 

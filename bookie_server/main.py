@@ -128,7 +128,7 @@ class Bookie:
             )
         try:
             await asyncio.to_thread(store.instance_id)
-            bookie = cls(config, store, GrpcServer(config.listen_address, config.port), address)
+            bookie = cls(config, store, GrpcServer(config.listen_address, config.port, config.server_limits()), address)
         except BaseException:
             await asyncio.to_thread(store.close)
             raise

@@ -15,10 +15,17 @@ import grpc
 
 from bk_core.errors import BookKeeperError, PortInUseError
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
+from bookie_server.config import ServerLimits
 from bookie_server.engine import BookieEngine
 from bookie_server.services.control_stream import ControlStream
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
-from bookie_server.services.room import Doors, MemoryWatch, give_memory_back, memory_bytes_usable, resident_bytes
+from bookie_server.services.room import (
+    Doors,
+    MemoryWatch,
+    give_memory_back,
+    memory_bytes_usable,
+    resident_bytes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +59,13 @@ _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutEr
 class GrpcServer:
     """A port that serves the lane. Bound when made, so that a port in use is known before anything else happens."""
 
-    def __init__(
-        self,
-        listen_address: str,
-        port: int,
-        *,
-        connections_max: int = 1024,
-        memory_bytes_max: int = 0,
-        read_stall_s: float = 5.0,
-    ) -> None:
-        """``memory_bytes_max`` 0: three quarters of what there is. Raises PortInUseError."""
-        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
+    def __init__(self, listen_address: str, port: int, limits: ServerLimits | None = None) -> None:
+        """Raises PortInUseError."""
+        limits = limits or ServerLimits()
+        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", limits.connections_max))
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
-        self._memory = MemoryWatch(memory_bytes_max or memory_bytes_usable())
-        self._read_stall_s = read_stall_s
+        self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
+        self._read_stall_s = limits.read_stall_s
         self._doors = Doors()
         self._streams: set[LaneStream] = set()
         self._watch: asyncio.Task[None] | None = None
