@@ -15,11 +15,14 @@ sync after each group makes that as durable, only slower (facts: performance.md 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
-from typing import TypeAlias
+import sys
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 BLOCK = 4096
 """Alignment of buffers, offsets and lengths for O_DIRECT (facts: performance.md §H.2)."""
@@ -38,6 +41,23 @@ def aligned_buffer(size: int) -> mmap.mmap:
 def round_up(value: int, step: int) -> int:
     """The smallest multiple of ``step`` (a power of two) that is at least ``value``."""
     return (value + step - 1) & -step
+
+
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # <linux/falloc.h>
+
+
+def _punch_hole() -> Callable[[int, int, int, int], int] | None:
+    """Linux's fallocate, which Python does not have; None elsewhere."""
+    if sys.platform != "linux":
+        return None
+    try:
+        fallocate = ctypes.CDLL(None).fallocate
+    except (OSError, AttributeError):
+        return None
+    if ctypes.sizeof(ctypes.c_long) < 8:  # off_t is something else there
+        return None
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    return cast("Callable[[int, int, int, int], int]", fallocate)
 
 
 class Files:
@@ -95,6 +115,17 @@ class Files:
                 if error.errno not in _REFUSED_DIRECT:
                     raise
         os.ftruncate(handle, size)
+
+    def deallocate(self, path: str, offset: int) -> int:
+        """Give the blocks from ``offset`` to the end of the file back to the file system: they read as zeros from then
+        on, and the file keeps its size. How many bytes; 0 where the system cannot do it. Not synced."""
+        punch = _punch_hole()
+        handle = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        try:
+            size = self.size(handle) - offset
+            return size if size > 0 and punch and punch(handle, _KEEP_SIZE | _PUNCH_HOLE, offset, size) == 0 else 0
+        finally:
+            os.close(handle)
 
     def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
         """All of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwritev`` unless it is cut short."""

@@ -29,7 +29,7 @@ def is_older(files: Files, path: str, incarnation: bytes, generation: int, offse
         return newest < generation
     handle = files.open_read(os.path.join(path, segment_name(generation)))
     try:
-        if _end_of_groups(files, handle, generation, incarnation) >= offset:
+        if end_of_groups(files, handle, generation, incarnation) >= offset:
             return False
         files.drop_cache(handle)
         scanned = SegmentScanner(files, handle, generation, incarnation, files.size(handle)).scan()
@@ -38,9 +38,10 @@ def is_older(files: Files, path: str, incarnation: bytes, generation: int, offse
         files.close(handle)
 
 
-def _end_of_groups(files: Files, handle: Handle, generation: int, incarnation: bytes) -> int:
-    """Where the chain of group headers ends."""
-    position = SEGMENT_HEADER_BYTES
+def end_of_groups(
+    files: Files, handle: Handle, generation: int, incarnation: bytes, position: int = SEGMENT_HEADER_BYTES
+) -> int:
+    """Where the chain of group headers that begins at ``position`` ends."""
     while True:
         group = decode_group_header(files.read(handle, GROUP_HEADER_BYTES, position), incarnation)
         if group is None or (group.generation, group.offset) != (generation, position):

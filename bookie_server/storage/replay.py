@@ -37,6 +37,7 @@ from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
 from bookie_server.storage.starting_point import StartingPoint, find_starting_point
 from bookie_server.storage.state_rows import deleted_by, folded, ledger_rows
 from bookie_server.storage.tail import TailCopier
+from bookie_server.storage.unused import give_back_unused
 
 _CHECK = "check the disk"
 _COPY_BYTES = 8 << 20
@@ -327,6 +328,8 @@ class _Opening:
             built = build_index(header, segment.rows, segment.states.rows()) if may_seal else None
             if built is not None and self._seal(header, built.data):
                 self._index.seal(generation, built.summary)
+                if not self._report.damage and not segment.refused:
+                    give_back_unused(self._files, self._path, segment, self._incarnation)
             else:
                 self._index.add_rows(generation, sorted_rows(segment.rows))
             for frame in segment.bad_frames:

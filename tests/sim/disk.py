@@ -101,6 +101,7 @@ class SimDisk(Files):
         self._changes: list[_NameChange] = []
         self._handles: dict[Handle, tuple[str, _Inode]] = {}
         self._next_handle = 3
+        self._direct: set[Handle] = set()  # those that write past the cache: of segments
         self._locks: dict[str, Handle] = {}
         self._dirty: dict[_Inode, None] = {}
         self._hiding: dict[_Inode, None] = {}  # the cache is not what is durable, and nobody will write it
@@ -256,18 +257,30 @@ class SimDisk(Files):
         inode.cache = bytearray(size)
         self._dirty[inode] = None
         self._point("create")
-        return self._open(path, inode)
+        return self._open_segment(path, inode)
 
     def open_preallocated(self, path: str, size: int) -> Handle | None:
         inode = self._find(path)
-        return self._open(path, inode) if len(inode.cache) == size else None
+        return self._open_segment(path, inode) if len(inode.cache) == size else None
+
+    def _open_segment(self, path: str, inode: _Inode) -> Handle:
+        handle = self._open(path, inode)
+        self._direct.add(handle)
+        return handle
+
+    def deallocate(self, path: str, offset: int) -> int:
+        inode = self._find(path)
+        size = len(inode.cache) - offset
+        self._put(inode, offset, bytes(size))
+        self._point("deallocate")
+        return size
 
     def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
         inode = self._inode(handle)
         offset += self.faults.misdirected
         self.faults.misdirected = 0
         data = bytes(buffer)
-        if self.faults.stale_writes:
+        if self.faults.stale_writes and handle in self._direct:
             self.faults.stale_writes -= 1
             inode.stale.update(range(offset // SECTOR, (offset + len(data)) // SECTOR))
         self._put(inode, offset, data)
