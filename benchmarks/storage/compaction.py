@@ -147,6 +147,8 @@ async def compact(store: Store, alone_s: float) -> Outcome:
         await bookie.until(lambda: all(store.index.is_deleted(ledger_id) for ledger_id in dying), alone_s * 20)
         live = sum(size for generation, size in store.index.live_bytes().items() if generation in old)
         dead = SEGMENTS * store.segment_bytes - live
+        compactor = bookie.maintenance.compactor  # maintenance looks now and then whether there is work for it
+        await bookie.until(lambda: compactor.generation is not None or compactor.stats.segments > 0, COMPACTION_MAX_S)
         began = time.perf_counter()
         meanwhile = await bookie.until(lambda: not old & set(store.index.sealed_generations()), COMPACTION_MAX_S)
         seconds = time.perf_counter() - began

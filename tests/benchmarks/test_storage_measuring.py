@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.storage import group, startup
+from benchmarks.storage import compaction, group, startup
 from benchmarks.storage.child import told_by
 from benchmarks.storage.commits import check_counts, written_for_payload
 from benchmarks.storage.reads import RandomReader, fill
@@ -192,3 +193,18 @@ def test_a_part_that_there_is_not_is_named_with_those_that_there_are() -> None:
     assert group.chosen("start_up, commit") == ["commit", "start_up"]
     with pytest.raises(InvalidArgumentError, match=r"no part nonsense.*of commit"):
         group.chosen("commit,nonsense")
+
+
+@pytest.mark.e2e
+def test_compaction_is_measured_until_every_segment_is_given_back(tmp_path: Path) -> None:
+    store = Store(tmp_path, SEGMENT_BYTES_MIN, recycling=False)
+    outcome = asyncio.run(compaction.compact(store, 0.1))
+    store.close()
+    segments = compaction.SEGMENTS * SEGMENT_BYTES_MIN
+    assert 0.7 < outcome.dead_bytes / segments < 0.8
+    assert outcome.back_bytes == segments - outcome.copied_bytes < segments
+    assert min(outcome.alone, outcome.meanwhile, outcome.seconds) > 0
+    names = sorted(path.name for path in Path(store.directory.segments_path).iterdir())
+    assert f"{1:016x}.segment" not in names, "the first of them is gone, or is another one now"
+    store.remove()
+    assert list(tmp_path.iterdir()) == []
