@@ -22,7 +22,7 @@ from bookie_server.machine_state import LedgerFacts, Pending, Plan
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_answers import Piece as StoredPiece
 from bookie_server.storage.index_cache import Remembered
-from bookie_server.storage.membership import striping_of
+from bookie_server.storage.membership import RunMembers, striping_of
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.search import IndexBlock
 from bookie_server.storage.segment import Place
@@ -147,7 +147,7 @@ def _read_membership(reader: SegmentReader, place: events.Place) -> object | Non
         return reader.membership(cast(Place | IndexBlock, place))
     except IntegrityError as error:
         log.error("damage: %s", error)
-        return None
     except Exception:
         log.exception("%s cannot be read", place)
-        return None
+    # A run is asked because something in it is damaged: naming it once more would say nothing new.
+    return RunMembers((), (), (), ()) if isinstance(place, Place) and place.is_run else None

@@ -51,13 +51,12 @@ class DamagedPlaces:
 
     def __init__(self) -> None:
         self._offsets: dict[int, list[int]] = {}  # of damaged frames
-        self._runs: dict[int, dict[Place, bool]] = {}  # whether not even their members could be read
+        self._runs: dict[int, set[Place]] = {}
 
     def add(self, place: Place) -> None:
-        """The second time a run is named it serves nothing any more."""
+        """Of a run only what is intact in it serves from now on, however often it is named."""
         if place.is_run:
-            runs = self._runs.setdefault(place.generation, {})
-            runs[place] = place in runs
+            self._runs.setdefault(place.generation, set()).add(place)
             return
         offsets = self._offsets.setdefault(place.generation, [])
         k = bisect_left(offsets, place.offset)
@@ -73,10 +72,6 @@ class DamagedPlaces:
             return False
         k = bisect_left(offsets, place.offset)
         return k < len(offsets) and offsets[k] < place.offset + (place.size if place.is_run else 1)
-
-    def is_whole(self, place: Place) -> bool:
-        """Whether nothing in the run at ``place`` can be served."""
-        return self._runs.get(place.generation, {}).get(place, False)
 
     def forget(self, generation: int) -> None:
         self._offsets.pop(generation, None)
@@ -160,7 +155,7 @@ class Search:
         self.sources.append((columns, k))
 
     def _take_damaged(self, first: int, last: int, place: Place) -> None:
-        if place.is_run and not self.damage.is_whole(place):
+        if place.is_run:
             members = self.known(place)
             if members is None:
                 self.resolve(place, first)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A data directory with sealed segments of all kinds of frames on a simulated disk, ways to damage it, and what looks
+for damage and mends indexes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from bk_core.entries.frame import FrameKind, encode_counter_record
+from bookie_server.storage.files import BLOCK
+from bookie_server.storage.index_file import IndexSections, decode_index_header
+from bookie_server.storage.index_port import DirectIndexPort, IndexPort
+from bookie_server.storage.reindex import Reindexer
+from bookie_server.storage.scrub import Scrubber
+from tests.kit.segment_world import (
+    Answer,
+    Storage,
+    assert_honest,
+    entries,
+    fence_record,
+    key_record,
+    lac_record,
+    striped,
+)
+from tests.sim.disk import SECTOR, SimDisk
+
+SEGMENT_BYTES = 128 << 10
+PLAIN, RUNS, STRIPED, IDS, MIXED, LARGE = 1, 2, 3, 4, 5, 6
+LEDGERS = (PLAIN, RUNS, STRIPED, IDS, MIXED, LARGE)
+
+
+class DamagedWorld:
+    """``acked``: every frame written. Its ledgers have plain frames, one-entry frames that become runs, striped ones,
+    ids, all of these over each other with counters raised in between, and frames above 64 KiB."""
+
+    def __init__(self, rounds: int = 24, seed: int = 0) -> None:
+        self.disk, self.path = SimDisk(), Path("/data")
+        self.disk.make_directory("/data")
+        self.acked: list[bytes] = []
+        self.checkpointed = 0
+        self.released: list[int] = []
+        self.open()
+        chance = random.Random(seed)
+        for k in range(rounds):
+            self.append(*self._round(k, chance))
+        self.seal_all()
+
+    def _round(self, k: int, chance: random.Random) -> list[bytes]:
+        frames = [entries(PLAIN, range(10 * k, 10 * k + 10), size=chance.choice((50, 400)), lac=10 * k - 1)]
+        frames += [entries(RUNS, [8 * k + j]) for j in range(8)]
+        frames += [striped(STRIPED, 12 * k, 12), entries(IDS, [5 * k, 5 * k + 2, 5 * k + 3])]
+        frames += [entries(MIXED, range(3 * k, 3 * k + chance.randint(1, 9)))]
+        if k % 5 == 0:
+            ledger_id = 100 + k
+            frames += [
+                key_record(ledger_id),
+                fence_record(ledger_id),
+                lac_record(ledger_id, k),
+                entries(ledger_id, [k]),
+            ]
+            for kind in (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED):
+                self.counter += 1
+                frames.append(encode_counter_record(kind, MIXED, self.counter))
+        if k % 9 == 4:
+            frames.append(entries(LARGE, [k], size=70_000))
+        chance.shuffle(frames)
+        return sorted(frames, key=lambda frame: frame[4] >= FrameKind.LIMBO_SET)
+
+    counter = 0
+
+    def open(self) -> None:
+        self.storage = Storage(self.path, files=self.disk, segment_bytes=SEGMENT_BYTES)
+        directory, index = self.storage.directory, self.storage.index
+        self.port: IndexPort = DirectIndexPort(index)
+        incarnation = directory.identity.incarnation_bytes
+        self.scrubber = Scrubber(self.disk, directory.segments_path, incarnation, self.port)
+        self.reindexer = Reindexer(
+            self.disk,
+            directory.segments_path,
+            incarnation,
+            self.port,
+            self.storage.log.health,
+            is_covered=lambda generation: generation <= self.checkpointed,
+            release=self._release,
+        )
+
+    def _release(self, generation: int) -> None:
+        self.released.append(generation)
+        self.storage.reader.release(generation)
+
+    def append(self, *frames: bytes) -> None:
+        self.storage.append(*frames)
+        self.acked += frames
+
+    def seal_all(self) -> None:
+        """A start seals what is not."""
+        self.restart()
+
+    def restart(self, *, crash: bool = False) -> None:
+        self.storage.close(crash=crash)
+        self.open()
+
+    # --- damage -----------------------------------------------------------------------------------------------------
+
+    @property
+    def sealed(self) -> list[int]:
+        return self.storage.index.sealed_generations()
+
+    def segment(self, generation: int) -> str:
+        return f"/data/segments/{generation:016x}.segment"
+
+    def idx(self, generation: int) -> str:
+        return f"/data/segments/{generation:016x}.idx"
+
+    def sections(self, generation: int) -> IndexSections:
+        return decode_index_header(self.disk.durable_bytes(self.idx(generation))[:BLOCK])
+
+    def harm(self, chance: random.Random, path: str, end: int) -> None:
+        """Some bytes of a file at rest are bad from now on."""
+        offset = chance.randrange(end)
+        kind = chance.random()
+        if kind < 0.4:
+            self.disk.flip_bit(path, offset, chance.randrange(8))
+        elif kind < 0.7:
+            sectors = chance.choice((1, 1, 8, 24))
+            start = offset // SECTOR * SECTOR
+            self.disk.put_at_rest(path, start, bytes(min(sectors * SECTOR, len(self.disk.durable_bytes(path)) - start)))
+        elif kind < 0.9:
+            self.disk.break_sector(path, offset)
+        else:
+            data = self.disk.durable_bytes(path)
+            source = chance.randrange(end) // BLOCK * BLOCK
+            self.disk.put_at_rest(path, offset // BLOCK * BLOCK, data[source : source + BLOCK])
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def scrub(self) -> None:
+        """One pass."""
+        passes = self.scrubber.stats.passes
+        while self.scrubber.stats.passes == passes and self.sealed:
+            self.scrubber.step(1 << 16)
+
+    def mend(self) -> None:
+        """Make indexes anew until none can be made."""
+        while self.reindexer.step():
+            pass
+
+    def check(self, *, healthy: bool = False) -> dict[int, Answer]:
+        """Nothing that was acked is denied, nothing invented."""
+        return assert_honest(self.storage, self.acked, healthy=healthy)
