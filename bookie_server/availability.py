@@ -14,15 +14,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from bk_core.errors import BookieIdentityError, BookKeeperError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
-from bookie_server.registration import Position, record_position
+from bookie_server.known_state import Position, record_positions
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.space import SpaceWatch, Usage
+from bookie_server.storage.space import SpaceWatches, Usage
 
 log = logging.getLogger(__name__)
 
@@ -35,25 +35,29 @@ def usage_of(directory: DataDirectory, segment_log: SegmentLog) -> Usage:
 class Availability:
     """Of one bookie; used on its loop. ``look`` and the store's calls block and run on other threads.
 
-    ``position`` is the end of what is durable in the log. ``set_read_only`` tells the machine; ``on_failed`` hears a
-    BookieIdentityError once, when the id was taken over.
+    Each data directory is judged alone: ``set_read_only`` tells the machine of its log, and the bookie is registered as
+    read-only when all are. ``paths`` and the usages that ``look`` gives have the order of the logs. ``positions`` are
+    the ends of what is durable in them, by their directories' incarnations. ``on_failed`` hears a BookieIdentityError
+    once, when the id was taken over.
     """
 
     def __init__(
         self,
-        look: Callable[[], Usage],
-        watch: SpaceWatch,
+        look: Callable[[], Sequence[Usage]],
+        watches: SpaceWatches,
         store: MetadataStore,
         info: BookieServiceInfo,
         *,
+        paths: Sequence[str],
         interval_s: float,
-        position: Callable[[], Position],
-        set_read_only: Callable[[bool], None],
+        positions: Callable[[], Mapping[str, Position]],
+        set_read_only: Callable[[int, bool], None],
         on_failed: Callable[[BookKeeperError], None],
     ) -> None:
-        self._look, self._watch, self._store, self._info = look, watch, store, info
+        self._look, self._watches, self._store, self._info = look, watches, store, info
         self._interval_s, self._set_read_only, self._on_failed = interval_s, set_read_only, on_failed
-        self._position, self._noted = position, (0, 0)
+        self._paths, self._told = tuple(paths), (False,) * len(paths)
+        self._positions, self._noted = positions, dict[str, Position]()
         self._registered: bool | None = None  # as read-only; None: not at all
         self._ending = False
         self._soon = asyncio.Event()
@@ -62,19 +66,18 @@ class Availability:
     @property
     def read_only(self) -> bool:
         """Whether new entries are refused now."""
-        return self._watch.read_only
+        return self._watches.read_only
 
     async def begin(self) -> None:
         """Tell the machine, register, then look at every interval. Raises what ``register_bookie`` raises; then
         nothing goes on."""
-        self._announce()
-        self._set_read_only(self.read_only)
+        self._apply()
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def no_space(self) -> None:
-        """A commit found no space: read-only from this moment on."""
-        if self._watch.no_space():
+    def no_space(self, log_number: int) -> None:
+        """A commit found no space: this directory is read-only from this moment on."""
+        if self._watches.no_space(log_number):
             self._apply()
         self.look_soon()
 
@@ -105,7 +108,7 @@ class Availability:
             if self._ending:
                 return
             try:
-                if self._watch.look(await asyncio.to_thread(self._look)):
+                if self._watches.look(await asyncio.to_thread(self._look)):
                     self._apply()
                 await self._check_registration()
                 if self._registered is not self.read_only:
@@ -118,17 +121,24 @@ class Availability:
                 log.error("the bookie's space or registration could not be looked at, trying again: %s", error)
 
     def _apply(self) -> None:
-        self._announce()
-        self._set_read_only(self.read_only)
-
-    def _announce(self) -> None:
-        if self.read_only:
+        before, self._told = self._told, self._watches.each_read_only
+        for number, (path, why) in enumerate(zip(self._paths, self._watches.reasons, strict=True)):
+            if why and not before[number] and not self.read_only:
+                log.warning(
+                    "%s takes no new entries: %s; those of its own ledgers are refused, new ledgers go to the other "
+                    "data directories",
+                    path, why,
+                )  # fmt: skip
+            elif before[number] and not why:
+                log.info("%s takes new entries", path)
+            self._set_read_only(number, bool(why))
+        if self.read_only and not all(before):
             log.warning(
                 "bookie %s is read-only: %s; it serves reads, fences and recovery, and takes new entries again when "
                 "space came back (delete ledgers, or make the disk larger)",
-                self._info.bookie_id, self._watch.why,
+                self._info.bookie_id, "; ".join(self._watches.reasons),
             )  # fmt: skip
-        else:
+        elif not self.read_only and (self._registered is None or all(before)):
             log.info("bookie %s takes new entries", self._info.bookie_id)
 
     async def _register(self) -> None:
@@ -137,11 +147,11 @@ class Availability:
         self._registered = read_only
 
     async def _note_position(self) -> None:
-        """Have the store know how far the log goes, so that a snapshot from before is not taken for it (RULES S8)."""
-        position = self._position()
-        if position > self._noted:
-            await asyncio.to_thread(record_position, self._store, self._info.bookie_id, position)
-            self._noted = position
+        """Have the store know how far the logs go, so that a snapshot from before is not taken for one (RULES S8)."""
+        positions = dict(self._positions())
+        if any(position > self._noted.get(name, (0, 0)) for name, position in positions.items()):
+            await asyncio.to_thread(record_positions, self._store, self._info.bookie_id, positions)
+            self._noted = positions
 
     async def _check_registration(self) -> None:
         """Raises BookieIdentityError if another directory is registered under this id."""

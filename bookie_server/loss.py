@@ -4,7 +4,8 @@
 What such a directory does not hold, it may have acknowledged once. One false "no such entry" is enough for a recovery
 to cut a ledger short, and a lost fence for an old writer to go on (facts: reliability.md §4.6). So before the bookie
 serves, every ledger whose metadata names it is fenced and in limbo, durably: entries found are served, all others are
-UNKNOWN, and no writer adds to it. That lasts until the ledger is repaired from its other copies.
+UNKNOWN, and no writer adds to it. That lasts until the ledger is repaired from its other copies. Of several data
+directories only some may lack data (``suspects``): a ledger that is in one of the others is whole there.
 
 Ledgers made later cannot be missing anything: nobody is registered under the id while they are listed.
 """
@@ -12,9 +13,10 @@ Ledgers made later cannot be missing anything: nobody is registered under the id
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import TypeAlias
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_counter_record, encode_record, parse_header
 from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
@@ -29,13 +31,46 @@ _READERS = 16
 _PART = 1024
 
 
-def distrust(store: MetadataStore, bookie_id: BookieId, index: LedgerIndex, segment_log: SegmentLog) -> int:
-    """Fence every ledger that the store's metadata or this directory names and put it in limbo; how many there are.
+Part: TypeAlias = tuple[LedgerIndex, SegmentLog]
+"""Of an open data directory."""
 
-    Durable and in the index when this returns. Raises errors of the store, DataDirectoryError for a full disk and
+
+def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], suspects: Collection[int] = (0,)) -> int:
+    """Fence every ledger that the store's metadata or a suspect directory names, unless another directory has it, and
+    put it in limbo; how many there are. ``suspects`` are numbers of ``parts``; without any, what was lost is gone with
+    its directory.
+
+    Durable and in the indexes when this returns. Raises errors of the store, DataDirectoryError for a full disk and
     StorageFailedError; then some are and the whole has to be done again.
     """
-    ledger_ids = sorted({*ledgers_naming(store, bookie_id), *index.ledger_ids()})
+    homes = _homes(ledgers_naming(store, bookie_id), parts, suspects)
+    for number, ledger_ids in homes.items():
+        _put_in_limbo(*parts[number], ledger_ids)
+    count = sum(map(len, homes.values()))
+    log.warning(
+        "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; what this directory does not hold "
+        "of them is answered UNKNOWN until they are repaired from their other copies",
+        bookie_id, count,
+    )  # fmt: skip
+    return count
+
+
+def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collection[int]) -> dict[int, list[LedgerId]]:
+    """Which ledgers to distrust in which directory. One that is in none goes to a suspect."""
+    found: dict[LedgerId, int] = {}
+    for number, (index, _) in enumerate(parts):
+        found |= dict.fromkeys(index.ledger_ids(), number)
+    homes: dict[int, list[LedgerId]] = {number: [] for number in range(len(parts))}
+    for ledger_id in sorted({*named, *(one for one, number in found.items() if number in suspects)}):
+        home = found.get(ledger_id)
+        if home is None and any(index.is_deleted(ledger_id) for index, _ in parts):
+            continue
+        if home is None or home in suspects:
+            homes[min(suspects, default=0) if home is None else home].append(ledger_id)
+    return homes
+
+
+def _put_in_limbo(index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Sequence[LedgerId]) -> None:
     counters = index.counters()
     for start in range(0, len(ledger_ids), _PART):
         records: list[bytes] = []
@@ -46,12 +81,6 @@ def distrust(store: MetadataStore, bookie_id: BookieId, index: LedgerIndex, segm
         for record in records:
             header = parse_header(record)
             index.add_record(header.kind, header.ledger_id, record[FRAME_HEADER_BYTES:])
-    log.warning(
-        "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; what this directory does not hold "
-        "of them is answered UNKNOWN until they are repaired from their other copies",
-        bookie_id, len(ledger_ids),
-    )  # fmt: skip
-    return len(ledger_ids)
 
 
 def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:

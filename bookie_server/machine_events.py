@@ -75,8 +75,8 @@ class GroupCommitted:
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
     """Nothing given out by Commit effects of this log and not yet reported durable will be. ``final``: a sync failed,
-    and nothing is ever acknowledged again, nor is a commit of any log reported (RULES S6); otherwise (no space) nothing of these frames was
-    written, and later ones may be tried."""
+    and nothing is ever acknowledged again, nor is a commit of any log reported (RULES S6); otherwise (no space) nothing
+    of these frames was written, and later ones may be tried."""
 
     reason: Reason
     message: str

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import heapq
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 from bk_core.errors import BookieIdentityError, BookKeeperError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId
+from bk_core.model import BookieId, LedgerId
 from bookie_server.availability import Availability, usage_of
 from bookie_server.config import BookieConfig
 from bookie_server.engine import BookieEngine
@@ -28,13 +29,15 @@ from bookie_server.holdings import IndexHoldings
 from bookie_server.log_driver import OpenLog
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_events import ReadOnlyChanged
+from bookie_server.machine_state import Holdings
 from bookie_server.maintenance import maintained
-from bookie_server.opening import open_storage
+from bookie_server.opening import OpenStorage, open_storage
 from bookie_server.registration import advertised_address, service_info
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.spread import SpreadHoldings
 from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.space import SpaceWatch, Usage
+from bookie_server.storage.space import SpaceWatches, Usage
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +107,7 @@ class Bookie:
 
     def __init__(self, config: BookieConfig, store: MetadataStore, server: GrpcServer, address: str) -> None:
         self._config, self._store, self._server, self._address = config, store, server, address
-        self._directory: DataDirectory | None = None
+        self._opened: tuple[OpenStorage, ...] = ()
         self._engine: BookieEngine | None = None
         self._garbage: GarbageThread | None = None
         self.bookie_id: BookieId = ""
@@ -141,44 +144,44 @@ class Bookie:
 
     async def _open(self, accept_loss: bool) -> None:
         config, store = self._config, self._store
-        opened = await asyncio.to_thread(open_storage, config, store, self._address, self.port, accept_loss=accept_loss)
-        directory = self._directory = opened.directory
-        for damage in opened.report.damage:
-            log.error("damage: %s", damage)
-        identity = directory.identity
+        opened = self._opened = await asyncio.to_thread(
+            open_storage, config, store, self._address, self.port, accept_loss=accept_loss
+        )
+        for each in opened:
+            for damage in each.report.damage:
+                log.error("damage: %s: %s", each.directory.path, damage)
+        directories = [each.directory for each in opened]
+        identity = directories[0].identity
         self.bookie_id = identity.bookie_id
+
+        def look() -> list[Usage]:
+            return [usage_of(each.directory, each.log) for each in opened]
+
+        watches = SpaceWatches(config.space_limits(), await asyncio.to_thread(look))
+        loop = asyncio.get_running_loop()
         self._engine = BookieEngine(
-            BookieMachine(IndexHoldings(opened.index), config.machine_limits()),
-            [
-                OpenLog(
-                    opened.log,
-                    opened.reader,
-                    maintained(opened, config.maintenance_limits(), asyncio.get_running_loop()),
-                )
-            ],
+            BookieMachine(_holdings(opened, watches), config.machine_limits(), len(opened)),
+            [OpenLog(each.log, each.reader, maintained(each, config.maintenance_limits(), loop)) for each in opened],
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
             on_hint=lambda ledger_ids: garbage.hint(ledger_ids),
             on_segment=lambda: availability.look_soon(),
-            on_no_space=lambda _: availability.no_space(),
+            on_no_space=lambda number: availability.no_space(number),
         )
         engine = self._engine
         garbage = self._garbage = garbage_thread(
-            store, identity, opened.index.ledger_ids, engine.feed, config.collector()
+            store, identity, lambda: _ledgers_held(opened), engine.feed, config.collector()
         )
-
-        def look() -> Usage:
-            return usage_of(directory, opened.log)
-
         availability = self._availability = Availability(
             look,
-            SpaceWatch(config.space_limits(), await asyncio.to_thread(look)),
+            watches,
             store,
-            await asyncio.to_thread(service_info, directory, self._address, self.port),
+            await asyncio.to_thread(service_info, directories, self._address, self.port),
+            paths=[directory.path for directory in directories],
             interval_s=config.disk_check_interval_s,
-            position=lambda: opened.log.position,
-            set_read_only=lambda read_only: engine.feed(ReadOnlyChanged(read_only)),
+            positions=lambda: {each.directory.identity.incarnation: each.log.position for each in opened},
+            set_read_only=lambda number, read_only: engine.feed(ReadOnlyChanged(read_only, number)),
             on_failed=self._fail,
         )
         facts = BookieFacts(
@@ -188,7 +191,7 @@ class Bookie:
             in_flight_bytes_max=config.stream_bytes_max,
             read_only=lambda: availability.read_only,
             version=_version(),
-            space=lambda: (directory.total_bytes(), directory.free_bytes()),
+            space=lambda: _space(directories),
         )
         await self._server.start(self._engine, facts)
         await availability.begin()
@@ -211,11 +214,26 @@ class Bookie:
         await self._server.stop(self._config.stop_grace_s)
         if self._engine:
             await self._engine.stop()
-        if self._directory:
-            self._directory.close()
+        for each in self._opened:
+            each.directory.close()
         await asyncio.to_thread(self._store.close)
         if self._garbage:
             await asyncio.to_thread(self._garbage.join)
+
+
+def _holdings(opened: Sequence[OpenStorage], watches: SpaceWatches) -> Holdings:
+    parts = [IndexHoldings(each.index) for each in opened]
+    return parts[0] if len(parts) == 1 else SpreadHoldings(parts, watches.choose)
+
+
+def _ledgers_held(opened: Sequence[OpenStorage]) -> list[LedgerId]:
+    """All ledgers of all directories, ascending; each is in one."""
+    return list(heapq.merge(*(each.index.ledger_ids() for each in opened)))
+
+
+def _space(directories: Sequence[DataDirectory]) -> tuple[int, int]:
+    """Bytes in all and free. Directories of one file system are counted each."""
+    return sum(each.total_bytes() for each in directories), sum(each.free_bytes() for each in directories)
 
 
 def _version() -> str:

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,13 +34,15 @@ IDENTITY_VERSION = 1
 class Identity:
     """Who wrote a data directory. ``incarnation`` is a uuid's text, new for each directory ever created;
     ``boot_count`` is how often the directory was opened. ``checkpoint``: number of the newest checkpoint under which
-    segments may have been recycled; 0: none ever."""
+    segments may have been recycled; 0: none ever. ``directories``: incarnations of all data directories of the bookie,
+    sorted, this one's too; empty where it is the only one."""
 
     bookie_id: str
     cluster: str
     incarnation: str
     boot_count: int
     checkpoint: int = 0
+    directories: tuple[str, ...] = ()
 
     @property
     def incarnation_bytes(self) -> bytes:
@@ -59,6 +61,8 @@ def encode_identity(identity: Identity) -> bytes:
     }
     if identity.checkpoint:
         fields["checkpoint"] = identity.checkpoint
+    if identity.directories:
+        fields["directories"] = list(identity.directories)
     fields["crc"] = crc32c(_canonical(fields))
     return _canonical(fields) + b"\n"
 
@@ -74,7 +78,7 @@ def decode_identity(data: bytes) -> Identity:
             raise DataDirectoryError("the identity file is of another version", value=str(version), remedy="upgrade")
         identity = Identity(
             fields["bookie_id"], fields["cluster"], fields["incarnation"], fields["boot_count"],
-            fields.get("checkpoint", 0),
+            fields.get("checkpoint", 0), tuple(map(str, fields.get("directories", ()))),
         )  # fmt: skip
         uuid.UUID(identity.incarnation)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -89,6 +93,12 @@ _RESTORE = "restore the directory from a copy, or start this bookie with an empt
 
 def _canonical(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def cookie_of(bookie_id: str, instance_id: str, paths: Sequence[str]) -> bytes:
+    """Apache's cookie of a bookie with these data directories."""
+    named = tuple(paths)
+    return encode_cookie(Cookie(bookie_host=bookie_id, journal_dirs=named, ledger_dirs=named, instance_id=instance_id))
 
 
 class DataDirectory:
@@ -127,13 +137,14 @@ class DataDirectory:
         *,
         files: Files | None = None,
         incarnation: str | None = None,
-        cookie_path: str | None = None,
+        cookie_paths: Sequence[str] = (),
+        directories: tuple[str, ...] = (),
     ) -> DataDirectory:
         """Make an empty or missing directory this bookie's, with a new incarnation, and open it.
 
-        ``cookie_path`` is the path that the cookie names; by default ``path``. Raises DataDirectoryError if there is
-        anything in it, if another process uses it, or if the disk refuses. The identity is written last: a create that
-        was cut short leaves a directory that :meth:`create` accepts again.
+        ``cookie_paths`` are the paths that the cookie names, by default ``path``; ``directories`` as in the identity.
+        Raises DataDirectoryError if there is anything in it, if another process uses it, or if the disk refuses. The
+        identity is written last: a create that was cut short leaves a directory that :meth:`create` accepts again.
         """
         files = files or Files()
         path = os.path.abspath(path)
@@ -150,12 +161,11 @@ class DataDirectory:
             lock = _lock(path, files)
             try:
                 files.make_directory(segments)
-                named = cookie_path or path
-                cookie = encode_cookie(
-                    Cookie(bookie_host=bookie_id, journal_dirs=(named,), ledger_dirs=(named,), instance_id=instance_id)
-                )
+                cookie = cookie_of(bookie_id, instance_id, cookie_paths or (path,))
                 files.write_atomically(os.path.join(path, COOKIE_NAME), cookie)
-                identity = Identity(bookie_id, instance_id, incarnation or str(uuid.uuid4()), 0)
+                identity = Identity(
+                    bookie_id, instance_id, incarnation or str(uuid.uuid4()), 0, directories=directories
+                )
                 files.write_atomically(os.path.join(path, IDENTITY_NAME), encode_identity(identity))
             except BaseException:
                 files.close(lock)
@@ -207,6 +217,16 @@ class DataDirectory:
         identity = replace(self.identity, checkpoint=max(number, self.identity.checkpoint))
         self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
         self.identity = identity
+
+    def belong_to(self, directories: tuple[str, ...]) -> None:
+        """From now on these are the bookie's data directories; on disk with the next thing that is recorded here."""
+        self.identity = replace(self.identity, directories=directories)
+
+    def write_cookie(self, cookie: bytes) -> None:
+        """Another cookie, durable. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, COOKIE_NAME), cookie)
+        self.cookie = cookie
 
     @property
     def is_loss_unfinished(self) -> bool:

@@ -16,8 +16,8 @@ from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
 from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
+from bookie_server.known_state import record_positions
 from bookie_server.opening import OpenStorage, open_storage
-from bookie_server.registration import record_position
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 
@@ -66,7 +66,7 @@ def bookie(
         data_dir=Path(path), metadata_service_uri="memory://loss", bookie_id=bookie_id, session_timeout_s=0.01
     )
     with session(cluster) as store:
-        opened = open_storage(
+        [opened] = open_storage(
             config, store, "host", 3181, files=disk, segment_size_bytes=64 << 10, accept_loss=accept_loss
         )
         try:
@@ -239,7 +239,7 @@ def test_directory_without_identity_is_never_taken_for_empty(cluster: MemoryClus
 def noted(cluster: MemoryCluster, opened: OpenStorage) -> None:
     """What the running bookie does every few seconds."""
     with session(cluster) as store:
-        record_position(store, "b1", opened.log.position)
+        record_positions(store, "b1", {opened.directory.identity.incarnation: opened.log.position})
 
 
 @pytest.mark.parametrize("rolls", [False, True])

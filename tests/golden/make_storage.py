@@ -148,7 +148,7 @@ def groups() -> list[list[bytes]]:
 
 def make_directory(path: Path) -> None:
     """The kept directory: sealed segments and one that a crash left, with a group above its durable position."""
-    directory = DataDirectory.create(str(path), BOOKIE_ID, CLUSTER, incarnation=INCARNATION, cookie_path=COOKIE_PATH)
+    directory = DataDirectory.create(str(path), BOOKIE_ID, CLUSTER, incarnation=INCARNATION, cookie_paths=[COOKIE_PATH])
     _, log, _ = open_segments(directory, segment_size_bytes=SEGMENT_BYTES, now_ms=lambda: NOW_MS)
     fill(log)
     log.close(record=False)

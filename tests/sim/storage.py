@@ -100,7 +100,7 @@ class StorageBackEnd:
         config = BookieConfig(
             data_dir=Path(DATA_DIR), metadata_service_uri="memory://simulated", bookie_id=self.bookie_id
         )
-        opened = open_storage(
+        [opened] = open_storage(
             config,
             self.store,
             "bookie",

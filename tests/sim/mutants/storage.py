@@ -11,7 +11,7 @@ from typing import Any
 
 from bk_core.entries.frame import FrameKind, check_header, parse_header
 from bk_core.wire.lane import Reason
-from bookie_server import registration
+from bookie_server import directories
 from bookie_server.machine_core import Core
 from bookie_server.machine_requests import Requests
 from bookie_server.storage import (
@@ -387,6 +387,6 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
             (ledger_table, "newer_lac", lambda one, other: other), (index_file, "newer_lac", lambda one, other: other)
         ),
     ),
-    ("an older copy of the directory is served from", "S8", _planted((registration, "_state_problem", _nothing))),
+    ("an older copy of the directory is served from", "S8", _planted((directories._Opening, "_state_problem", _nothing))),
 ]  # fmt: skip
 """Name, rule, context."""
