@@ -136,6 +136,7 @@ class Compactor:
         self._drained: list[int] = []
         self._packed: dict[int, tuple[int, int]] = {}  # live bytes when it was looked at, and what copies of them take
         self._kept: set[int] = set()  # because of damage, until the next start
+        self._receivers: dict[int, int] = {}  # with copies of ours: live bytes when they were sealed, −1: they are not
         self.stats = CompactionStats()
         self.starved = False
         """The disk had no room for the last copies. The next step tries again; space given back first helps."""
@@ -189,14 +190,25 @@ class Compactor:
         self._drained += self._port.drop_dead()
         live, damaged = self._port.ask(lambda index: (index.live_bytes(), index.damaged_segments()))
         enough = int(threshold * self._segment_bytes)
-        self._packed = {g: known for g, known in self._packed.items() if live.get(g) == known[0]}
-        dense = {generation for generation, (_, packed) in self._packed.items() if packed >= enough}
-        generation = choose(live, self._segment_bytes, threshold, damaged | dense | self._kept)
+        generation = choose(live, self._segment_bytes, threshold, damaged | self._kept | self._useless(live, enough))
         if generation is None:
             return False
         frames = LiveFrames(self._files, self._path, generation, self._incarnation)
         self._work = _Work(generation, frames, live[generation], enough)
         return True
+
+    def _useless(self, live: Mapping[int, int], enough: int) -> set[int]:
+        """Segments that would be rewritten for ever: of small frames that take more than ``enough`` however they are
+        packed, or with copies of ours that filled it no better, as large frames may, and hardly anything died since."""
+        self._packed = {g: known for g, known in self._packed.items() if live.get(g) == known[0]}
+        for generation, sealed_with in list(self._receivers.items()):
+            if sealed_with < 0:
+                self._receivers[generation] = live.get(generation, -1)
+            elif generation not in live:
+                del self._receivers[generation]
+        little = self._segment_bytes // 10
+        filled = {g for g, sealed_with in self._receivers.items() if sealed_with - live.get(g, 0) < little}
+        return filled | {g for g, (_, packed) in self._packed.items() if packed >= enough}
 
     def _advance(self) -> int:
         """The next piece of work on the segment under way: bytes read and written, at least 1."""
@@ -265,9 +277,9 @@ class Compactor:
             return size
         rows["offset"] = [place.offset for place in places]
         generations = np.array([place.generation for place in places], dtype=np.int64)
-        self._port.ask(
-            partial(_place, {g: sorted_rows(rows[generations == g]) for g in np.unique(generations).tolist()})
-        )
+        learnt = {g: sorted_rows(rows[generations == g]) for g in np.unique(generations).tolist()}
+        self._port.ask(partial(_place, learnt))
+        self._receivers.update(dict.fromkeys(learnt, -1))
         work.copied = end
         if end == len(copies.frames):
             work.copies, work.copied = None, 0

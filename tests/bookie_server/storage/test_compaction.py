@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compaction: what is chosen, that nothing is lost or comes back whatever happens meanwhile (RULES S4, I5, I6, I9)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bk_core.entries.frame import FrameKind, encode_counter_record, parse_header
+from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
+from bookie_server.storage import compaction
+from bookie_server.storage.compaction import choose
+from tests.kit.compaction_world import SEGMENT, CompactionWorld, deleted, dropped, restored
+from tests.kit.segment_world import assert_honest, entries, fence_record, key_record, lac_record, striped
+from tests.sim.disk import SimDisk
+
+DEAD = (101, 102, 103)
+"""Ledgers whose frames fill the segments and die."""
+
+
+def half_dead(world: CompactionWorld) -> list[bytes]:
+    """Segments with small, joinable, striped, unordered and larger frames of living ledgers between dead ones; the
+    frames that live."""
+    live: list[bytes] = [key_record(1), fence_record(8), lac_record(9, 17)]
+    world.append(*live)
+    for k in range(16):
+        some = [entries(ledger_id, [k], lac=k - 1, size=100) for ledger_id in (1, 2, 3)]
+        some += [striped(4, 9 * k, 9), entries(5, range(3 * k, 3 * k + 3), lac=3 * k - 1)]
+        if k % 8 == 0:
+            some += [entries(6, [k + 2, k, k + 1]), entries(7, range(k, k + 8), size=2000)]
+        world.append(*some, *(entries(ledger_id, [k], size=1500) for ledger_id in DEAD))
+        live += some
+    world.roll()
+    world.append(*deleted(*DEAD))
+    return live
+
+
+@cache
+def _prepared() -> tuple[dict[str, bytes | None], list[bytes]]:
+    world = CompactionWorld()
+    live = half_dead(world)
+    world.storage.close()
+    assert isinstance(world.disk, SimDisk)
+    return world.disk.snapshot(), live
+
+
+def prepared() -> tuple[CompactionWorld, list[bytes]]:
+    """The same after a restart, in a fraction of the time."""
+    snapshot, live = _prepared()
+    disk = SimDisk()
+    disk.restore(snapshot)
+    return CompactionWorld(disk), live
+
+
+# --- choice -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_segment_with_the_least_live_share_is_chosen_the_oldest_of_several() -> None:
+    assert choose({5: 40, 3: 30, 4: 30, 6: 31}, 100, 0.5) == 3
+    assert choose({5: 50, 3: 80}, 100, 0.5) is None
+    assert choose({5: 50, 3: 80}, 100, 0.8) == 5
+    assert choose({3: 80, 4: 79}, 100, 0.8) == 4
+    assert choose({}, 100, 0.8) is None
+
+
+def test_what_is_left_out_is_not_chosen() -> None:
+    assert choose({3: 10, 4: 20}, 100, 0.5, {3}) == 4
+    assert choose({3: 10}, 100, 0.5, {3}) is None
+
+
+def test_a_segment_that_a_restart_left_nearly_empty_is_chosen_and_its_few_bytes_move() -> None:
+    world = CompactionWorld()
+    frames = [entries(1, [k]) for k in range(5)]
+    for frame in frames:
+        world.append(frame)
+        world.restart(crash=False)
+    sealed = world.storage.index.sealed_generations()
+    assert world.compact() == 5
+    assert not set(sealed) & set(world.storage.index.sealed_generations())
+    assert world.compactor.take_drained() == sealed
+    assert_honest(world.storage, frames, healthy=True)
+
+
+# --- what it does -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.rule("S7")
+def test_everything_live_is_served_as_before_and_the_old_segments_are_given_up() -> None:
+    world, live = prepared()
+    before = {ledger_id: world.storage.read(ledger_id, 0, 250).found for ledger_id in range(1, 8)}
+    sealed, bytes_live = world.storage.index.sealed_generations(), sum(world.storage.index.live_bytes().values())
+    assert world.compact() >= 3
+    gone = world.compactor.take_drained()
+    assert set(sealed) <= set(gone)
+    assert not set(gone) & set(world.storage.index.sealed_generations())
+    assert_honest(world.storage, live, healthy=True)
+    assert {ledger_id: world.storage.read(ledger_id, 0, 250).found for ledger_id in range(1, 8)} == before
+    stats = world.compactor.stats
+    assert stats.copied_bytes < bytes_live
+    assert stats.joined_frames > 50
+    world.restart()
+    assert_honest(world.storage, live, healthy=True)
+
+
+def test_nine_tenths_of_the_dead_bytes_come_back() -> None:
+    world, _ = prepared()
+    index = world.storage.index
+    dead = sum(SEGMENT - live for live in index.live_bytes().values())
+    world.compact()
+    given = len(world.compactor.take_drained()) * SEGMENT - world.compactor.stats.copied_bytes
+    assert given >= 0.9 * dead
+
+
+def test_a_segment_without_a_live_frame_is_given_up_unread() -> None:
+    world = CompactionWorld()
+    world.append(*(entries(1, range(10 * k, 10 * k + 10), size=1000) for k in range(12)))
+    world.append(*deleted(1))
+    dead = world.storage.index.sealed_generations()
+    assert world.compact() == 0
+    assert world.compactor.take_drained() == dead
+    assert world.compactor.stats.read_bytes == 0
+
+
+def test_a_step_does_about_its_budget() -> None:
+    world, _ = prepared()
+    done = [world.compactor.step(4096) for _ in range(5)]
+    assert all(4096 <= size <= 3 * SEGMENT for size in done)
+    assert world.compactor.generation is not None
+
+
+def test_small_frames_that_cannot_be_packed_closer_are_left_alone() -> None:
+    world = CompactionWorld()
+    frames = [entries(1000 + k, [k], size=1) for k in range(440)]  # 73 bytes in 128
+    for k in range(0, 440, 110):
+        world.append(*frames[k : k + 110])
+    world.append(*(entries(2, [k], size=9000) for k in range(10)))
+    world.append(*deleted(2))
+    full = min(world.storage.index.sealed_generations())
+    assert world.storage.index.live_bytes()[full] < 0.8 * SEGMENT
+    world.compact(major=True)
+    assert full in world.storage.index.sealed_generations()
+    assert world.compactor.step(1, major=True) == 0
+    world.append(*deleted(*range(1000, 1300)))
+    assert world.compact() == 1
+    assert_honest(world.storage, frames[300:], healthy=True)
+
+
+# --- what happens meanwhile -------------------------------------------------------------------------------------------
+
+Meanwhile = Callable[[CompactionWorld], None]
+
+
+def delete(world: CompactionWorld) -> None:
+    world.append(*deleted(1))
+
+
+def drop(world: CompactionWorld) -> None:
+    world.append(dropped(1, 1))
+
+
+def drop_and_restore(world: CompactionWorld) -> None:
+    world.append(dropped(1, 1), restored(1, 2))
+
+
+def drop_and_add_some_again(world: CompactionWorld) -> None:
+    world.append(dropped(1, 1))
+    world.append(entries(1, range(5), lac=-1, size=100))
+
+
+def set_and_clear_limbo(world: CompactionWorld) -> None:
+    for counter, kind in ((1, FrameKind.LIMBO_SET), (2, FrameKind.LIMBO_CLEARED)):
+        world.append(encode_counter_record(kind, 1, counter))
+    world.append(entries(1, range(16, 18), size=100))
+
+
+def add_again(world: CompactionWorld) -> None:
+    world.append(entries(1, range(12), lac=3, size=100))
+
+
+def fill_the_segment(world: CompactionWorld) -> None:
+    for k in range(9):
+        world.append(entries(50, range(8 * k, 8 * k + 8), size=1000))
+
+
+def begin_anew(world: CompactionWorld) -> None:
+    """The maintenance thread lets go and the next step begins anew."""
+    world.compactor.close()
+
+
+ALL = set(range(16))
+MEANWHILE: dict[str, tuple[Meanwhile, set[int]]] = {
+    "nothing": (lambda world: None, ALL),
+    "the ledger is deleted": (delete, set()),
+    "its copy is dropped": (drop, set()),
+    "its copy is dropped and said to be complete": (drop_and_restore, set()),
+    "its copy is dropped and some of it added again": (drop_and_add_some_again, set(range(5))),
+    "limbo comes and goes": (set_and_clear_limbo, ALL | {16, 17}),
+    "entries are added again": (add_again, ALL),
+    "the segment of the copies is full and sealed": (fill_the_segment, ALL),
+    "it is let go": (begin_anew, ALL),
+}
+
+
+def happens(world: CompactionWorld, act: Meanwhile, when: int, where: str) -> bool:
+    """Compact, and do ``act`` at the ``when``-th moment: ``between`` two pieces of work, or with a call of ``copy``
+    under way. Whether there was such a moment."""
+    moments = count(1)
+    done = False
+
+    def moment() -> None:
+        nonlocal done
+        if not done and next(moments) == when:
+            done = True
+            act(world)
+
+    if where == "before the copies are written":
+        world.before_write = moment
+    elif where == "before the index learns":
+        world.before_learn = moment
+    for _ in world.steps():
+        if where == "between":
+            moment()
+        world.look_after()
+    world.before_write = world.before_learn = lambda: None
+    return done
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.rule("I5")
+@pytest.mark.rule("I9")
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param("between", marks=pytest.mark.sim), "before the copies are written", "before the index learns"],
+)
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_served(what: str, where: str) -> None:
+    act, expected = MEANWHILE[what]
+    for when in range(1, 200):
+        world, live = prepared()
+        live = [frame for frame in live if parse_header(frame).ledger_id != 1]
+        if not happens(world, act, when, where):
+            break
+        assert world.found(1, 40) == expected, when
+        assert_honest(world.storage, live, healthy=True)
+        world.restart()
+        assert world.found(1, 40) == expected, when
+        assert_honest(world.storage, live, healthy=True)
+        world.compact()
+        assert world.found(1, 40) == expected, when
+    assert when > 3
+
+
+@pytest.mark.rule("S4")
+def test_copies_carry_the_counters_of_their_frames() -> None:
+    """Frames from before and after limbo, with a drop that comes after the compaction."""
+    world = CompactionWorld()
+    world.append(*(entries(1, [k], size=900) for k in range(10)), entries(2, range(30), size=900))
+    world.append(encode_counter_record(FrameKind.LIMBO_SET, 1, 3), encode_counter_record(FrameKind.LIMBO_CLEARED, 1, 4))
+    world.append(*(entries(1, [k], size=900) for k in range(10, 20)))
+    world.roll()
+    world.append(*deleted(2))
+    assert world.compact()
+    world.append(dropped(1, 4), restored(1, 5))
+    assert world.found(1, 30) == set(range(10, 20))
+    world.restart()
+    assert world.found(1, 30) == set(range(10, 20))
+
+
+def test_frames_from_before_a_drop_are_not_copied() -> None:
+    world = CompactionWorld()
+    world.append(*(entries(1, [k], size=900) for k in range(10)), entries(2, range(10), size=900))
+    world.append(dropped(1, 1), restored(1, 2))
+    world.append(*(entries(1, [k], size=900) for k in range(5)))
+    world.roll()
+    world.compact()
+    assert world.compactor.stats.copied_bytes < 17 * 1000
+    assert world.found(1, 20) == set(range(5))
+    assert world.found(2, 20) == set(range(10))
+
+
+@pytest.mark.rule("S4")
+def test_a_segment_of_which_all_dies_while_it_is_under_way_is_let_go() -> None:
+    world, _ = prepared()
+    world.compactor.step(1)
+    generation = world.compactor.generation
+    world.append(*deleted(*range(1, 8)))
+    world.storage.index.drop_segment(generation)
+    world.disk.lose_file(world.segment(generation))
+    world.compact()
+    assert world.compactor.stats.damaged_segments == 0
+    assert generation not in world.compactor.take_drained()
+
+
+# --- no room ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_spare_segment_is_enough() -> None:
+    """Each segment that is compacted gives the room for the next, as long as its file comes back."""
+    world, live = prepared()
+    world.disk.faults.no_space = True
+    given = 0
+    while world.compactor.step(1 << 20) or world.compactor.starved:
+        for generation in world.compactor.take_drained():
+            world.storage.reader.release(generation)
+            world.storage.log.pool.recycle(generation)
+            given += 1
+        assert not world.compactor.starved
+        world.look_after()
+    assert given >= 3
+    assert_honest(world.storage, live, healthy=True)
+
+
+def test_a_full_disk_is_given_up_to_and_the_rest_copied_when_there_is_room() -> None:
+    world, live = prepared()
+    world.refuse = DataDirectoryError("no new segment can be made")
+    while world.compactor.step(1 << 20):
+        pass
+    assert world.compactor.starved
+    under_way = world.compactor.generation
+    assert under_way in world.storage.index.sealed_generations()
+    assert world.compactor.step(1 << 20) == 0
+    assert_honest(world.storage, live, healthy=True)
+    world.refuse = None
+    assert world.compact()
+    assert not world.compactor.starved
+    assert under_way not in world.storage.index.sealed_generations()
+    assert_honest(world.storage, live, healthy=True)
+
+
+def test_dead_segments_are_given_up_on_a_full_disk() -> None:
+    world, _ = prepared()
+    world.refuse = DataDirectoryError("no new segment can be made")
+    while world.compactor.step(1 << 20):
+        pass
+    world.compactor.take_drained()
+    world.append(*(entries(70, range(10 * k, 10 * k + 10), size=1000) for k in range(9)))
+    full = max(world.storage.index.sealed_generations())
+    world.append(*deleted(70))
+    assert world.compactor.step(1 << 20) == 0
+    assert full in world.compactor.take_drained()
+
+
+def test_a_failure_lets_go_and_loses_nothing() -> None:
+    world, live = prepared()
+    for error in (BookKeeperError("the commit thread does not answer"), StorageFailedError("a group commit failed")):
+        world.refuse = error
+        with pytest.raises(type(error)):
+            while world.compactor.step(1 << 20):
+                pass
+        assert world.compactor.generation is None
+        assert_honest(world.storage, live, healthy=True)
+    world.refuse = None
+    assert world.compact()
+    assert_honest(world.storage, live, healthy=True)
+
+
+# --- whole lives ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sim
+@pytest.mark.rule("S4")
+@pytest.mark.rule("I6")
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_a_random_life_with_compaction_is_a_life_without(seed: int) -> None:
+    chance, world = random.Random(seed), CompactionWorld()
+    served: dict[int, set[int]] = {ledger_id: set() for ledger_id in range(1, 9)}
+    counters, gone = dict.fromkeys(served, 0), set[int]()
+    following = dict.fromkeys(served, 0)
+
+    def write() -> None:
+        frames = []
+        for _ in range(chance.randint(1, 8)):
+            ledger_id = chance.choice([ledger_id for ledger_id in served if ledger_id not in gone] or [99])
+            first = following.get(ledger_id, 0) if chance.random() < 0.8 else chance.randrange(40)
+            ids = range(first, first + chance.choice([1, 1, 2, 7]))
+            frames.append(entries(ledger_id, ids, lac=first - 1, size=chance.choice([60, 300, 3000])))
+            served.setdefault(ledger_id, set()).update(ids)
+            following[ledger_id] = max(following.get(ledger_id, 0), ids[-1] + 1)
+        world.append(*frames)
+
+    def drop_one() -> None:
+        ledger_id = chance.choice(sorted(served))
+        if ledger_id not in gone and ledger_id in counters:
+            counters[ledger_id] += 2
+            world.append(dropped(ledger_id, counters[ledger_id] - 1), restored(ledger_id, counters[ledger_id]))
+            served[ledger_id] = set()
+
+    def delete_one() -> None:
+        ledger_id = chance.choice(sorted(served))
+        gone.add(ledger_id)
+        world.append(*deleted(ledger_id))
+        served[ledger_id] = set()
+
+    acts = [write, write, write, write, drop_one, delete_one, lambda: world.compactor.step(chance.choice([1, 9000]))]
+    weights = [10, 10, 10, 10, 1, 1, 25]
+    for _ in range(chance.randint(20, 120)):
+        chance.choices(acts, weights)[0]()
+        if chance.random() < 0.5:
+            world.look_after()
+        if chance.random() < 0.02:
+            world.restart(crash=chance.random() < 0.5)
+    for _ in range(2):
+        for ledger_id, ids in served.items():
+            assert world.found(ledger_id, max(ids, default=0) + 60) == ids, f"ledger {ledger_id}"
+        world.restart()
+        world.compact(major=True)
+
+
+def test_its_bounds_fit_together() -> None:
+    assert compaction.COPY_BYTES_MAX <= compaction.PART_BYTES
+    assert compaction.COMPACTION_THRESHOLD < compaction.MAJOR_COMPACTION_THRESHOLD < 1

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated disk with half-dead segments in a test's hands, and the production's compactor on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bookie_server.storage.compaction import Compactor
+from bookie_server.storage.files import Files
+from bookie_server.storage.index_file import decode_index_file
+from bookie_server.storage.index_port import DirectIndexPort
+from bookie_server.storage.segment import Place, index_name, segment_name
+from tests.kit.segment_world import Storage, entries
+from tests.sim.disk import SimDisk
+
+PATH = "/data/segments"
+SEGMENT = 64 << 10
+FILLER = 900
+"""Ledger of frames that only fill segments."""
+
+
+def deleted(*ledger_ids: int) -> list[bytes]:
+    return [encode_record(FrameKind.DELETED, ledger_id) for ledger_id in ledger_ids]
+
+
+def dropped(ledger_id: int, counter: int) -> bytes:
+    return encode_counter_record(FrameKind.COPY_DROPPED, ledger_id, counter)
+
+
+def restored(ledger_id: int, counter: int) -> bytes:
+    return encode_counter_record(FrameKind.COPY_RESTORED, ledger_id, counter)
+
+
+class CompactionWorld:
+    """``before_write``: called when copies are about to be written; ``before_learn``: when they are durable and the
+    index does not know them yet; ``refuse``: raised instead of writing."""
+
+    def __init__(self, files: Files | None = None, *, path: str = "/data", segment_bytes: int = SEGMENT) -> None:
+        self.disk = files if files is not None else SimDisk()
+        self._path, self._segment_bytes = path, segment_bytes
+        self.before_write: Callable[[], None] = lambda: None
+        self.before_learn: Callable[[], None] = lambda: None
+        self.refuse: Exception | None = None
+        self.copied: list[int] = []
+        """Frames of each call that wrote copies."""
+        self.open()
+
+    def open(self) -> None:
+        self.storage = Storage(Path(self._path), files=self.disk, segment_bytes=self._segment_bytes)
+        self.compactor = self.make()
+
+    def make(self, **settings: float) -> Compactor:
+        directory = self.storage.directory
+        return Compactor(
+            DirectIndexPort(self.storage.index), self.disk, directory.segments_path,
+            directory.identity.incarnation_bytes, self.copy, segment_bytes=self._segment_bytes, **settings,
+        )  # fmt: skip
+
+    def copy(self, frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> list[Place]:
+        self.before_write()
+        if self.refuse is not None:
+            raise self.refuse
+        places = self.storage.log.append_group(frames, counters=counters, reserve=True)
+        self.copied.append(len(frames))
+        self.before_learn()
+        return places
+
+    def restart(self, *, crash: bool = True) -> None:
+        self.compactor.close()
+        self.storage.close(crash=crash)
+        self.open()
+
+    # --- filling and compacting -------------------------------------------------------------------------------------
+
+    def append(self, *frames: bytes) -> list[Place]:
+        return self.storage.append(*frames)
+
+    def roll(self) -> None:
+        """Whatever was written until now lies in sealed segments; what fills the last one is dead."""
+        number = 0
+        while any(generation for generation in self.storage.index.unsealed_generations() if self._holds(generation)):
+            self.append(entries(FILLER, range(20 * number, 20 * number + 20), size=500))
+            number += 1
+        self.append(*deleted(FILLER))
+
+    def _holds(self, generation: int) -> bool:
+        frames = self.storage.index._unsealed[generation]
+        return any(ledger_id != FILLER for ledger_id in frames)
+
+    def compact(self, *, major: bool = False) -> int:
+        """To the end; how many segments were given up."""
+        before = self.compactor.stats.segments
+        while self.compactor.step(1 << 20, major=major):
+            self.look_after()
+        self.look_after()
+        return self.compactor.stats.segments - before
+
+    def look_after(self) -> None:
+        self.storage.log.release_full()
+        self.storage.upkeep.run()
+
+    def steps(self) -> Iterable[int]:
+        """Compact piece by piece, and give the test a look in between."""
+        number = 0
+        while self.compactor.step(1):
+            number += 1
+            yield number
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def found(self, ledger_id: int, last: int) -> set[int]:
+        return set(self.storage.read(ledger_id, 0, last).found)
+
+    def segment(self, generation: int) -> str:
+        return f"{self.storage.directory.segments_path}/{segment_name(generation)}"
+
+    def index_file(self, generation: int) -> str:
+        return f"{self.storage.directory.segments_path}/{index_name(generation)}"
+
+    def places_of(self, ledger_id: int) -> list[Place]:
+        """What indexes on the disk name of a ledger."""
+        found: list[Place] = []
+        for generation in self.storage.index.sealed_generations():
+            data = self.disk.read_file(self.index_file(generation))
+            for row in decode_index_file(data)[1]:
+                if int(row["ledger"]) == ledger_id:
+                    run = ledger_id if int(row["bits"]) & 2 else -1
+                    found.append(Place(generation, int(row["offset"]), int(row["size"]), run))
+        return found
