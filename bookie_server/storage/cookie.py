@@ -26,6 +26,8 @@ IDENTITY_NAME = "IDENTITY"
 LOCK_NAME = "LOCK"
 LOSS_NAME = "LOSS"
 """There while a start with lost data has begun and its ledgers are not all in limbo yet: nothing may be served."""
+LIMBO_NAME = "LIMBO"
+"""There while a start that found lost state has not put all of it on record: that start's own segments hide it."""
 SEGMENTS_NAME = "segments"
 IDENTITY_VERSION = 1
 
@@ -250,6 +252,23 @@ class DataDirectory:
         """Text that tells this directory from a copy of it. Raises DataDirectoryError."""
         with _os_errors("cannot look at", self.path):
             return self.files.place_of(os.path.join(self.path, LOCK_NAME))
+
+    @property
+    def limbo_begun(self) -> bool:
+        """Whether a start found that state is lost, and it is not on record yet which ledgers cannot be trusted."""
+        return self.files.exists(os.path.join(self.path, LIMBO_NAME))
+
+    def begin_limbo(self) -> None:
+        """Make durable that state is lost, before this start writes anything that would hide it (RULES S8): a new
+        segment looks like one of a new directory. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, LIMBO_NAME), b"")
+
+    def end_limbo(self) -> None:
+        """Every ledger that cannot be trusted is on record. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.remove(os.path.join(self.path, LIMBO_NAME))
+            self.files.sync_directory(self.path)
 
     def free_bytes(self) -> int:
         """Free space of the file system in bytes."""

@@ -124,6 +124,8 @@ class _Opening:
         }
         generations, indexes = listing.segments - drained, listing.indexes - drained
         self._report.segments = len(generations)
+        if self._directory.limbo_begun:
+            self._unnamed_damage("an earlier start found damage and was cut off before all of it was on record")
         if not generations and self._directory.used_before:
             self._unnamed_damage("the directory was used before and holds no segment")
         for generation in sorted({*generations, *indexes, *self._start.must_exist}):
@@ -134,12 +136,16 @@ class _Opening:
         self._fold()
         log = self._open_log(listing)
         try:
+            if self._report.limbo:
+                self._directory.begin_limbo()
             self._put_aside(log, drained, listing)
             self._copy_tails(log)
             self._put_in_limbo(log)
             prepared = self._prepare(log)
             self._seal_scanned(log, prepared)
             self._renew_checkpoint(log)
+            if self._report.limbo:
+                self._directory.end_limbo()
             self._directory.record_boot()
         except BaseException:
             log.close(record=False)

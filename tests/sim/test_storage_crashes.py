@@ -15,7 +15,7 @@ from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFaile
 from bk_core.wire.lane import Reason
 from bookie_server.storage.segment import decode_group_header, encode_group_header
 from tests.kit.segment_world import entries, fence_record, key_record
-from tests.sim.disk import SimDisk
+from tests.sim.disk import KEEPS, SimDisk
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
 from tests.sim.storage_life import IDLE, Life
 from tests.sim.storage_workloads import WORKLOADS
@@ -115,6 +115,31 @@ def test_any_lost_file_is_never_a_denial(kind: str) -> None:
                 assert life.back_end.report.damage or life.was_damaged, path
             life.check(damaged=kind == "segment")
             life.crash(random.Random(2))
+
+
+@pytest.mark.rule("S8")
+@pytest.mark.parametrize("keep", KEEPS)
+def test_a_start_that_is_cut_off_after_it_found_a_loss_hides_nothing_of_it(keep: str) -> None:
+    """Its own new segment must not look like that of a directory that never held anything."""
+    for n in range(1, 2000):
+        life = Life()
+        life.run([[key_record(1), entries(1, range(5)), fence_record(1)], IDLE])
+        life.crash(random.Random(n), "nothing")
+        for path in [path for path in life.disk.paths() if path.endswith(".segment")]:
+            life.disk.lose_file(path)
+        life.disk.crash_at(n)
+        came_through = not life.crashes(life.open)
+        if not came_through:
+            life.crash(random.Random(n), keep)
+            life.open()
+        assert life.back_end.holdings.facts(1).trouble is not Reason.REASON_NONE, f"operation {n}"
+        life.check(damaged=True)
+        life.crash(random.Random(n), "nothing")
+        life.open()
+        life.check(damaged=True)
+        if came_through:
+            return
+    raise AssertionError("the start never came to its end")
 
 
 @pytest.mark.rule("S3")
