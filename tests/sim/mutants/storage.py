@@ -387,6 +387,9 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
             (ledger_table, "newer_lac", lambda one, other: other), (index_file, "newer_lac", lambda one, other: other)
         ),
     ),
-    ("an older copy of the directory is served from", "S8", _planted((directories._Opening, "_state_problem", _nothing))),
+    (
+        "an older copy of the directory is served from", "S8",
+        _planted((directories._Opening, "_state_problem", _nothing)),
+    ),
 ]  # fmt: skip
 """Name, rule, context."""
