@@ -27,7 +27,11 @@ def bookie() -> None:
 
 @bookie.command("run")
 @click.option(
-    "--data", "data_dir", type=click.Path(file_okay=False, path_type=Path), help="Its data directory; made if missing."
+    "--data",
+    "data_dirs",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    help="Its data directory; made if missing. Given several times: ledgers are spread over them, best one a disk.",
 )
 @click.option(
     "--config",
@@ -70,9 +74,9 @@ def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> Boo
         if source("uri") is not ParameterSource.DEFAULT:
             given["metadata_service_uri"] = uri
         return load_config(path, **given)
-    if "data_dir" not in given:
+    if "data_dirs" not in given:
         raise InvalidArgumentError(
-            "no data directory is named", remedy="give --data DIR, or --config FILE with data_dir"
+            "no data directory is named", remedy="give --data DIR, or --config FILE with data_dir or data_dirs"
         )
     return BookieConfig(metadata_service_uri=uri, **given)
 

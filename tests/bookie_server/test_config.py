@@ -84,3 +84,23 @@ def test_defaults_of_the_parts_are_those_of_the_configuration() -> None:
     assert config.segment_size_bytes == SEGMENT_SIZE_BYTES
     assert config.segments_kept_free == SEGMENTS_KEPT_FREE
     assert config.index_cache_bytes == INDEX_CACHE_BYTES
+
+
+def test_several_data_directories_are_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text('data_dirs = ["/a", "/b"]\nmetadata_service_uri = "zk://a/ledgers"\n')
+    assert load_config(path).directories == (Path("/a"), Path("/b"))
+    assert load_config(path, data_dirs=(Path("/c"),)).directories == (Path("/c"),)
+    assert load_config(path, data_dir=Path("/d")).directories == (Path("/d"),)
+    assert BookieConfig(**GOOD).directories == (Path("/data"),)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['data_dirs = "/a"', "data_dirs = []", 'data_dirs = ["/a", "/a"]', 'data_dir = "/a"\ndata_dirs = ["/b"]', ""],
+)
+def test_data_directories_that_are_none_or_unclear_are_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text(f'{line}\nmetadata_service_uri = "zk://a/ledgers"\n')
+    with pytest.raises(InvalidArgumentError, match="data_dir"):
+        load_config(path)

@@ -56,3 +56,10 @@ def test_options_alone_are_enough(tmp_path: Path) -> None:
     said = refused("--data", tmp_path / "data", "--advertised-address", "127.0.0.1")
     assert "loopback" in said
     assert not (tmp_path / "data").exists()
+
+
+def test_data_may_be_given_several_times_but_no_directory_twice(tmp_path: Path) -> None:
+    twice = ("--data", tmp_path / "data", "--data", tmp_path / "data")
+    assert "named twice" in refused(*twice, "--advertised-address", "127.0.0.1")
+    several = ("--data", tmp_path / "one", "--data", tmp_path / "two")
+    assert "loopback" in refused(*several, "--advertised-address", "127.0.0.1")
