@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
@@ -12,7 +13,7 @@ from bookie_server.storage.files import Files
 from bookie_server.storage.index_file import decode_index_file
 from bookie_server.storage.index_port import DirectIndexPort
 from bookie_server.storage.segment import Place, index_name, segment_name
-from tests.kit.segment_world import Storage, entries
+from tests.kit.segment_world import Storage, entries, fence_record, key_record, lac_record, striped
 from tests.sim.disk import SimDisk
 
 PATH = "/data/segments"
@@ -129,3 +130,41 @@ class CompactionWorld:
                     run = ledger_id if int(row["bits"]) & 2 else -1
                     found.append(Place(generation, int(row["offset"]), int(row["size"]), run))
         return found
+
+
+DEAD = (101, 102, 103)
+"""Ledgers whose frames fill the segments and die."""
+
+
+def half_dead(world: CompactionWorld) -> list[bytes]:
+    """Segments with small, joinable, striped, unordered and larger frames of living ledgers between dead ones; the
+    frames that live."""
+    live: list[bytes] = [key_record(1), fence_record(8), lac_record(9, 17)]
+    world.append(*live)
+    for k in range(16):
+        some = [entries(ledger_id, [k], lac=k - 1, size=100) for ledger_id in (1, 2, 3)]
+        some += [striped(4, 9 * k, 9), entries(5, range(3 * k, 3 * k + 3), lac=3 * k - 1)]
+        if k % 8 == 0:
+            some += [entries(6, [k + 2, k, k + 1]), entries(7, range(k, k + 8), size=2000)]
+        world.append(*some, *(entries(ledger_id, [k], size=1500) for ledger_id in DEAD))
+        live += some
+    world.roll()
+    world.append(*deleted(*DEAD))
+    return live
+
+
+@cache
+def _prepared() -> tuple[dict[str, bytes | None], list[bytes]]:
+    world = CompactionWorld()
+    live = half_dead(world)
+    world.storage.close()
+    assert isinstance(world.disk, SimDisk)
+    return world.disk.snapshot(), live
+
+
+def prepared() -> tuple[CompactionWorld, list[bytes]]:
+    """The same after a restart, in a fraction of the time."""
+    snapshot, live = _prepared()
+    disk = SimDisk()
+    disk.restore(snapshot)
+    return CompactionWorld(disk), live

@@ -3,60 +3,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from functools import cache
-from itertools import count
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, parse_header
+from bk_core.entries.frame import FrameKind, encode_counter_record
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.storage import compaction
 from bookie_server.storage.compaction import choose
-from tests.kit.compaction_world import SEGMENT, CompactionWorld, deleted, dropped, restored
-from tests.kit.segment_world import assert_honest, entries, fence_record, key_record, lac_record, striped
-from tests.sim.disk import SimDisk
-
-DEAD = (101, 102, 103)
-"""Ledgers whose frames fill the segments and die."""
-
-
-def half_dead(world: CompactionWorld) -> list[bytes]:
-    """Segments with small, joinable, striped, unordered and larger frames of living ledgers between dead ones; the
-    frames that live."""
-    live: list[bytes] = [key_record(1), fence_record(8), lac_record(9, 17)]
-    world.append(*live)
-    for k in range(16):
-        some = [entries(ledger_id, [k], lac=k - 1, size=100) for ledger_id in (1, 2, 3)]
-        some += [striped(4, 9 * k, 9), entries(5, range(3 * k, 3 * k + 3), lac=3 * k - 1)]
-        if k % 8 == 0:
-            some += [entries(6, [k + 2, k, k + 1]), entries(7, range(k, k + 8), size=2000)]
-        world.append(*some, *(entries(ledger_id, [k], size=1500) for ledger_id in DEAD))
-        live += some
-    world.roll()
-    world.append(*deleted(*DEAD))
-    return live
-
-
-@cache
-def _prepared() -> tuple[dict[str, bytes | None], list[bytes]]:
-    world = CompactionWorld()
-    live = half_dead(world)
-    world.storage.close()
-    assert isinstance(world.disk, SimDisk)
-    return world.disk.snapshot(), live
-
-
-def prepared() -> tuple[CompactionWorld, list[bytes]]:
-    """The same after a restart, in a fraction of the time."""
-    snapshot, live = _prepared()
-    disk = SimDisk()
-    disk.restore(snapshot)
-    return CompactionWorld(disk), live
-
+from tests.kit.compaction_world import SEGMENT, CompactionWorld, deleted, dropped, prepared, restored
+from tests.kit.segment_world import assert_honest, entries
 
 # --- choice -----------------------------------------------------------------------------------------------------------
 
@@ -137,13 +91,14 @@ def test_a_step_does_about_its_budget() -> None:
 
 def test_small_frames_that_cannot_be_packed_closer_are_left_alone() -> None:
     world = CompactionWorld()
-    frames = [entries(1000 + k, [k], size=1) for k in range(440)]  # 73 bytes in 128
+    world.compactor = world.make(major_threshold=0.7)
+    frames = [entries(1000 + k, [k], size=1) for k in range(440)]  # about 80 bytes in 128
     for k in range(0, 440, 110):
         world.append(*frames[k : k + 110])
     world.append(*(entries(2, [k], size=9000) for k in range(10)))
     world.append(*deleted(2))
     full = min(world.storage.index.sealed_generations())
-    assert world.storage.index.live_bytes()[full] < 0.8 * SEGMENT
+    assert world.storage.index.live_bytes()[full] < 0.6 * SEGMENT
     world.compact(major=True)
     assert full in world.storage.index.sealed_generations()
     assert world.compactor.step(1, major=True) == 0
@@ -152,109 +107,7 @@ def test_small_frames_that_cannot_be_packed_closer_are_left_alone() -> None:
     assert_honest(world.storage, frames[300:], healthy=True)
 
 
-# --- what happens meanwhile -------------------------------------------------------------------------------------------
-
-Meanwhile = Callable[[CompactionWorld], None]
-
-
-def delete(world: CompactionWorld) -> None:
-    world.append(*deleted(1))
-
-
-def drop(world: CompactionWorld) -> None:
-    world.append(dropped(1, 1))
-
-
-def drop_and_restore(world: CompactionWorld) -> None:
-    world.append(dropped(1, 1), restored(1, 2))
-
-
-def drop_and_add_some_again(world: CompactionWorld) -> None:
-    world.append(dropped(1, 1))
-    world.append(entries(1, range(5), lac=-1, size=100))
-
-
-def set_and_clear_limbo(world: CompactionWorld) -> None:
-    for counter, kind in ((1, FrameKind.LIMBO_SET), (2, FrameKind.LIMBO_CLEARED)):
-        world.append(encode_counter_record(kind, 1, counter))
-    world.append(entries(1, range(16, 18), size=100))
-
-
-def add_again(world: CompactionWorld) -> None:
-    world.append(entries(1, range(12), lac=3, size=100))
-
-
-def fill_the_segment(world: CompactionWorld) -> None:
-    for k in range(9):
-        world.append(entries(50, range(8 * k, 8 * k + 8), size=1000))
-
-
-def begin_anew(world: CompactionWorld) -> None:
-    """The maintenance thread lets go and the next step begins anew."""
-    world.compactor.close()
-
-
-ALL = set(range(16))
-MEANWHILE: dict[str, tuple[Meanwhile, set[int]]] = {
-    "nothing": (lambda world: None, ALL),
-    "the ledger is deleted": (delete, set()),
-    "its copy is dropped": (drop, set()),
-    "its copy is dropped and said to be complete": (drop_and_restore, set()),
-    "its copy is dropped and some of it added again": (drop_and_add_some_again, set(range(5))),
-    "limbo comes and goes": (set_and_clear_limbo, ALL | {16, 17}),
-    "entries are added again": (add_again, ALL),
-    "the segment of the copies is full and sealed": (fill_the_segment, ALL),
-    "it is let go": (begin_anew, ALL),
-}
-
-
-def happens(world: CompactionWorld, act: Meanwhile, when: int, where: str) -> bool:
-    """Compact, and do ``act`` at the ``when``-th moment: ``between`` two pieces of work, or with a call of ``copy``
-    under way. Whether there was such a moment."""
-    moments = count(1)
-    done = False
-
-    def moment() -> None:
-        nonlocal done
-        if not done and next(moments) == when:
-            done = True
-            act(world)
-
-    if where == "before the copies are written":
-        world.before_write = moment
-    elif where == "before the index learns":
-        world.before_learn = moment
-    for _ in world.steps():
-        if where == "between":
-            moment()
-        world.look_after()
-    world.before_write = world.before_learn = lambda: None
-    return done
-
-
-@pytest.mark.rule("S4")
-@pytest.mark.rule("I5")
-@pytest.mark.rule("I9")
-@pytest.mark.parametrize(
-    "where",
-    [pytest.param("between", marks=pytest.mark.sim), "before the copies are written", "before the index learns"],
-)
-@pytest.mark.parametrize("what", MEANWHILE)
-def test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_served(what: str, where: str) -> None:
-    act, expected = MEANWHILE[what]
-    for when in range(1, 200):
-        world, live = prepared()
-        live = [frame for frame in live if parse_header(frame).ledger_id != 1]
-        if not happens(world, act, when, where):
-            break
-        assert world.found(1, 40) == expected, when
-        assert_honest(world.storage, live, healthy=True)
-        world.restart()
-        assert world.found(1, 40) == expected, when
-        assert_honest(world.storage, live, healthy=True)
-        world.compact()
-        assert world.found(1, 40) == expected, when
-    assert when > 3
+# --- counters ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("S4")
@@ -352,66 +205,12 @@ def test_a_failure_lets_go_and_loses_nothing() -> None:
     for error in (BookKeeperError("the commit thread does not answer"), StorageFailedError("a group commit failed")):
         world.refuse = error
         with pytest.raises(type(error)):
-            while world.compactor.step(1 << 20):
-                pass
+            world.compact()
         assert world.compactor.generation is None
         assert_honest(world.storage, live, healthy=True)
     world.refuse = None
     assert world.compact()
     assert_honest(world.storage, live, healthy=True)
-
-
-# --- whole lives ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sim
-@pytest.mark.rule("S4")
-@pytest.mark.rule("I6")
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 1 << 30))
-def test_a_random_life_with_compaction_is_a_life_without(seed: int) -> None:
-    chance, world = random.Random(seed), CompactionWorld()
-    served: dict[int, set[int]] = {ledger_id: set() for ledger_id in range(1, 9)}
-    counters, gone = dict.fromkeys(served, 0), set[int]()
-    following = dict.fromkeys(served, 0)
-
-    def write() -> None:
-        frames = []
-        for _ in range(chance.randint(1, 8)):
-            ledger_id = chance.choice([ledger_id for ledger_id in served if ledger_id not in gone] or [99])
-            first = following.get(ledger_id, 0) if chance.random() < 0.8 else chance.randrange(40)
-            ids = range(first, first + chance.choice([1, 1, 2, 7]))
-            frames.append(entries(ledger_id, ids, lac=first - 1, size=chance.choice([60, 300, 3000])))
-            served.setdefault(ledger_id, set()).update(ids)
-            following[ledger_id] = max(following.get(ledger_id, 0), ids[-1] + 1)
-        world.append(*frames)
-
-    def drop_one() -> None:
-        ledger_id = chance.choice(sorted(served))
-        if ledger_id not in gone and ledger_id in counters:
-            counters[ledger_id] += 2
-            world.append(dropped(ledger_id, counters[ledger_id] - 1), restored(ledger_id, counters[ledger_id]))
-            served[ledger_id] = set()
-
-    def delete_one() -> None:
-        ledger_id = chance.choice(sorted(served))
-        gone.add(ledger_id)
-        world.append(*deleted(ledger_id))
-        served[ledger_id] = set()
-
-    acts = [write, write, write, write, drop_one, delete_one, lambda: world.compactor.step(chance.choice([1, 9000]))]
-    weights = [10, 10, 10, 10, 1, 1, 25]
-    for _ in range(chance.randint(20, 120)):
-        chance.choices(acts, weights)[0]()
-        if chance.random() < 0.5:
-            world.look_after()
-        if chance.random() < 0.02:
-            world.restart(crash=chance.random() < 0.5)
-    for _ in range(2):
-        for ledger_id, ids in served.items():
-            assert world.found(ledger_id, max(ids, default=0) + 60) == ids, f"ledger {ledger_id}"
-        world.restart()
-        world.compact(major=True)
 
 
 def test_its_bounds_fit_together() -> None:

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever happens while a segment is compacted: nothing is lost, nothing comes back (RULES S4, I5, I6, I9)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bk_core.entries.frame import FrameKind, encode_counter_record, parse_header
+from tests.kit.compaction_world import CompactionWorld, deleted, dropped, prepared, restored
+from tests.kit.segment_world import assert_honest, entries
+
+# --- what happens meanwhile -------------------------------------------------------------------------------------------
+
+Meanwhile = Callable[[CompactionWorld], None]
+
+
+def delete(world: CompactionWorld) -> None:
+    world.append(*deleted(1))
+
+
+def drop(world: CompactionWorld) -> None:
+    world.append(dropped(1, 1))
+
+
+def drop_and_restore(world: CompactionWorld) -> None:
+    world.append(dropped(1, 1), restored(1, 2))
+
+
+def drop_and_add_some_again(world: CompactionWorld) -> None:
+    world.append(dropped(1, 1))
+    world.append(entries(1, range(5), lac=-1, size=100))
+
+
+def set_and_clear_limbo(world: CompactionWorld) -> None:
+    for counter, kind in ((1, FrameKind.LIMBO_SET), (2, FrameKind.LIMBO_CLEARED)):
+        world.append(encode_counter_record(kind, 1, counter))
+    world.append(entries(1, range(16, 18), size=100))
+
+
+def add_again(world: CompactionWorld) -> None:
+    world.append(entries(1, range(12), lac=3, size=100))
+
+
+def fill_the_segment(world: CompactionWorld) -> None:
+    for k in range(9):
+        world.append(entries(50, range(8 * k, 8 * k + 8), size=1000))
+
+
+def begin_anew(world: CompactionWorld) -> None:
+    """The maintenance thread lets go and the next step begins anew."""
+    world.compactor.close()
+
+
+ALL = set(range(16))
+MEANWHILE: dict[str, tuple[Meanwhile, set[int]]] = {
+    "nothing": (lambda world: None, ALL),
+    "the ledger is deleted": (delete, set()),
+    "its copy is dropped": (drop, set()),
+    "its copy is dropped and said to be complete": (drop_and_restore, set()),
+    "its copy is dropped and some of it added again": (drop_and_add_some_again, set(range(5))),
+    "limbo comes and goes": (set_and_clear_limbo, ALL | {16, 17}),
+    "entries are added again": (add_again, ALL),
+    "the segment of the copies is full and sealed": (fill_the_segment, ALL),
+    "it is let go": (begin_anew, ALL),
+}
+
+
+def happens(world: CompactionWorld, act: Meanwhile, when: int, where: str) -> bool:
+    """Compact, and do ``act`` at the ``when``-th moment: ``between`` two pieces of work, or with a call of ``copy``
+    under way. Whether there was such a moment."""
+    moments = count(1)
+    done = False
+
+    def moment() -> None:
+        nonlocal done
+        if not done and next(moments) == when:
+            done = True
+            act(world)
+
+    if where == "before the copies are written":
+        world.before_write = moment
+    elif where == "before the index learns":
+        world.before_learn = moment
+    for _ in world.steps():
+        if where == "between":
+            moment()
+        world.look_after()
+    world.before_write = world.before_learn = lambda: None
+    return done
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.rule("I5")
+@pytest.mark.rule("I9")
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param("between", marks=pytest.mark.sim), "before the copies are written", "before the index learns"],
+)
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_served(what: str, where: str) -> None:
+    act, expected = MEANWHILE[what]
+    for when in range(1, 200):
+        world, live = prepared()
+        live = [frame for frame in live if parse_header(frame).ledger_id != 1]
+        if not happens(world, act, when, where):
+            break
+        assert world.found(1, 40) == expected, when
+        assert_honest(world.storage, live, healthy=True)
+        world.restart()
+        assert world.found(1, 40) == expected, when
+        assert_honest(world.storage, live, healthy=True)
+        world.compact()
+        assert world.found(1, 40) == expected, when
+    assert when > 3
+
+
+# --- whole lives ------------------------------------------------------------------------------------------------------
+
+
+class _Life:
+    """What is done to a world, and what must be served of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.world = random.Random(seed), CompactionWorld()
+        self.served: dict[int, set[int]] = {ledger_id: set() for ledger_id in range(1, 9)}
+        self.counters, self.following = dict.fromkeys(self.served, 0), dict.fromkeys([*self.served, 99], 0)
+        self.gone: set[int] = set()
+
+    def write(self) -> None:
+        chance, frames = self.chance, []
+        for _ in range(chance.randint(1, 8)):
+            ledger_id = chance.choice([ledger_id for ledger_id in self.counters if ledger_id not in self.gone] or [99])
+            first = self.following[ledger_id] if chance.random() < 0.8 else chance.randrange(40)
+            ids = range(first, first + chance.choice([1, 1, 2, 7]))
+            frames.append(entries(ledger_id, ids, lac=first - 1, size=chance.choice([60, 300, 3000])))
+            self.served.setdefault(ledger_id, set()).update(ids)
+            self.following[ledger_id] = max(self.following[ledger_id], ids[-1] + 1)
+        self.world.append(*frames)
+
+    def drop(self) -> None:
+        ledger_id = self.chance.choice(sorted(self.counters))
+        if ledger_id not in self.gone:
+            self.counters[ledger_id] += 2
+            counter = self.counters[ledger_id]
+            self.world.append(dropped(ledger_id, counter - 1), restored(ledger_id, counter))
+            self.served[ledger_id] = set()
+
+    def delete(self) -> None:
+        ledger_id = self.chance.choice(sorted(self.counters))
+        self.gone.add(ledger_id)
+        self.world.append(*deleted(ledger_id))
+        self.served[ledger_id] = set()
+
+    def compact(self) -> None:
+        self.world.compactor.step(self.chance.choice([1, 9000]))
+
+    def act(self) -> None:
+        self.chance.choices([self.write, self.drop, self.delete, self.compact], [40, 1, 1, 25])[0]()
+        if self.chance.random() < 0.5:
+            self.world.look_after()
+        if self.chance.random() < 0.02:
+            self.world.restart(crash=self.chance.random() < 0.5)
+
+    def check(self) -> None:
+        for ledger_id, ids in self.served.items():
+            assert self.world.found(ledger_id, max(ids, default=0) + 60) == ids, f"ledger {ledger_id}"
+
+
+@pytest.mark.sim
+@pytest.mark.rule("S4")
+@pytest.mark.rule("I6")
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_a_random_life_with_compaction_is_a_life_without(seed: int) -> None:
+    life = _Life(seed)
+    for _ in range(life.chance.randint(20, 120)):
+        life.act()
+    life.check()
+    life.world.restart()
+    life.world.compact(major=True)
+    life.check()
