@@ -13,8 +13,13 @@ from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.index_port import IndexPort
 from bookie_server.storage.maintenance import Maintenance
 from bookie_server.storage.reader import SegmentReader
+from bookie_server.storage.reindex import Reindexer
 from bookie_server.storage.schedule import MaintenanceLimits, MajorRuns
+from bookie_server.storage.scrub import Scrubber
 from bookie_server.storage.storage_stats import StorageStats
+
+SCRUB_PAUSE_S = 600.0
+"""Between two passes of the scrubber, so that little data is not read again every few seconds."""
 
 
 class DirectoryMaintenance(Maintenance):
@@ -37,16 +42,26 @@ class DirectoryMaintenance(Maintenance):
         limits: MaintenanceLimits | None = None,
     ) -> None:
         limits = limits or MaintenanceLimits()
-        super().__init__(directory, log, port, newest=newest, release=release, now_s=now_s, limits=limits)
-        self._reader = reader
-        files, path = directory.files, directory.segments_path
+        super().__init__(directory, log, port, newest=newest, release=self._let_go, now_s=now_s, limits=limits)
+        self._reader, self._release_reader = reader, release
+        where = directory.files, directory.segments_path, directory.identity.incarnation_bytes
         self.compactor = Compactor(
-            port, files, path, directory.identity.incarnation_bytes, copy,
-            segment_bytes=log.segment_bytes, threshold=limits.compaction_threshold,
+            port, *where, copy, segment_bytes=log.segment_bytes, threshold=limits.compaction_threshold,
             major_threshold=limits.major_compaction_threshold,
         )  # fmt: skip
         self._major = MajorRuns(limits.major_compaction_interval_s, now_s())
+        self.scrubber, self._scrub_from_s = Scrubber(*where, port), now_s()
+        self.reindexer = Reindexer(
+            *where, port, log.health, is_covered=lambda g: g <= self.checkpointer.newest.through, release=release
+        )
+        self.reindex, self.wants_checkpoint = self.reindexer.step, lambda: self.reindexer.wants_checkpoint
         self.add_paced("compaction", self._compact, limits.compaction_bytes_per_s)
+        self.add_paced("scrubbing", self._scrub, limits.scrub_bytes_per_s)
+
+    def _let_go(self, generation: int) -> None:
+        if self.compactor.generation == generation:
+            self.compactor.close()
+        self._release_reader(generation)
 
     def _compact(self, budget_bytes: int) -> int:
         major = self._major.is_on(self._now_s())
@@ -54,6 +69,15 @@ class DirectoryMaintenance(Maintenance):
         self.note_drained(self.compactor.take_drained())
         if major and not done and not self.compactor.starved:
             self._major.end(self._now_s())
+        return done
+
+    def _scrub(self, budget_bytes: int) -> int:
+        if self._now_s() < self._scrub_from_s:
+            return 0
+        passes = self.scrubber.stats.passes
+        done = self.scrubber.step(budget_bytes)
+        if self.scrubber.stats.passes != passes:
+            self._scrub_from_s = self._now_s() + SCRUB_PAUSE_S
         return done
 
     def finish(self) -> None:
@@ -83,12 +107,12 @@ class DirectoryMaintenance(Maintenance):
             checkpoints=self.checkpoints,
             seals=self.seals,
             segments_recycled=self.recycled,
-            indexes_rebuilt=self.reindexed,
+            indexes_rebuilt=self.reindexer.stats.rebuilt,
             segments_compacted=compaction.segments,
             compaction_read_bytes=compaction.read_bytes,
             compaction_written_bytes=compaction.copied_bytes,
-            scrubbed_bytes=0,
-            detected_scrub_errors=0,
+            scrubbed_bytes=self.scrubber.stats.bytes,
+            detected_scrub_errors=self.scrubber.stats.damaged_frames + self.scrubber.stats.damaged_index_blocks,
             frames_damaged=reader.damaged,
             read_io_errors=reader.io_errors,
             index_memory_bytes=memory,

@@ -78,7 +78,9 @@ class Maintenance:
         self.upkeep = LogUpkeep(log_, self._note_sealed)
         self.checkpointer = Checkpointer(directory, port, log_.health, newest)
         self.reindex: Callable[[], bool] = lambda: False
-        """Makes one damaged ``.idx`` anew; False if none is damaged."""
+        """Goes on making a damaged ``.idx`` anew; False if none can be made now."""
+        self.wants_checkpoint: Callable[[], bool] = lambda: False
+        """Whether something else than drained segments waits for a checkpoint."""
         self._no_room = False  # for a spare, or an .idx
         self._unheard: deque[SealedSegment] = deque()  # sealed, and the index has not been told yet
         self._held: set[int] = set()  # generations that the index knew of at the last look
@@ -93,7 +95,7 @@ class Maintenance:
             _Task("re-indexing", self._reindex_one),
         ]
         self._paced: deque[_Task] = deque()
-        self.seals = self.recycled = self.reindexed = self.checkpoints = 0
+        self.seals = self.recycled = self.checkpoints = 0
         self.errors = 0
         """Steps that failed and are tried again later."""
 
@@ -219,7 +221,8 @@ class Maintenance:
         wait_s = checkpoint_wait_s(
             since_last_s=None if self._checkpoint_begun_s is None else now - self._checkpoint_begun_s,
             interval_s=self._limits.checkpoint_interval_s,
-            drained=sum(not checkpointer.may_recycle(generation) for generation in self._drained),
+            waiting=sum(not checkpointer.may_recycle(generation) for generation in self._drained)
+            + self.wants_checkpoint(),
             sealed_since=sum(generation > checkpointer.newest.through for generation in self._sealed),
             space_is_low=bool(self._drained) and self.space_is_low(),
         )
@@ -237,6 +240,7 @@ class Maintenance:
                 self._release(generation)
                 self._log.pool.recycle(generation)
                 self._drained.discard(generation)
+                self._held.discard(generation)
                 self.recycled += 1
                 self._soon("upkeep")
                 self._on_recycled(generation)
@@ -244,10 +248,11 @@ class Maintenance:
         return math.inf
 
     def _reindex_one(self) -> float:
-        if not self.reindex():
-            return LOOK_S
-        self.reindexed += 1
-        return 0.0
+        if self.reindex():
+            return 0.0
+        if self.wants_checkpoint():
+            self._soon("checkpoint")
+        return LOOK_S
 
     def _soon(self, name: str) -> None:
         for task in self._urgent:

@@ -61,18 +61,18 @@ class ByteBudget:
 
 
 def checkpoint_wait_s(
-    *, since_last_s: float | None, interval_s: float, drained: int, sealed_since: int, space_is_low: bool
+    *, since_last_s: float | None, interval_s: float, waiting: int, sealed_since: int, space_is_low: bool
 ) -> float | None:
     """How long until a checkpoint is due: 0 now, None if there is nothing to make one for.
 
     ``since_last_s`` counts from when the last one was begun, whatever became of it (None: none was since the start);
-    ``drained`` segments wait for one, so many were ``sealed_since``.
+    so many drained segments or others are ``waiting`` for one, so many segments were ``sealed_since``.
     """
-    if not drained and sealed_since < SEGMENTS_PER_CHECKPOINT:
+    if not waiting and sealed_since < SEGMENTS_PER_CHECKPOINT:
         return None
     if since_last_s is None:
         return 0.0
-    interval_s = min(interval_s, URGENT_CHECKPOINT_S) if space_is_low and drained else interval_s
+    interval_s = min(interval_s, URGENT_CHECKPOINT_S) if space_is_low and waiting else interval_s
     return max(0.0, interval_s - since_last_s)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.index_port import Stopping
+from bookie_server.storage.maintaining import SCRUB_PAUSE_S
 from bookie_server.storage.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import assert_honest, entries, fence_record, key_record
@@ -284,3 +285,68 @@ def test_the_statistics_say_what_there_is() -> None:
     assert 0 < after.checkpoint_age_s <= 30
     assert after.index_memory_bytes > 0
     assert "checkpoint_number=1 " in after.as_line()
+
+
+def test_little_data_is_scrubbed_once_in_a_while_and_not_all_the_time() -> None:
+    kept = Kept(limits=limits(scrub_bytes_per_s=8 << 20))
+    kept.fill(1, 2)
+    kept.settle(2 * SCRUB_PAUSE_S)
+    assert kept.maintenance.scrubber.stats.passes in (2, 3)
+    assert 2 * 2 * 40_000 < kept.maintenance.stats().scrubbed_bytes < 3 * 2 * 100_000
+
+
+@pytest.mark.rule("S7")
+def test_a_damaged_index_is_made_anew_and_what_it_names_is_served_again() -> None:
+    disk = SimDisk()
+    kept = Kept(files=disk, limits=limits(scrub_bytes_per_s=8 << 20))
+    written = kept.fill(1, 2)
+    generation = kept.index.sealed_generations()[0]
+    disk.flip_bit(f"/data/segments/{generation:016x}.idx", 4096 + 100)
+    kept.settle(60)
+    assert kept.maintenance.stats().indexes_rebuilt == 1
+    assert kept.maintenance.stats().detected_scrub_errors >= 1
+    assert generation in kept.released
+    assert_honest(kept, written, healthy=True)
+
+
+@pytest.mark.rule("S4")
+def test_segments_of_which_little_lives_are_compacted_and_given_back() -> None:
+    disk = SimDisk()
+    kept = Kept(files=disk, limits=limits(compaction_threshold=0.5, checkpoint_interval_s=1))
+    alive = [key_record(9)]
+    for k in range(20):
+        alive.append(entries(9, range(k, k + 1), size=2000))
+        kept.append(entries(1, range(10 * k, 10 * k + 10), size=1700), alive[-1])
+    sealed = len(kept.index.sealed_generations())
+    assert sealed >= 5
+    kept.delete(1)
+    kept.settle(30)
+    stats = kept.maintenance.stats()
+    assert stats.segments_sealed <= 2
+    assert sealed - 1 <= stats.segments_recycled <= kept.log.newest_sealed
+    assert stats.segments_drained == 0
+    assert len(kept.released) == len(set(kept.released))
+    assert stats.segments_compacted > 0
+    assert stats.compaction_written_bytes > 0
+    assert_honest(kept, alive, healthy=True)
+    kept.close(crash=True)
+    disk.crash(random.Random(3), "nothing")
+    assert_honest(Kept(files=disk), alive, healthy=True)
+
+
+def test_the_segment_that_is_being_compacted_is_let_go_before_it_is_recycled() -> None:
+    kept = Kept(limits=limits(compaction_threshold=0.5))
+    kept.fill(1, 1)
+    alive = entries(9, range(3), size=2000)
+    kept.append(alive)
+    kept.fill(2, 3)
+    kept.delete(2)
+    compactor = kept.maintenance.compactor
+    while compactor.generation is None:
+        assert compactor.step(1)
+    generation = compactor.generation
+    kept.delete(1, 9)
+    kept.settle(20)
+    assert generation in kept.released
+    assert compactor.generation is None
+    assert kept.maintenance.drained == 0

@@ -17,8 +17,8 @@ from bookie_server.storage.schedule import (
 )
 
 
-def wait_s(since: float | None, drained: int, sealed: int = 0, *, low: bool = False) -> float | None:
-    return checkpoint_wait_s(since_last_s=since, interval_s=60, drained=drained, sealed_since=sealed, space_is_low=low)
+def wait_s(since: float | None, waiting: int, sealed: int = 0, *, low: bool = False) -> float | None:
+    return checkpoint_wait_s(since_last_s=since, interval_s=60, waiting=waiting, sealed_since=sealed, space_is_low=low)
 
 
 def test_a_checkpoint_is_made_when_something_waits_for_it() -> None:
