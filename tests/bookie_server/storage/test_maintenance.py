@@ -314,6 +314,7 @@ def test_segments_of_which_little_lives_are_compacted_and_given_back() -> None:
     disk = SimDisk()
     kept = Kept(files=disk, limits=limits(compaction_threshold=0.5, checkpoint_interval_s=1))
     alive = [key_record(9)]
+    kept.append(*alive)
     for k in range(20):
         alive.append(entries(9, range(k, k + 1), size=2000))
         kept.append(entries(1, range(10 * k, 10 * k + 10), size=1700), alive[-1])
