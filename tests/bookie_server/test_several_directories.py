@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bookie with two data directories, as its clients see it: spread, full, restarted, one of them lost or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bk_core.errors import BookieIdentityError
+from bk_core.metadata import open_store
+from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import Fragment, LedgerMetadata
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server.machine_events import LedgersDeleted
+from bookie_server.main import Bookie
+from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload
+from tests.kit.lanes import KEY, Lane, Listener, bookie_config
+
+LEDGERS = range(100, 124)
+OLD = range(100, 112)
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    opened = open_store(f"memory://{uuid.uuid4().hex}")
+    assert isinstance(opened, MemoryStore)
+    opened.initialize_cluster()
+    yield opened
+    opened.close()
+
+
+@asynccontextmanager
+async def running(
+    store: MetadataStore, path: Path, *, accept_loss: bool = False, names: str = "ab"
+) -> AsyncIterator[tuple[Bookie, Lane]]:
+    one = bookie_config(path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
+    config = replace(one, data_dir=None, data_dirs=tuple(path / name for name in names))
+    bookie = await Bookie.start(config, accept_loss=accept_loss)
+    transport = GrpcTransport(instance_id=store.instance_id())
+    transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
+    try:
+        yield bookie, Lane("grpc", transport, "b1")
+    finally:
+        await transport.close()
+        await bookie.stop()
+
+
+def homes(bookie: Bookie) -> dict[str, set[int]]:
+    """Ledgers by the name of the directory they are in."""
+    return {Path(each.directory.path).name: set(each.index.ledger_ids()) for each in bookie._opened}
+
+
+async def ended(lane: Lane, ledger: int, first: int) -> Reason:
+    """Why an entry is refused."""
+    listener = Listener()
+    session = lane.attach(ledger, listener)
+    lane.send(session, ledger, first, [b"new"])
+    durable, reason = await listener.ended(session)
+    assert durable == 0
+    lane.transport.detach(lane.bookie_id, session)
+    return reason
+
+
+async def fill(lane: Lane) -> None:
+    for ledger in LEDGERS:
+        await lane.write(ledger, 0, [b"%d" % ledger])
+
+
+def test_ledgers_are_spread_and_stay_where_they_are(store: MemoryStore, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(store, tmp_path) as (bookie, lane):
+            await fill(lane)
+            before = homes(bookie)
+            assert min(map(len, before.values())) > 4
+            assert (await lane.fence(LEDGERS[0])).fenced
+        for names in ("ba", "ab"):
+            async with running(store, tmp_path, names=names) as (bookie, lane):
+                assert homes(bookie) == before
+                for ledger in LEDGERS:
+                    entries, trailer = await lane.read(ledger, 0, 1)
+                    assert entries == {0: b"%d" % ledger}
+                    assert [(gap.first, gap.last) for gap in trailer.absent] == [(1, 1)]
+                    assert trailer.fenced is (ledger == LEDGERS[0])
+                assert await ended(lane, LEDGERS[0], 1) == Reason.FENCED
+        async with running(store, tmp_path) as (bookie, lane):
+            for ledger in LEDGERS:
+                mode = AttachMode.RECOVER if ledger == LEDGERS[0] else AttachMode.WRITE
+                await lane.write(ledger, 1, [b"more"], mode=mode)
+            assert homes(bookie) == before
+
+    asyncio.run(story())
+
+
+def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_other(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {"a": 0.5, "b": 0.5}
+
+    def statvfs(path: str) -> SimpleNamespace:
+        share = next((used[name] for name in used if f"/{name}" in str(path).removeprefix(str(tmp_path))), 0.5)
+        return SimpleNamespace(f_blocks=1 << 28, f_frsize=4096, f_bavail=round((1 << 28) * (1 - share)))
+
+    async def until(writable: bool) -> None:
+        async with asyncio.timeout(5):
+            while (list(store.writable_bookies()) == ["b1"]) is not writable:
+                await asyncio.sleep(0.01)
+
+    async def story() -> None:
+        async with running(store, tmp_path) as (bookie, lane):
+            for ledger in OLD:
+                await lane.write(ledger, 0, [b"a"])
+            in_a, in_b = (sorted(homes(bookie)[name]) for name in "ab")
+            used["a"] = 0.96
+            async with asyncio.timeout(5):
+                while not bookie._availability._watches.each_read_only[0]:  # type: ignore[union-attr]
+                    await asyncio.sleep(0.01)
+            assert list(store.writable_bookies()) == ["b1"]
+            assert await ended(lane, in_a[0], 1) == Reason.READ_ONLY
+            await lane.write(in_b[0], 1, [b"b"])
+            for ledger in LEDGERS[len(OLD) :]:
+                await lane.write(ledger, 0, [b"new"])
+            assert homes(bookie)["a"] == set(in_a)
+            assert (await lane.fence(in_a[0])).fenced
+            await lane.write(in_a[0], 1, [b"recovered"], mode=AttachMode.RECOVER)
+            used["b"] = 0.97
+            await until(writable=False)
+            assert list(store.read_only_bookies()) == ["b1"]
+            assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
+            assert (await lane.fence(999)).fenced
+            used["a"] = 0.5
+            await until(writable=True)
+            await lane.write(in_a[1], 1, [b"again"])
+            assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    asyncio.run(story())
+
+
+def test_deleted_ledgers_are_forgotten_in_every_directory(store: MemoryStore, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(store, tmp_path) as (bookie, lane):
+            await fill(lane)
+            assert bookie._engine is not None
+            bookie._engine.feed(LedgersDeleted(list(OLD)))
+            await lane.write(LEDGERS[-1], 1, [b"behind them"])
+            await lane.write(LEDGERS[-2], 1, [b"behind them"])
+            async with asyncio.timeout(5):
+                while set().union(*homes(bookie).values()) & set(OLD):
+                    await asyncio.sleep(0.01)
+        async with running(store, tmp_path) as (bookie, lane):
+            assert set().union(*homes(bookie).values()) == set(LEDGERS) - set(OLD)
+            assert {await ended(lane, ledger, 1) for ledger in OLD} == {Reason.DELETED}
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S8")
+def test_a_lost_directory_is_refused_and_its_ledgers_unknown_once_the_loss_is_accepted(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        for ledger in LEDGERS:
+            metadata = LedgerMetadata(
+                ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),)
+            )
+            store.create_ledger(metadata, ledger)
+        async with running(store, tmp_path) as (bookie, lane):
+            await fill(lane)
+            before = homes(bookie)
+        shutil.rmtree(tmp_path / "b")
+        with pytest.raises(BookieIdentityError, match="--accept-loss"):
+            async with running(store, tmp_path):
+                pass
+        for accept_loss in (True, False):
+            async with running(store, tmp_path, accept_loss=accept_loss) as (bookie, lane):
+                for ledger in before["a"]:
+                    assert (await lane.read(ledger, 0, 0))[0] == {0: b"%d" % ledger}
+                    assert await ended_or_none(lane, ledger, 1 + accept_loss) is None
+                for ledger in before["b"]:
+                    entries, trailer = await lane.read(ledger, 0, 5, fence_key=KEY)
+                    assert entries == {}
+                    assert trailer.absent == ()
+                    assert [(gap.first, gap.last, gap.reason) for gap in trailer.unknown] == [(0, 5, Reason.LIMBO)]
+                    assert await ended(lane, ledger, 1) == Reason.FENCED
+
+    asyncio.run(story())
+
+
+async def ended_or_none(lane: Lane, ledger: int, first: int) -> Reason | None:
+    """None: the entry was taken."""
+    listener = Listener()
+    session = lane.attach(ledger, listener)
+    lane.send(session, ledger, first, [b"new"])
+    await listener.until(lambda said: bool(said))
+    lane.transport.detach(lane.bookie_id, session)
+    return None if listener.said[0][0] == "acked" else listener.said[0][3]
+
+
+# --- a real process ---
+
+SPREAD = PLAIN.replace("data_dir=Path(sys.argv[2])", "data_dirs=[Path(sys.argv[2]) / name for name in 'abc']")
+
+
+@pytest.fixture
+def cluster(zookeeper_uri: str) -> Iterator[MetadataStore]:
+    opened = open_store(f"{zookeeper_uri}/{uuid.uuid4().hex}")
+    opened.initialize_cluster()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.zookeeper
+@pytest.mark.rule("MUST2")
+@pytest.mark.rule("MUST3")
+def test_entries_and_fences_of_every_directory_survive_kill_9(cluster: MetadataStore, tmp_path: Path) -> None:
+    chance, per_round = random.Random(5), 6
+
+    async def round_of(number: int, process: Process) -> None:
+        lane = connected(cluster)
+        ledgers = range(number * per_round, (number + 1) * per_round)
+        writing = [asyncio.create_task(append_until_broken(lane, ledger, ledger)) for ledger in ledgers]
+        for ledger in ledgers:
+            await lane.fence(1000 + ledger)
+        await asyncio.sleep(chance.uniform(0.02, 0.3))
+        await asyncio.to_thread(process.signal, signal.SIGKILL)
+        acked = await asyncio.gather(*writing)
+        await lane.transport.close()
+        await asyncio.to_thread(process.start)
+        lane = connected(cluster)
+        for ledger, count in zip(ledgers, acked, strict=True):
+            entries, _ = await lane.read(ledger, 0, max(count - 1, 0), bytes_max=1 << 30)
+            assert entries == {entry: payload(ledger, entry) for entry in range(count)}
+            assert await ended(lane, 1000 + ledger, 0) == Reason.FENCED
+        await lane.transport.close()
+
+    process = Process(tmp_path / "data", cluster.uri, SPREAD)
+    try:
+        process.start()
+        for number in range(3):
+            asyncio.run(round_of(number, process))
+        used: Any = [len(list((tmp_path / "data" / name / "segments").iterdir())) for name in "abc"]
+        assert min(used) > 1
+    finally:
+        process.end()
