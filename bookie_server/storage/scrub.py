@@ -87,7 +87,7 @@ class Scrubber:
                 self._report(self._found)
                 self._found = None
             if self._work is None:
-                if not self._begin():
+                if (done and not self._left) or not self._begin():
                     break
                 assert self._work is not None
             size = next(self._work, None)
@@ -125,6 +125,11 @@ class Scrubber:
             scanner = segment.scanner(index.data_end)
             yield from scanner.steps()
             yield from self._compare(scanner.result, index, found)
+        else:  # what its index names is found out to be gone when it is read
+            yield index.check_sparse_and_summary()
+            for blocks in index.blocks():
+                yield BLOCK * len(blocks)
+            index.states()
         found.blocks.update(index.problems)
         self._found = found
 

@@ -32,7 +32,8 @@ LEDGERS = (PLAIN, RUNS, STRIPED, IDS, MIXED, LARGE)
 
 class DamagedWorld:
     """``acked``: every frame written. Its ledgers have plain frames, one-entry frames that become runs, striped ones,
-    ids, all of these over each other with counters raised in between, and frames above 64 KiB."""
+    lists of ids, frames over each other with counters raised in between, and frames above 64 KiB; more have keys,
+    fences and LACs. ``checkpointed``: up to this segment a checkpoint is said to hold the state."""
 
     def __init__(self, rounds: int = 24, seed: int = 0) -> None:
         self.disk, self.path = SimDisk(), Path("/data")
@@ -40,6 +41,7 @@ class DamagedWorld:
         self.acked: list[bytes] = []
         self.checkpointed = 0
         self.released: list[int] = []
+        self._counter = 0
         self.open()
         chance = random.Random(seed)
         for k in range(rounds):
@@ -47,27 +49,25 @@ class DamagedWorld:
         self.seal_all()
 
     def _round(self, k: int, chance: random.Random) -> list[bytes]:
-        frames = [entries(PLAIN, range(10 * k, 10 * k + 10), size=chance.choice((50, 400)), lac=10 * k - 1)]
-        frames += [entries(RUNS, [8 * k + j]) for j in range(8)]
-        frames += [striped(STRIPED, 12 * k, 12), entries(IDS, [5 * k, 5 * k + 2, 5 * k + 3])]
-        frames += [entries(MIXED, range(3 * k, 3 * k + chance.randint(1, 9)))]
+        units = [[entries(PLAIN, range(20 * k, 20 * k + 10), size=chance.choice((50, 400)), lac=20 * k - 1)]]
+        units += [[entries(RUNS, [8 * k + j]) for j in range(8)]]
+        units += [[striped(STRIPED, 12 * k, 12)], [entries(IDS, [5 * k, 5 * k + 2, 5 * k + 3])]]
+        units += [[entries(MIXED, range(3 * k, 3 * k + chance.randint(1, 9)))]]
+        units += [[entries(1000 + 10 * k + j, [j])] for j in range(8)]
         if k % 5 == 0:
-            ledger_id = 100 + k
-            frames += [
-                key_record(ledger_id),
-                fence_record(ledger_id),
-                lac_record(ledger_id, k),
-                entries(ledger_id, [k]),
-            ]
-            for kind in (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED):
-                self.counter += 1
-                frames.append(encode_counter_record(kind, MIXED, self.counter))
+            other = 100 + k
+            units += [[key_record(other), fence_record(other), lac_record(other, k)], [entries(other, [k])]]
+            units += [[entries(MIXED, [1000 + k])], self._limbo_came_and_went()]
         if k % 9 == 4:
-            frames.append(entries(LARGE, [k], size=70_000))
-        chance.shuffle(frames)
-        return sorted(frames, key=lambda frame: frame[4] >= FrameKind.LIMBO_SET)
+            units.append([entries(LARGE, [k], size=70_000)])
+        chance.shuffle(units)
+        return [frame for unit in units for frame in unit]
 
-    counter = 0
+    def _limbo_came_and_went(self) -> list[bytes]:
+        """Frames of the ledger carry another counter from here on."""
+        self._counter += 2
+        kinds = (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED)
+        return [encode_counter_record(kind, MIXED, self._counter + k) for k, kind in enumerate(kinds)]
 
     def open(self) -> None:
         self.storage = Storage(self.path, files=self.disk, segment_bytes=SEGMENT_BYTES)
