@@ -3,7 +3,8 @@
 
 A test carries a rule by ``@pytest.mark.rule("P3")`` (several numbers may stand in one mark), a scenario by a first line
 ``# rule: P3 MUST6``. An unknown number in a test is an error: it would prove nothing. The known defects of other
-implementations, D1 to D30, may be carried too; they are proven by mutants and not listed here.
+implementations, D1 to D30, and the invariants I1 to I14 of docs/proof.md may be carried too; they are proven by mutants
+and checked after every step, and not listed here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 MARK = re.compile(r"mark\.rule\(([^)]*)\)")
 SCENARIO = re.compile(r"\A# rule: (.+)")
 DEFECTS = frozenset(f"D{number}" for number in range(1, 31))
+INVARIANTS = frozenset(f"I{number}" for number in range(1, 15))
 
 
 def carried(tests: Path) -> dict[str, list[Path]]:
@@ -37,7 +39,7 @@ def main() -> int:
     built, later = rules["built"], rules["later"]
     found = carried(TESTS)
     missing = [number for number in built if number not in found]
-    unknown = sorted(set(found) - set(built) - set(later) - DEFECTS)
+    unknown = sorted(set(found) - set(built) - set(later) - DEFECTS - INVARIANTS)
     waiting = [number for number in later if number not in found]
     for number in unknown:
         print(f"rule {number} is carried by {found[number][0]} and listed nowhere in tests/rules.toml")

@@ -22,6 +22,7 @@ from bookie_server.storage.checkpoint import find_checkpoint
 from bookie_server.storage.cookie import (
     COOKIE_NAME,
     IDENTITY_NAME,
+    LIMBO_NAME,
     LOCK_NAME,
     LOSS_NAME,
     SEGMENTS_NAME,
@@ -177,6 +178,8 @@ class _Examination:
             found.damage.append(f"{IDENTITY_NAME}: {_words(error)}")
         if self._files.exists(os.path.join(self._path, LOSS_NAME)):
             found.damage.append("a start with --accept-loss did not come to its end: start it so once more")
+        if self._files.exists(os.path.join(self._path, LIMBO_NAME)):
+            found.limbo.append("a start that found damage was cut off before all of it was on record")
         for generation in sorted(segments, reverse=True) if not self._incarnation else ():
             handle = self._files.open_read(self._path_of(segment_name(generation)))
             header, _ = read_header(self._files, self._segments_path, handle, generation, b"")

@@ -9,7 +9,7 @@ What fails is read once more from the disk itself, one index record at a time, b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from operator import eq
 from typing import NamedTuple
@@ -186,10 +186,11 @@ class LiveFrames:
 
     def _twice(self, handle: Handle, offset: int, size: int) -> Iterator[bytes]:
         """Bytes of the index, through the cache and past it, where the system gives them."""
-        for read in (
+        reads: tuple[Callable[[], bytes], ...] = (
             lambda: self._files.read(handle, size, offset),
             lambda: self._files.read_past_cache(self._index_path, size, offset),
-        ):
+        )
+        for read in reads:
             try:
                 data = read()
             except OSError:

@@ -143,7 +143,7 @@ def test_every_name_of_a_file_is_in_the_list() -> None:
     inside = {segment.segment_name(7), segment.index_name(7), segment.free_name(7), checkpoint.checkpoint_name(7)}
     inside.add(segment.segment_name(7) + ".tmp")
     assert names - {"*.tmp"} == {
-        cookie.COOKIE_NAME, cookie.IDENTITY_NAME, cookie.LOCK_NAME, cookie.LOSS_NAME,
+        cookie.COOKIE_NAME, cookie.IDENTITY_NAME, cookie.LOCK_NAME, cookie.LOSS_NAME, cookie.LIMBO_NAME,
         *(f"{cookie.SEGMENTS_NAME}/{name}" for name in inside),
     }  # fmt: skip
 
