@@ -7,9 +7,10 @@ import enum
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
-from bk_core.entries.frame import FrameKind, entry_ids_of, parse_header, record_payload
+from bk_core.entries.frame import FrameKind, entry_ids_of, frame_extent, parse_header, record_payload
 from bk_core.errors import DataDirectoryError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.index import LedgerStatus
@@ -36,6 +37,25 @@ NEW_LEDGER = 1_000_000
 NO_BODY = b"\xff" * 16
 
 
+class _Frame(NamedTuple):
+    """What a frame says, taken apart once: the same frames are asked about at every crash point."""
+
+    ledger_id: int
+    kind: int
+    ids: frozenset[int]
+    payload: bytes
+    lac: int
+
+
+@lru_cache(maxsize=1 << 16)
+def _said(frame: bytes) -> _Frame:
+    header = parse_header(frame)
+    if header.kind != FrameKind.ENTRIES:
+        return _Frame(header.ledger_id, header.kind, frozenset(), bytes(record_payload(frame, header)), -1)
+    ids = frozenset(entry_ids_of(header, frame).tolist())
+    return _Frame(header.ledger_id, header.kind, ids, b"", frame_extent(frame, header).max_lac)
+
+
 class Life:
     """A disk, a metadata store, and what was acked. ``maybe``: given to a commit that nobody heard of; ``denied``: ids
     by ledger that a bookie called ABSENT and that nobody wrote since (I6: they must stay away). ``expects_damage``: the
@@ -48,8 +68,11 @@ class Life:
         self.was_damaged = False
         self.expects_damage = False
         self.denied: defaultdict[int, set[int]] = defaultdict(set)
-        self.recycled = 0
-        self.checkpointer: tuple[object, object] | None = None  # of the process it belongs to
+        self.recycled = self.compacted = 0
+        self.now_s = 0.0
+        self.violations: list[str] = []
+        self.picture: dict[int, object] = {}
+        self.maintenance: tuple[object, object] | None = None  # of the process it belongs to
         self._back_end: StorageBackEnd | None = None
         self._new = 0
 
@@ -95,8 +118,7 @@ class Life:
         """As the bookie does: into the log, then into the index, then the ack."""
         self.maybe += frames
         for frame in frames:
-            ledger_id = parse_header(frame).ledger_id
-            self.denied[ledger_id] -= self._ids([frame], ledger_id)
+            self.denied[_said(frame).ledger_id] -= _said(frame).ids
         try:
             places = self.back_end.commit(frames)
         except DataDirectoryError:  # nothing was written
@@ -131,22 +153,14 @@ class Life:
 
     # --- what must hold ---
 
-    def picture(self) -> dict[int, object]:
-        """Everything that a bookie would say of every ledger a test wrote to."""
-        seen: dict[int, object] = {}
-        for ledger_id in self._ledgers():
-            ids = self._ids([*self.acked, *self.maybe], ledger_id)
-            answer = ask(self.back_end, ledger_id, 0, max(ids, default=0) + 3)
-            absent = answer.absent - set(answer.found)
-            seen[ledger_id] = (answer.found, absent, set(answer.unknown), self.back_end.holdings.facts(ledger_id))
-        return seen
-
     def _ledgers(self) -> list[int]:
-        return sorted({parse_header(frame).ledger_id for frame in (*self.acked, *self.maybe)})
+        return sorted({_said(frame).ledger_id for frame in (*self.acked, *self.maybe)})
 
     def check(self, *, damaged: bool = False, more: bool = True, lost: Iterable[int] = ()) -> None:
         """Everything acked is found, nothing invented; what is found now is acked from here on, since a reader may have
-        seen it. ``damaged``: UNKNOWN and limbo are right as well, ABSENT is not. ``more``: the log goes on."""
+        seen it. ``damaged``: UNKNOWN and limbo are right as well, ABSENT is not. ``more``: the log goes on. ``picture``
+        is then what the bookie says of every ledger that a test wrote to."""
+        self.picture.clear()
         if not damaged and not self.expects_damage:
             assert not self.back_end.report.damage, self.back_end.report.damage
             assert not self.back_end.report.limbo
@@ -164,20 +178,16 @@ class Life:
         return self._ids(self.acked, ledger_id)
 
     def _ids(self, frames: list[bytes], ledger_id: int) -> set[int]:
-        ids: set[int] = set()
-        for frame in frames:
-            header = parse_header(frame)
-            if header.kind == FrameKind.ENTRIES and header.ledger_id == ledger_id:
-                ids.update(entry_ids_of(header, frame).tolist())
-        return ids
+        return {k for one in map(_said, frames) if one.ledger_id == ledger_id for k in one.ids}
 
     def _records(self, frames: list[bytes], ledger_id: int, kind: FrameKind) -> list[bytes]:
-        headers = ((parse_header(frame), frame) for frame in frames)
-        return [bytes(record_payload(f, h)) for h, f in headers if h.kind == kind and h.ledger_id == ledger_id]
+        return [one.payload for one in map(_said, frames) if one.kind == kind and one.ledger_id == ledger_id]
 
     def _check_entries(self, ledger_id: int, damaged: bool, lost: set[int]) -> None:
         required, allowed = self._ids(self.acked, ledger_id), self._ids(self.maybe, ledger_id)
         answer = ask(self.back_end, ledger_id, 0, max(required | allowed, default=0) + 3)
+        absent, facts = answer.absent - set(answer.found), self.back_end.holdings.facts(ledger_id)
+        self.picture[ledger_id] = (answer.found, absent, set(answer.unknown), facts)
         for entry_id, payload in answer.found.items():
             assert payload.startswith(b"%d/%d " % (ledger_id, entry_id)), (ledger_id, entry_id, payload[:30])
         invented = set(answer.found) - required - allowed
@@ -189,6 +199,7 @@ class Life:
             assert not (gone and answer.found), f"ledger {ledger_id} was deleted and answers with entries"
             return
         if self._dropped(ledger_id):
+            self._check_dropped(ledger_id, set(answer.found))
             return
         denied = required & answer.absent - (lost if damaged else set())
         assert not denied, f"acked entries {sorted(denied)} of ledger {ledger_id} are ABSENT"
@@ -205,6 +216,17 @@ class Life:
     def _dropped(self, ledger_id: int) -> bool:
         """Copies from before a drop are not served any more."""
         return bool(self._records([*self.acked, *self.maybe], ledger_id, FrameKind.COPY_DROPPED))
+
+    def _check_dropped(self, ledger_id: int, found: set[int]) -> None:
+        """No copy from before a drop is served (RULES S4), however often it was moved since."""
+        drops = [
+            position
+            for position, frame in enumerate(self.acked)
+            if self._records([frame], ledger_id, FrameKind.COPY_DROPPED)
+        ]
+        if drops:
+            later = self._ids([*self.acked[drops[-1] :], *self.maybe], ledger_id)
+            assert found <= later, f"entries {sorted(found - later)} of ledger {ledger_id} are from before its drop"
 
     def _check_records(self, ledger_id: int, damaged: bool) -> None:
         facts, state = self.back_end.holdings.facts(ledger_id), self.back_end.index.state(ledger_id)
@@ -228,7 +250,14 @@ class Life:
             assert facts.trouble is Reason.DAMAGED, f"ledger {ledger_id} has two keys and is not in trouble"
         for body in self._records(self.acked, ledger_id, FrameKind.LAC):
             assert lac_of(facts.lac_body or NO_BODY) >= lac_of(body), f"the LAC of ledger {ledger_id} is lost"
+        if not damaged and not self._dropped(ledger_id):
+            lac = self._carried_lac(ledger_id)
+            assert state.carried_lac >= lac, f"the LAC {lac} that a frame of ledger {ledger_id} carries is lost"
         self._check_counters(ledger_id, state, facts.trouble)
+
+    def _carried_lac(self, ledger_id: int) -> int:
+        """The greatest LAC that an acked frame of entries carries."""
+        return max((one.lac for one in map(_said, self.acked) if one.ledger_id == ledger_id), default=-1)
 
     def _check_counters(self, ledger_id: int, state: LedgerStatus, trouble: Reason) -> None:
         for kind in (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED, FrameKind.COPY_DROPPED, FrameKind.COPY_RESTORED):
@@ -243,14 +272,13 @@ class Life:
         """What was in doubt and is here may have been told to somebody: it stays (I8, I5). The rest may stay away."""
         kept: list[bytes] = []
         for frame in self.maybe:
-            header = parse_header(frame)
-            if header.kind == FrameKind.ENTRIES:
-                ids = entry_ids_of(header, frame).tolist()
-                answer = ask(self.back_end, header.ledger_id, min(ids), max(ids))
-                if set(ids) <= set(answer.found):
+            one = _said(frame)
+            if one.ids:
+                answer = ask(self.back_end, one.ledger_id, min(one.ids), max(one.ids))
+                if one.ids <= set(answer.found):
                     self.acked.append(frame)
                     continue
-            elif header.kind == FrameKind.FENCE and self.back_end.holdings.facts(header.ledger_id).fenced:
+            elif one.kind == FrameKind.FENCE and self.back_end.holdings.facts(one.ledger_id).fenced:
                 self.acked.append(frame)
                 continue
             kept.append(frame)

@@ -29,8 +29,10 @@ from bookie_server.machine_state import MachineLimits, lac_of_body
 from tests.kit.segment_world import payload_of
 from tests.sim.disk import SimulatedCrash
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
+from tests.sim.storage_upkeep import assert_covered, maintenance_on
 
-LEDGERS = (1, 2, 3)
+LEDGERS = 3
+"""Ledgers in use at a time; a new one comes in the place of one that is deleted."""
 PROFILES = (
     "crashes",
     "crashes",
@@ -107,6 +109,10 @@ class _Run:
         self.fenced: set[int] = set()
         self.keyed: set[int] = set()
         self.lacs: dict[int, int] = {}  # durable explicit LACs
+        self.ledgers = list(range(1, LEDGERS + 1))
+        self.deleting: dict[int, bool] = {}  # by ledger: whether its record is durable
+        self.now_s = 0.0
+        self.uncovered = ""
         self.damaged = False
         self.copy: tuple[int, dict[str, bytes | None]] | None = None
         self.boots = 1
@@ -136,9 +142,12 @@ class _Run:
         self.hinted: dict[int, int] = {}  # the greatest of each ledger
         self.persisting: dict[int, int] = {}  # given to the log
         self.lac_timer = False
+        self.deleting_now: set[int] = set()  # in the queue to the log
         self.failed = False
         self.numbers = 0
         self.streams += 2
+        self.maintenance = maintenance_on(self.back_end._open, lambda: self.now_s, self.release)
+        self.maintenance._on_recycled = self.recycled
 
     def restart(self) -> None:
         """Open again, perhaps with more crashes on the way, and look at everything."""
@@ -173,7 +182,7 @@ class _Run:
     def run(self, steps: int) -> Outcome:
         acts = [
             (self.attach, 4), (self.offer, 14), (self.commit, 12), (self.serve, 8), (self.read, 6), (self.fence, 1),
-            (self.hint, 1), (self.idle, 2), (self.crash, 2), (self.damage, 2),
+            (self.hint, 1), (self.idle, 2), (self.crash, 2), (self.damage, 2), (self.maintain, 4), (self.delete, 1),
         ]  # fmt: skip
         calls, weights = [act for act, _ in acts], [weight for _, weight in acts]
         for self.outcome.steps in range(steps):
@@ -204,7 +213,7 @@ class _Run:
 
     def attach(self) -> None:
         self.numbers += 1
-        ledger_id = self.chance.choice(LEDGERS)
+        ledger_id = self.chance.choice(self.ledgers)
         mode = AttachMode.RECOVER if self.chance.random() < 0.3 else AttachMode.WRITE
         stream = self.streams
         wrong = self.chance.random() < 0.1 and ledger_id in self.keyed
@@ -250,6 +259,7 @@ class _Run:
             self.outcome.counts["no space"] += 1
             self.queue.clear()
             self.persisting.clear()
+            self.deleting_now.clear()
             self.feed(ev.CommitFailed(Reason.NO_SPACE, error.what, False))
             return
         except StorageFailedError as error:
@@ -261,6 +271,50 @@ class _Run:
         if not self.queue:  # everything given to the log is durable
             self.lacs.update({i: max(lac, self.lacs.get(i, -1)) for i, lac in self.persisting.items()})
             self.persisting.clear()
+            self.deleting.update(dict.fromkeys(self.deleting_now, True))
+            self.deleting_now.clear()
+
+    def delete(self) -> None:
+        """A ledger is found to be deleted, for good."""
+        at = self.chance.randrange(len(self.ledgers))
+        if self.failed or not self.acked[self.ledgers[at]]:
+            return
+        ledger_id, self.ledgers[at] = self.ledgers[at], LEDGERS + 1 + len(self.deleting)
+        self.deleting[ledger_id] = False
+        self.deleting_now.add(ledger_id)
+        self.feed(ev.LedgersDeleted((ledger_id,)))
+        self.outcome.counts["ledgers deleted"] += 1
+
+    def maintain(self) -> None:
+        """Time passes, and some of what is due is done."""
+        if self.failed:
+            return
+        maintenance, disk = self.maintenance, self.back_end.disk
+        self.now_s += self.chance.choice((0.5, 2.0, 6.0))
+        errors, copied = maintenance.errors, maintenance.compactor.stats.segments
+        try:
+            for _ in range(self.chance.choice((1, 3, 10, 40))):
+                if not maintenance.step():
+                    break
+        except StorageFailedError as error:
+            self.fail(error)
+        self.outcome.counts["segments compacted"] += maintenance.compactor.stats.segments - copied
+        self.need(not self.uncovered, f"I11: {self.uncovered}")
+        ill = self.damaged or self.failed or disk.faults.no_space
+        self.need(ill or maintenance.errors == errors, "maintenance failed on a healthy disk")
+
+    def release(self, generation: int) -> None:
+        """As the reader thread does: what was asked for before is read first."""
+        while self.reads:
+            self.serve()
+        self.back_end._open.reader.release(generation)
+
+    def recycled(self, generation: int) -> None:
+        self.outcome.counts["segments recycled"] += 1
+        try:
+            assert_covered(self.back_end.disk, generation)
+        except AssertionError as error:
+            self.uncovered = str(error)
 
     def fail(self, error: StorageFailedError) -> None:
         self.outcome.counts["sync failed"] += 1
@@ -277,7 +331,7 @@ class _Run:
                 self.feed(self.back_end.read(effect) if reads else self.back_end.memberships(effect))
 
     def read(self) -> None:
-        ledger_id = self.chance.choice(LEDGERS)
+        ledger_id = self.chance.choice(self.ledgers)
         top = max(self.offered[ledger_id], default=0) + 3
         first = self.chance.randint(0, top)
         last = self.chance.randint(first, top)
@@ -292,12 +346,12 @@ class _Run:
         return request
 
     def fence(self) -> None:
-        ledger_id = self.chance.choice(LEDGERS)
+        ledger_id = self.chance.choice(self.ledgers)
         self.feed(ev.FenceRequested(self.request(ledger_id, 0, -1, True), ledger_id, bytes([ledger_id] * 20)))
 
     def hint(self) -> None:
         """The writer says its LAC; later the timer makes it durable."""
-        ledger_id = self.chance.choice(LEDGERS)
+        ledger_id = self.chance.choice(self.ledgers)
         if self.lac_timer and self.chance.random() < 0.7:
             self.lac_timer = False
             self.persisting |= self.hints
@@ -323,6 +377,8 @@ class _Run:
         kind = chance.random()
         if self.queue and not self.failed and kind < 0.4:
             back_end.commit_torn(self.queue[: chance.randint(1, len(self.queue))], chance)
+        elif not self.failed and kind < 0.5:
+            self.crash_in_maintenance()
         elif kind < 0.6:
             back_end.kill()
         elif kind < 0.7:
@@ -333,6 +389,15 @@ class _Run:
         if self.outcome.profile == "copies":
             self.restore_copy()
         self.restart()
+
+    def crash_in_maintenance(self) -> None:
+        self.back_end.disk.crash_at(self.chance.randint(1, 15))
+        try:
+            for _ in range(3):
+                self.maintain()
+        except SimulatedCrash:
+            self.outcome.counts["crash in maintenance"] += 1
+        self.back_end.crash(self.chance)
 
     def restore_copy(self) -> None:
         """An older copy of the disk is mounted, which must be refused; then the right one again."""
@@ -382,7 +447,7 @@ class _Run:
         back_end.crash(chance)
         names = [path for path in back_end.disk.paths() if path.startswith(SEGMENTS_DIR) and path[-4:] != ".tmp"]
         path = chance.choice(names)
-        self.damaged |= path.endswith(".segment")
+        self.damaged |= path.endswith((".segment", ".checkpoint"))
         self.outcome.counts["files lost"] += 1
         back_end.disk.lose_file(path)
         self.restart()
@@ -443,6 +508,7 @@ class _Run:
     def ended(self, asked: _Request, trailer: Any, reason: Reason) -> None:
         if reason:
             healthy = reason not in (Reason.DAMAGED, Reason.LIMBO, Reason.UNAUTHORIZED, Reason.DELETED)
+            healthy |= reason is Reason.DELETED and asked.ledger_id in self.deleting
             self.need(healthy or self.damaged, f"a read of ledger {asked.ledger_id} was refused: {reason.name}")
             return
         absent: set[int] = set()
@@ -463,7 +529,12 @@ class _Run:
 
     def verify(self) -> None:
         """Every promise, asked of the new process."""
-        for ledger_id in LEDGERS:
+        for ledger_id, durable in self.deleting.items():
+            facts = self.back_end.holdings.facts(ledger_id)
+            self.need(facts.deleted or not durable or self.damaged, f"the tombstone of ledger {ledger_id} is lost")
+            found = ask(self.back_end, ledger_id, 0, 50).found if facts.deleted else {}
+            self.need(not found, f"entries {sorted(found)} of ledger {ledger_id} are back after its deletion")
+        for ledger_id in self.ledgers:
             facts = self.back_end.holdings.facts(ledger_id)
             trouble = facts.trouble is not Reason.REASON_NONE
             self.need(self.damaged or not trouble, f"ledger {ledger_id} is in trouble on a healthy disk")

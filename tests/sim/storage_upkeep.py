@@ -1,30 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a scripted life that give space back: checkpoints, and segments whose frames are all dead (RULES S4)."""
+"""Steps of a scripted life that give space back: checkpoints, drained segments, compaction, all maintenance (S4)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from bookie_server.opening import OpenStorage
 from bookie_server.storage.checkpoint import checkpoint_name, decode_checkpoint
-from bookie_server.storage.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.checkpointer import Checkpointer
 from bookie_server.storage.cookie import decode_identity
+from bookie_server.storage.index_port import DirectIndexPort
+from bookie_server.storage.maintaining import DirectoryMaintenance
+from bookie_server.storage.maintenance import LOOK_S
+from bookie_server.storage.schedule import MaintenanceLimits
+from bookie_server.storage.segment import Place
+from tests.sim.disk import SimDisk
 from tests.sim.storage import DATA_DIR, SEGMENTS_DIR
 from tests.sim.storage_life import Life
 
 STEP_BYTES = 4096
 """So that a checkpoint of a few ledgers takes more than one step."""
+LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0, major_compaction_interval_s=1000.0)
+
+
+def maintenance_on(
+    opened: OpenStorage, now_s: Callable[[], float], release: Callable[[int], None]
+) -> DirectoryMaintenance:
+    """The production's maintenance of a directory that is open."""
+
+    def copy(frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> list[Place]:
+        return opened.log.append_group(frames, counters=counters, reserve=True)
+
+    return DirectoryMaintenance(
+        opened.directory, opened.log, DirectIndexPort(opened.index), opened.reader, newest=opened.report.checkpoint,
+        copy=copy, release=release, now_s=now_s, limits=LIMITS,
+    )  # fmt: skip
+
+
+def maintenance_of(life: Life) -> DirectoryMaintenance:
+    """That of the life's present process; its clock is the life's."""
+    opened = life.back_end._open
+    if life.maintenance is None or life.maintenance[0] is not opened:
+        made = maintenance_on(opened, lambda: life.now_s, opened.reader.release)
+        made._on_recycled = partial(_note_recycled, life)
+        life.maintenance = (opened, made)
+    found = life.maintenance[1]
+    assert isinstance(found, DirectoryMaintenance)
+    return found
+
+
+def _note_recycled(life: Life, generation: int) -> None:
+    life.recycled += 1
+    try:
+        assert_covered(life.disk, generation)
+    except AssertionError as error:  # maintenance takes errors for something to be tried again
+        life.violations.append(str(error))
+
+
+def maintain(life: Life, *, steps: int = 1000) -> None:
+    """Time passes, and all that is due is done, or so many steps of it."""
+    maintenance = maintenance_of(life)
+    errors, compacted = maintenance.errors, maintenance.compactor.stats.segments
+    for _ in range(4):
+        life.now_s += LOOK_S
+        while steps and maintenance.step():
+            steps -= 1
+    life.compacted += maintenance.compactor.stats.segments - compacted
+    assert not life.violations, life.violations[0]
+    full = life.disk.faults.no_space or life.disk.faults.no_byte
+    assert full or maintenance.errors == errors, "maintenance failed on a disk that is well"
+
+
+def beside_commits(groups: Sequence[list[bytes]], life: Life) -> None:
+    """A few steps of maintenance between one commit and the next."""
+    for frames in groups:
+        life.commit(frames)
+        maintain(life, steps=2)
+
+
+def compacting_beside(groups: Sequence[list[bytes]], life: Life) -> None:
+    """A commit after each smallest step of compaction, until that has nothing more to do."""
+    maintenance, waiting = maintenance_of(life), list(groups)
+    while maintenance.compactor.step(1) or waiting:
+        maintenance.note_drained(maintenance.compactor.take_drained())
+        if waiting:
+            life.commit(waiting.pop(0))
+    maintenance.note_drained(maintenance.compactor.take_drained())
+
+
+def look(life: Life) -> None:
+    """Everything is asked of the process that did all this, not only of the next."""
+    life.check(more=False)
 
 
 def checkpointer_of(life: Life) -> Checkpointer:
-    """The one of the life's present process."""
-    opened = life.back_end._open
-    if life.checkpointer is None or life.checkpointer[0] is not opened:
-        made = Checkpointer(opened.directory, IndexSource(opened.index), opened.log.health, opened.report.checkpoint)
-        life.checkpointer = (opened, made)
-    made = life.checkpointer[1]
-    assert isinstance(made, Checkpointer)
-    return made
+    """That of the life's maintenance."""
+    return maintenance_of(life).checkpointer
 
 
 def checkpoint(life: Life) -> None:
@@ -46,17 +119,17 @@ def give_back(life: Life) -> None:
     checkpoint(life)
     for generation in drained:
         if checkpointer_of(life).may_recycle(generation):
-            assert_covered(life, generation)
+            assert_covered(life.disk, generation)
             pool.recycle(generation)
             life.recycled += 1
 
 
-def assert_covered(life: Life, generation: int) -> None:
+def assert_covered(disk: SimDisk, generation: int) -> None:
     """I11, by what is durable on the disk at this moment and by nothing else."""
-    number = decode_identity(life.disk.durable_bytes(f"{DATA_DIR}/IDENTITY")).checkpoint
+    number = decode_identity(disk.durable_bytes(f"{DATA_DIR}/IDENTITY")).checkpoint
     path = f"{SEGMENTS_DIR}/{checkpoint_name(number)}"
-    assert path in life.disk.paths(), f"IDENTITY names checkpoint {number}, which is not durable"
-    durable = decode_checkpoint(life.disk.durable_bytes(path))
+    assert path in disk.paths(), f"IDENTITY names checkpoint {number}, which is not durable"
+    durable = decode_checkpoint(disk.durable_bytes(path))
     assert durable.through >= generation, f"segment {generation} is recycled under {durable.through}"
     assert generation not in durable.segments, f"the checkpoint counts on segment {generation}, which is recycled"
 
@@ -66,6 +139,15 @@ def some_recycled(count: int) -> Callable[[Life], None]:
 
     def step(life: Life) -> None:
         assert life.recycled >= count, f"{life.recycled} segments were recycled, not {count}"
+
+    return step
+
+
+def some_compacted(count: int) -> Callable[[Life], None]:
+    """The same of segments that were rewritten."""
+
+    def step(life: Life) -> None:
+        assert life.compacted >= count, f"{life.compacted} segments were compacted, not {count}"
 
     return step
 

@@ -13,6 +13,7 @@ from functools import partial
 from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
 from bk_core.errors import DataDirectoryError, StorageFailedError
 from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
+from tests.sim.maintained_workloads import MAINTAINED
 from tests.sim.storage import SEGMENTS_DIR, ask
 from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step
 from tests.sim.storage_upkeep import checkpoint, give_back, lose_checkpoint, some_recycled
@@ -314,5 +315,6 @@ WORKLOADS: dict[str, list[Step]] = {
         STOP,
         [entries(13, range(3, 6))],
     ],
+    **MAINTAINED,
 }
 """By name."""

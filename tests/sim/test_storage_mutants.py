@@ -10,9 +10,11 @@ import pytest
 
 from bk_core.errors import BookKeeperError
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
+from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
 from tests.sim.storage_attempts import SCHEDULES, attempts
 from tests.sim.storage_schedule import run_storage_schedule
+from tests.sim.wanted import WANTED
 
 pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
 
@@ -35,7 +37,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-MUTANTS = [*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS]
+MUTANTS = [*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS]
 
 
 @pytest.mark.timeout(180)
@@ -47,8 +49,7 @@ def test_a_defect_put_back_is_found(name: str, rule: str, planted: Planted) -> N
 def test_without_a_defect_every_schedule_is_clean() -> None:
     outcomes = [run_storage_schedule(seed) for seed in range(SCHEDULES)]
     reached = {what for outcome in outcomes for what in outcome.counts}
-    wanted = {"crash in a restart", "damage found", "files lost", "sync failed", "no space", "older copy refused"}
-    assert wanted <= reached
+    assert set(WANTED["disk"]) <= reached
 
 
 def test_a_seed_decides_everything() -> None:

@@ -20,6 +20,7 @@ from tests.sim.exhaustive.search import explore
 from tests.sim.logs import run_log_schedule
 from tests.sim.mutants import exhaustive, logs, protocol
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
+from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
@@ -132,7 +133,7 @@ def _random() -> Iterator[Callable[[], None]]:
 def _storage() -> Iterator[Case]:
     from tests.sim.storage_attempts import attempts
 
-    for name, rule, planted in (*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS):
+    for name, rule, planted in (*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
         yield Case(name, rule, "disk", planted, attempts, "attempts")  # type: ignore[arg-type]
 
 
