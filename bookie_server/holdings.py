@@ -122,7 +122,9 @@ def _joined(found: tuple[StoredPiece, ...], bytes_max: int, through: EntryId) ->
 def answer_read(
     reader: SegmentReader, effect: events.ReadFrames | events.ReadMemberships
 ) -> events.FramesRead | events.MembershipsRead:
-    """Do what the machine wants read; blocks. What fails its checks, or cannot be read, is None in the answer."""
+    """Do what the machine wants read; blocks. What fails its checks, or cannot be read, is None in the answer: the
+    machine has the index note it and plans again. So is what lies in a segment that is given back: the index has
+    dropped it since, and names other copies, or none of a deleted ledger."""
     if isinstance(effect, events.ReadFrames):
         return events.FramesRead(effect.request, [_read_piece(reader, piece) for piece in effect.pieces])
     return events.MembershipsRead(effect.request, [_read_membership(reader, place) for place in effect.places])
@@ -130,6 +132,8 @@ def answer_read(
 
 def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memoryview | None:
     place = cast(Place, piece.place)
+    if reader.is_given_up(place.generation):
+        return None
     try:
         if piece.last_only:
             return reader.read_lac_entry(place)
@@ -143,8 +147,11 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
 
 
 def _read_membership(reader: SegmentReader, place: events.Place) -> object | None:
+    wanted = cast(Place | IndexBlock, place)
+    if reader.is_given_up(wanted.generation):
+        return None
     try:
-        return reader.membership(cast(Place | IndexBlock, place))
+        return reader.membership(wanted)
     except IntegrityError as error:
         log.error("damage: %s", error)
     except Exception:

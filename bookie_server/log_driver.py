@@ -31,9 +31,9 @@ from bookie_server.storage.storage_stats import StorageStats
 
 log = logging.getLogger(__name__)
 
-Maintain = Callable[[Copy, Callable[[int], None]], DirectoryMaintenance]
-"""Makes the maintenance of a log, given what writes copies to it, and what waits until no read that was planned so far
-is under way and closes what is open of a segment."""
+Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], DirectoryMaintenance]
+"""Makes the maintenance of a log, given what writes copies to it, and what has its reader release and give up a segment
+and waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class LogDriver:
         loop = asyncio.get_running_loop()
         self._reader = _Reader(open_log.reader, loop, engine.feed)
         copy = copier(lambda frames, counters: self._committer.copy(frames, counters))
-        self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release), loop, self._failed)
+        self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release, self._give_up), loop, self._failed)
         self._engine = engine
         self._committer = Committer(
             self._log, loop, self._committed, self._failed, group_bytes_max, group_frames_max, self._maintenance.look
@@ -109,14 +109,19 @@ class LogDriver:
         self._engine.commit_failed(self.number, error)
 
     def _release(self, generation: int) -> None:
-        """On the maintenance thread, when the index names the segment no more: a plan is read at once, so that every
-        read which may name it stands in the reader's queue by now."""
-        wait_for(self._reader.release(generation), DEADLINE_S, "the reader thread")
+        """On the maintenance thread."""
+        wait_for(self._reader.release(generation, for_good=False), DEADLINE_S, "the reader thread")
+
+    def _give_up(self, generation: int) -> None:
+        """On the maintenance thread, when the index names the segment no more. Reads that were planned before are over,
+        or find it given up and are planned again."""
+        wait_for(self._reader.release(generation, for_good=True), DEADLINE_S, "the reader thread")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Release:
     generation: int
+    for_good: bool
     done: Future[None]
 
 
@@ -134,9 +139,9 @@ class _Reader:
     def put(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
         self._work.put(effect)
 
-    def release(self, generation: int) -> Future[None]:
+    def release(self, generation: int, *, for_good: bool) -> Future[None]:
         """Close what is open of a segment, behind all reads that are queued. Any thread."""
-        release = _Release(generation, Future())
+        release = _Release(generation, for_good, Future())
         self._work.put(release)
         return release.done
 
@@ -148,7 +153,7 @@ class _Reader:
         while effect := self._work.get():
             if isinstance(effect, _Release):
                 if effect.done.set_running_or_notify_cancel():
-                    self._reader.release(effect.generation)
+                    (self._reader.give_up if effect.for_good else self._reader.release)(effect.generation)
                     effect.done.set_result(None)
                 continue
             event = answer_read(self._reader, effect)

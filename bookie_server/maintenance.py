@@ -32,14 +32,15 @@ Release = Callable[[int], None]
 
 def maintained(
     opened: OpenStorage, limits: MaintenanceLimits, loop: asyncio.AbstractEventLoop
-) -> Callable[[Copy, Release], DirectoryMaintenance]:
+) -> Callable[[Copy, Release, Release], DirectoryMaintenance]:
     """What makes the maintenance of an open directory whose index belongs to ``loop``, given what writes copies to its
-    log and what waits for its reader."""
+    log and what has its reader release and give up a segment."""
 
-    def make(copy: Copy, release: Release) -> DirectoryMaintenance:
+    def make(copy: Copy, release: Release, give_up: Release) -> DirectoryMaintenance:
         return DirectoryMaintenance(
             opened.directory, opened.log, LoopIndexPort(opened.index, loop), opened.reader,
-            newest=opened.report.checkpoint, copy=copy, release=release, limits=limits,
+            newest=opened.report.checkpoint, copy=copy, release=release, give_up=give_up,
+            limits=limits,
         )  # fmt: skip
 
     return make

@@ -25,7 +25,9 @@ SCRUB_PAUSE_S = 600.0
 class DirectoryMaintenance(Maintenance):
     """Maintenance with all its parts, and the numbers of all of them.
 
-    ``copy`` writes copies to the log; ``reader`` is asked for its counters only. Otherwise as :class:`Maintenance`.
+    ``copy`` writes copies to the log; ``reader`` is asked for its counters only; ``release(generation)`` has the
+    readers close a segment whose ``.idx`` was made anew, and ``give_up``, by default the same, one whose file is to be
+    used again. Otherwise as :class:`Maintenance`.
     """
 
     def __init__(
@@ -38,12 +40,13 @@ class DirectoryMaintenance(Maintenance):
         newest: CheckpointSummary,
         copy: Copy,
         release: Callable[[int], None],
+        give_up: Callable[[int], None] | None = None,
         now_s: Callable[[], float] = time.monotonic,
         limits: MaintenanceLimits | None = None,
     ) -> None:
         limits = limits or MaintenanceLimits()
-        super().__init__(directory, log, port, newest=newest, release=self._let_go, now_s=now_s, limits=limits)
-        self._reader, self._release_reader = reader, release
+        super().__init__(directory, log, port, newest=newest, give_up=self._give_up, now_s=now_s, limits=limits)
+        self._reader, self._give_up_reader = reader, give_up or release
         where = directory.files, directory.segments_path, directory.identity.incarnation_bytes
         self.compactor = Compactor(
             port, *where, copy, segment_bytes=log.segment_bytes, threshold=limits.compaction_threshold,
@@ -58,10 +61,10 @@ class DirectoryMaintenance(Maintenance):
         self.add_paced("compaction", self._compact, limits.compaction_bytes_per_s)
         self.add_paced("scrubbing", self._scrub, limits.scrub_bytes_per_s)
 
-    def _let_go(self, generation: int) -> None:
+    def _give_up(self, generation: int) -> None:
         if self.compactor.generation == generation:
             self.compactor.close()
-        self._release_reader(generation)
+        self._give_up_reader(generation)
 
     def _compact(self, budget_bytes: int) -> int:
         major = self._major.is_on(self._now_s())

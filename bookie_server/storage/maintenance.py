@@ -7,9 +7,11 @@ STEP_BYTES, so nothing starves sealing and spares. Synchronous (RULES S10): a th
 commit thread (``bookie_server/maintenance.py``), simulators and tests run it between commits.
 
 How space comes back (RULES S4, I11): the index drops a segment in which nothing can be served any more, so that no plan
-names it from then on; a checkpoint made after that is made durable, and IDENTITY names it; ``release`` waits until no
-read that was planned before is under way, and closes what is open of the segment; only then the pool gets the file. A
-crash in between leaves a segment that the next start puts aside, or finds with everything in it dead.
+names it from then on; a checkpoint made after that is made durable, and IDENTITY names it; ``give_up`` has the readers
+close the segment and never open it again; only then the pool gets the file. A read that was planned before and comes
+later finds nothing, and is planned again: other copies serve, or the ledger is deleted. Should it read the file in its
+next life all the same, no stamp there fits its place (S3). A crash in between leaves a segment that the next start puts
+aside, or finds with everything in it dead.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ class _Task:
 class Maintenance:
     """Looks after one directory; one thread.
 
-    ``newest`` is the checkpoint that the start used. ``release(generation)`` returns when no reader has the segment
-    open and no read planned before is under way. ``now_s`` is a clock that never goes back. What is paced is added with
-    :meth:`add_paced`, a maker of damaged indexes with :attr:`reindex`.
+    ``newest`` is the checkpoint that the start used. ``give_up(generation)`` returns when no reader has the segment
+    open nor will open it. ``now_s`` is a clock that never goes back. What is paced is added with :meth:`add_paced`, a
+    maker of damaged indexes with :attr:`reindex`.
     """
 
     def __init__(
@@ -67,14 +69,14 @@ class Maintenance:
         port: IndexPort,
         *,
         newest: CheckpointSummary,
-        release: Callable[[int], None],
+        give_up: Callable[[int], None],
         now_s: Callable[[], float],
         limits: MaintenanceLimits | None = None,
         on_recycled: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._directory, self._log, self._port = directory, log_, port
         self._limits, self._now_s = limits or MaintenanceLimits(), now_s
-        self._release, self._on_recycled = release, on_recycled
+        self._have_given_up, self._on_recycled = give_up, on_recycled
         self.upkeep = LogUpkeep(log_, self._note_sealed)
         self.checkpointer = Checkpointer(directory, port, log_.health, newest)
         self.reindex: Callable[[], bool] = lambda: False
@@ -237,7 +239,7 @@ class Maintenance:
         """Give one drained segment back (see above for the order)."""
         for generation in sorted(self._drained):
             if self.checkpointer.may_recycle(generation):
-                self._release(generation)
+                self._have_given_up(generation)
                 self._log.pool.recycle(generation)
                 self._drained.discard(generation)
                 self._held.discard(generation)

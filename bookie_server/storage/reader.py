@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 OPEN_SEGMENTS_MAX = 64
 """Handles kept open for reads."""
+GIVEN_UP_MAX = 4096
+"""Segments given up that are remembered: of older ones no read is under way."""
 
 
 class SegmentReader:
@@ -43,6 +45,7 @@ class SegmentReader:
         self._open_max = open_segments_max
         self._handles: OrderedDict[int, Handle] = OrderedDict()
         self._indexes = IndexReader(path, self._incarnation, self._files, open_segments_max)
+        self._given_up: dict[int, None] = {}
         self.reads = 0
         self.rereads = 0
         """Reads that failed their check through the page cache; those that failed again were damage."""
@@ -127,9 +130,21 @@ class SegmentReader:
         return b"".join(parts)
 
     def release(self, generation: int) -> None:
-        """Close what is open of a segment that is given back, or whose ``.idx`` was made anew."""
+        """Close what is open of a segment whose ``.idx`` was made anew."""
         self._forget(generation)
         self._indexes.release(generation)
+
+    def give_up(self, generation: int) -> None:
+        """Close what is open of a segment whose file is to be used again: nobody may open it from now on. What still
+        names it was planned before the index dropped it, and is to be planned again."""
+        self.release(generation)
+        self._given_up[generation] = None
+        if len(self._given_up) > GIVEN_UP_MAX:
+            del self._given_up[next(iter(self._given_up))]
+
+    def is_given_up(self, generation: int) -> bool:
+        """Whether :meth:`give_up` was told of this segment, lately."""
+        return generation in self._given_up
 
     def close(self) -> None:
         """Close all handles."""

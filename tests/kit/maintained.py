@@ -28,7 +28,7 @@ QUIET = limits()
 
 
 class Kept(Storage):
-    """Storage that is maintained; ``released`` lists what the readers were asked to let go."""
+    """Storage that is maintained; ``given_up`` lists the segments that the reader gave up."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Kept(Storage):
     ) -> None:
         super().__init__(path, files=files or SimDisk(), segment_bytes=segment_bytes)
         self.now = 1000.0
-        self.released: list[int] = []
+        self.given_up: list[int] = []
         self.maintenance = DirectoryMaintenance(
             self.directory, self.log, DirectIndexPort(self.index), self.reader,
-            newest=self.report.checkpoint, copy=self._copy, release=self._release, now_s=lambda: self.now,
-            limits=limits,
+            newest=self.report.checkpoint, copy=self._copy, release=self.reader.release, give_up=self._give_up,
+            now_s=lambda: self.now, limits=limits,
         )  # fmt: skip
         self.upkeep = self.maintenance.upkeep
 
@@ -92,6 +92,6 @@ class Kept(Storage):
         self.log.release_full()
         return places
 
-    def _release(self, generation: int) -> None:
-        self.released.append(generation)
-        self.reader.release(generation)
+    def _give_up(self, generation: int) -> None:
+        self.given_up.append(generation)
+        self.reader.give_up(generation)

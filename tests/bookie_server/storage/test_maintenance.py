@@ -35,7 +35,7 @@ def test_a_segment_of_deleted_ledgers_goes_to_the_pool_and_its_state_is_kept() -
     kept.delete(1)
     kept.settle()
     assert kept.maintenance.recycled == kept.maintenance.checkpoints == 1
-    assert kept.released == [first]
+    assert kept.given_up == [first]
     assert f"{first:016x}.segment" not in files_of(disk, "segment")
     assert f"{first:016x}.idx" not in files_of(disk, "idx")
     kept.close(crash=True)
@@ -305,7 +305,6 @@ def test_a_damaged_index_is_made_anew_and_what_it_names_is_served_again() -> Non
     kept.settle(60)
     assert kept.maintenance.stats().indexes_rebuilt == 1
     assert kept.maintenance.stats().detected_scrub_errors >= 1
-    assert generation in kept.released
     assert_honest(kept, written, healthy=True)
 
 
@@ -326,7 +325,7 @@ def test_segments_of_which_little_lives_are_compacted_and_given_back() -> None:
     assert stats.segments_sealed <= 2
     assert sealed - 1 <= stats.segments_recycled <= kept.log.newest_sealed
     assert stats.segments_drained == 0
-    assert len(kept.released) == len(set(kept.released))
+    assert len(kept.given_up) == len(set(kept.given_up))
     assert stats.segments_compacted > 0
     assert stats.compaction_written_bytes > 0
     assert_honest(kept, alive, healthy=True)
@@ -348,6 +347,6 @@ def test_the_segment_that_is_being_compacted_is_let_go_before_it_is_recycled() -
     generation = compactor.generation
     kept.delete(1, 9)
     kept.settle(20)
-    assert generation in kept.released
+    assert generation in kept.given_up
     assert compactor.generation is None
     assert kept.maintenance.drained == 0
