@@ -8,11 +8,10 @@ an index would hide it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bk_core.entries.frame import FrameKind
 from bk_core.errors import IntegrityError
 from bookie_server.storage.files import Files, Handle
 from bookie_server.storage.findings import MISSING, OPEN, SEALED, LostEntries, SegmentFindings
@@ -28,15 +27,14 @@ from bookie_server.storage.index_file import (
 from bookie_server.storage.index_rows import summary_of
 from bookie_server.storage.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.sealed import read_header, read_sealed
-from bookie_server.storage.segment import index_name, segment_name
-
-_EVERYTHING = [(0, 1 << 62)]
+from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
+from bookie_server.storage.verify import FoundFrames, Mask, bad_ranges, describe, names_damage, overlapping
 
 
 @dataclass(slots=True)
 class ExaminedSegment:
     """What one segment came to. ``limbo``: damage that cannot be named; ``predecessor``: the generation that its header
-    says was sealed before, 0 if none."""
+    says was sealed before, 0 if none; ``data_end``: how far it was written, as far as an index says so."""
 
     findings: SegmentFindings
     rows: Rows = field(default_factory=lambda: np.empty(0, INDEX_ROW))
@@ -44,6 +42,7 @@ class ExaminedSegment:
     lost: list[LostEntries] = field(default_factory=list)
     limbo: list[str] = field(default_factory=list)
     predecessor: int = 0
+    data_end: int = SEGMENT_HEADER_BYTES
 
     @property
     def summary(self) -> Rows:
@@ -65,12 +64,12 @@ class SegmentExaminer:
         name = segment_name(generation)
         found = ExaminedSegment(SegmentFindings(generation, name, SEALED if has_index else OPEN))
         segment = found.findings
-        sealed = has_index and self._is_sealed(generation)
+        sealed = has_index and self._is_sealed(found)
         is_named = has_index and self._load_index(found)
         if not is_there:
             segment.state = MISSING
             segment.damage.append("the segment is missing" + ("; its index names what was in it" if is_named else ""))
-            self._lose(found, _EVERYTHING)
+            self._lose(found, np.ones(found.rows.size, dtype=bool))
             if not sealed:
                 found.limbo.append(f"{name} is missing and has no readable index")
         else:
@@ -83,15 +82,20 @@ class SegmentExaminer:
         segment.ledgers = int(np.unique(found.rows["ledger"]).size)
         return found
 
-    def _is_sealed(self, generation: int) -> bool:
+    def _is_sealed(self, found: ExaminedSegment) -> bool:
         """Whether a start would take the index, of which it reads a part only (RULES S7), and not scan the segment."""
+        generation = found.findings.generation
         try:
-            read_sealed(self._files, self._path, generation, self._incarnation, states=generation > self._through)
+            index = read_sealed(
+                self._files, self._path, generation, self._incarnation, states=generation > self._through
+            )
         except (IntegrityError, OSError):
             return False
+        found.data_end = index.sections.header.data_end
         return True
 
     def _load_index(self, found: ExaminedSegment) -> bool:
+        """Whether the whole index can be used; its records are those of the segment then."""
         segment = found.findings
         try:
             data = self._files.read_file(os.path.join(self._path, index_name(segment.generation)))
@@ -120,52 +124,46 @@ class SegmentExaminer:
         if is_named and sealed and not self._verify:
             return
         self._files.drop_cache(handle)
-        scan = SegmentScanner(self._files, handle, segment.generation, self._incarnation, segment.size).scan()
-        bad = self._note_damage(found, scan, sealed=sealed)
+        scan = SegmentScanner(
+            self._files, handle, segment.generation, self._incarnation, segment.size, durable=found.data_end
+        ).scan()
+        self._note_damage(found, scan, sealed=sealed)
         if not sealed:
             _note_tail(segment, scan)
-        if not is_named:
+        if is_named:
+            self._compare(found, scan)
+        else:
             found.rows, found.states = sorted_rows(scan.rows), scan.states.rows()
-        elif not bad and not self._says_the_same(found, scan):
-            segment.index_problem = "it does not say what is in the segment"
-        self._lose(found, bad)
+            self._lose(found, overlapping(found.rows, bad_ranges(scan)))
         if segment.index_problem:
             self._repair_index(segment, scan, is_newest=is_newest)
 
-    def _note_damage(self, found: ExaminedSegment, scan: ScannedSegment, *, sealed: bool) -> list[tuple[int, int]]:
-        """The damaged ranges: offset and bytes."""
+    def _note_damage(self, found: ExaminedSegment, scan: ScannedSegment, *, sealed: bool) -> None:
         segment = found.findings
-        for offset, size, what in scan.damage:
-            line = f"{size} bytes at {offset}: {what}"
-            segment.damage.append(line)
-            if not sealed:
-                found.limbo.append(f"{segment.name}, {line}")
-        for frame in scan.bad_frames:
-            kind = "a frame" if frame.header.kind == FrameKind.ENTRIES else "a record"
-            place = frame.place
-            segment.damage.append(
-                f"{place.size} bytes at {place.offset}: {kind} of ledger {frame.header.ledger_id} has a bad payload"
-            )
-        ranges = [(offset, size) for offset, size, _ in scan.damage]
-        return ranges + [(frame.place.offset, frame.place.size) for frame in scan.bad_frames]
+        segment.damage += describe(scan)
+        if not sealed:
+            unnamed = describe(replace(scan, bad_frames=[]))
+            found.limbo += [f"{segment.name}, {line}" for line in unnamed]
 
-    def _lose(self, found: ExaminedSegment, bad: list[tuple[int, int]]) -> None:
-        """Note the entries of the index records that lie in bad bytes."""
-        rows = found.rows
-        ends, hit = rows["offset"] + rows["size"], np.zeros(rows.size, dtype=bool)
-        for offset, size in bad:
-            hit |= (rows["offset"] < offset + size) & (ends > offset)
-        for ledger_id, first, last in rows[hit][["ledger", "first", "last"]].tolist():
+    def _compare(self, found: ExaminedSegment, scan: ScannedSegment) -> None:
+        """The index against the segment: records that lead into damage, or an index that lies."""
+        ranges, frames = bad_ranges(scan), FoundFrames(scan)
+        astray = ~frames.confirm(found.rows)
+        bad_frames = [(frame.place.offset, frame.place.size) for frame in scan.bad_frames]
+        lost = astray & (overlapping(found.rows, ranges) | names_damage(found.rows))
+        self._lose(found, lost | overlapping(found.rows, bad_frames))
+        lies = bool((astray & ~lost).any())
+        if not ranges:
+            lies |= bool(astray.any() or frames.unnamed.any()) or not np.array_equal(found.states, scan.states.rows())
+        if lies:
+            found.findings.index_problem = "it does not say what is in the segment"
+
+    def _lose(self, found: ExaminedSegment, hit: Mask) -> None:
+        """Note the entries of these index records."""
+        for ledger_id, first, last in found.rows[hit][["ledger", "first", "last"]].tolist():
             found.lost.append(LostEntries(ledger_id, first, last, found.findings.name))
 
     # --- the index --------------------------------------------------------------------------------------------------
-
-    def _says_the_same(self, found: ExaminedSegment, scan: ScannedSegment) -> bool:
-        """Whether the index names the frames and records of the segment; version 1 does not join small frames."""
-        if not np.array_equal(found.states, scan.states.rows()):
-            return False
-        plain, joined = sorted_rows(scan.rows), decode_index_file(self._rebuilt(found.findings, scan))[1]
-        return any(np.array_equal(_frames_of(found.rows), _frames_of(rows)) for rows in (joined, plain))
 
     def _rebuilt(self, segment: SegmentFindings, scan: ScannedSegment) -> bytes:
         header = IndexHeader(segment.generation, self._incarnation, scan.durable, scan.groups_below_durable)
@@ -191,7 +189,3 @@ def _note_tail(segment: SegmentFindings, scan: ScannedSegment) -> None:
             f"{len(scan.above)} whole frames above the last position on record: they may have been acknowledged just "
             "before the end, and are copied at the next start"
         )
-
-
-def _frames_of(rows: Rows) -> Rows:
-    return np.ascontiguousarray(rows[["ledger", "first", "last", "offset", "size", "counter"]])

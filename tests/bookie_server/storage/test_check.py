@@ -178,6 +178,34 @@ def test_index_of_a_damaged_segment_is_never_repaired(path: Path) -> None:
     storage.close()
 
 
+@pytest.mark.rule("S2")
+@pytest.mark.parametrize("bad_block", [False, True], ids=["whole index", "index block bad, too"])
+def test_zeroed_end_of_a_sealed_segment_is_damage_and_no_repair_forgets_it(path: Path, bad_block: bool) -> None:
+    """The group before it is the last on record, and whole: but the index says that there was more."""
+    storage = Storage(path, segment_bytes=SEGMENT)
+    storage.append(entries(9, [20]))
+    storage.log.record_position()
+    storage.append(entries(9, [21]))
+    storage.close()
+    Storage(path, segment_bytes=SEGMENT).close()
+    index = next(p for p in reversed(segments(path, "idx")) if decode_index_file(p.read_bytes())[1].size)
+    header, rows, _ = decode_index_file(index.read_bytes())
+    assert rows["first"][-1] == 21
+    segment = index.with_suffix(".segment")
+    data = segment.read_bytes()
+    segment.write_bytes(data[: int(rows["offset"][-1]) // 4096 * 4096].ljust(len(data), b"\0"))
+    if bad_block:
+        flip(index, 5000)
+    found = check(path, repair=True)
+    [damaged] = [one for one in found.segments if one.damage]
+    assert (damaged.generation, damaged.repaired) == (header.generation, False)
+    if not bad_block:
+        assert [(one.ledger_id, one.first) for one in found.lost] == [(9, 21)]
+    storage = Storage(path, segment_bytes=SEGMENT)
+    assert 21 in storage.read(9, 21, 21).unknown
+    storage.close()
+
+
 def test_newest_segment_gets_no_index_from_a_repair(path: Path) -> None:
     newest = segments(path)[-1]
     newest.with_suffix(".idx").write_bytes(b"what is this")
