@@ -75,3 +75,11 @@ def test_directory_in_use_is_refused_with_what_to_do(path: Path, capsys: pytest.
     assert main.run(["bookie", "check", str(path)]) == 2
     assert "stop its bookie first" in capsys.readouterr().err
     storage.close()
+
+
+def test_a_start_that_was_cut_off_after_it_found_damage_is_told_of(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path / "LIMBO").touch()
+    assert main.run(["bookie", "check", str(path)]) == 1
+    assert "every ledger at the next start: a start that found damage was cut off" in capsys.readouterr().out
