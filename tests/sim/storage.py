@@ -58,6 +58,8 @@ class StorageBackEnd:
     production raises; then ``opened`` is None and :meth:`restart` may be tried again.
     """
 
+    logs = 1
+
     def __init__(
         self,
         bookie_id: BookieId = "bookie-1:3181",
@@ -295,7 +297,7 @@ class Answer:
 def ask(back_end: StorageBackEnd, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Answer:
     """Read ids first to last through a fresh production machine on the back end. AssertionError for a wrong payload's
     digest or an answer that leaves an id out."""
-    machine, answer = BookieMachine(back_end.holdings), Answer()
+    machine, answer = BookieMachine(back_end.holdings, logs=back_end.logs), Answer()
     while first <= last:
         events: deque[ev.Event] = deque([ev.ReadRequested((1, 1), ledger_id, first, last, 0)])
         trailer: ev.SendTrailer | None = None
