@@ -18,6 +18,7 @@ from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bookie_server.config import ServerLimits
 from bookie_server.engine import BookieEngine
 from bookie_server.services.control_stream import ControlStream
+from bookie_server.services.hang_up import hang_up
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
 from bookie_server.services.room import (
     Doors,
@@ -100,10 +101,12 @@ class GrpcServer:
             if not self._memory.shed(taken):
                 continue
             silent = [stream for stream in self._streams if loop.time() - stream.reading_since > SILENT_S]
+            if not silent:
+                continue
             log.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
             for stream in silent:
                 stream.cut("memory is short, and nothing came on this stream")
-            await asyncio.sleep(0)
+            await asyncio.sleep(_WATCH_INTERVAL_S)  # until gRPC has let go of them
             give_memory_back()
             self._memory.has_shed(resident_bytes())
 
@@ -120,8 +123,8 @@ class GrpcServer:
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
 
     async def _serve(self, stream: LaneStream, context: Any) -> None:
-        """Carry a stream's messages until it ends. One that is cut ends with CancelledError: then gRPC resets it and
-        lets go of what was to be written, which after any other ending it would keep for its client to take."""
+        """Carry a stream's messages until it ends. With one whose client takes nothing the connection ends: gRPC would
+        keep what was to be written for as long as the client likes."""
         tasks = [
             asyncio.ensure_future(_read(stream, context)),
             asyncio.ensure_future(_write(stream, context, self._read_stall_s)),
@@ -138,8 +141,11 @@ class GrpcServer:
             tasks[1].cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             stream.on_cut = None
-        if stream.was_cut or late:
+        if stream.writing or late:
+            hang_up(context.peer())
             raise asyncio.CancelledError
+        if stream.was_cut:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, stream.closing)
 
 
 def _bracketed(address: str) -> str:
@@ -149,6 +155,7 @@ def _bracketed(address: str) -> str:
 async def _read(stream: LaneStream, context: Any) -> None:
     """Take messages until the client is done or breaks the rules."""
     clock = asyncio.get_running_loop().time
+    stream.reading_since = clock()
     try:
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             message = await context.read()
@@ -176,12 +183,14 @@ async def _write(stream: LaneStream, context: Any, stall_s: float) -> None:
             await stream.wake.wait()
             stream.wake.clear()
             while (message := stream.next_message()) is not None:
+                stream.writing = True
                 late = loop.call_later(stall_s, stream.stall)
                 try:
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
                         await context.write(message)
                 finally:
                     late.cancel()
+                stream.writing = False
                 stream.message_left()
             if stream.closing:
                 return

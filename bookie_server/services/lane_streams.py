@@ -58,8 +58,8 @@ class LaneStream:
 
     ``wake`` is set when there is something to write or the end has come; ``flow`` is clear while nothing more may be
     received: the machine says so, or too many answers wait to be taken. ``closing`` says why the stream ends once what
-    is ready has been written, ``was_cut`` that it ends without that. ``reading_since``: when the driver began to wait
-    for a message, in its loop's time.
+    is ready has been written, ``was_cut`` that it ends without that. The driver says in ``reading_since`` when it began
+    to wait for a message, in its loop's time, and in ``writing`` that a message is on its way out.
     """
 
     waiting_max = 0
@@ -72,7 +72,7 @@ class LaneStream:
         self.flow = asyncio.Event()
         self.flow.set()
         self.closing = ""
-        self.was_cut = self._stalled = self._paused = False
+        self.was_cut = self.writing = self._stalled = self._paused = False
         self.on_cut: Callable[[], object] | None = None
         self.reading_since = math.inf
         self._greeted = False
@@ -139,7 +139,7 @@ class LaneStream:
     def cut(self, message: str) -> None:
         """End the stream at once, with what was to be written."""
         if not self.was_cut:
-            log.warning("stream %d is cut: %s", self.stream, message)
+            log.info("stream %d is cut: %s", self.stream, message)
             self.was_cut = True
             self.close(message)
             if self.on_cut:

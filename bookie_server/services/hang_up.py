@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends a connection from below.
+
+gRPC's asyncio server has no way to end a call whose client takes nothing: a status waits behind the data that is not
+taken, and a handler that is cancelled leaves its call as it was, memory and all. What always works is to shut down the
+socket, which gRPC does not show but the system does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from urllib.parse import unquote
+
+_OPEN_FILES = "/dev/fd"
+
+
+def hang_up(peer: str) -> bool:
+    """Shut down this process's connection to ``peer``, named as gRPC does (``ipv4:127.0.0.1:4711``); False if there is
+    none, or the system does not tell. All streams of the connection fail then."""
+    address = _address(peer)
+    if address is None:
+        return False
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_OPEN_FILES):
+            if _shut_down(int(name), address):
+                return True
+    return False
+
+
+def _address(peer: str) -> tuple[str, int] | None:
+    family, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if family not in ("ipv4", "ipv6") or not port.isdigit():
+        return None
+    return _plain(host.strip("[]")), int(port)
+
+
+def _plain(host: str) -> str:
+    return host.removeprefix("::ffff:").partition("%")[0]
+
+
+def _shut_down(number: int, address: tuple[str, int]) -> bool:
+    """Shut it down if it is that connection; works on a duplicate, which stays the same whatever others close."""
+    try:
+        found = socket.socket(fileno=os.dup(number))
+    except OSError:  # no socket, or closed meanwhile
+        return False
+    with found:
+        try:
+            name = found.getpeername()
+            if not isinstance(name, tuple) or (_plain(name[0]), name[1]) != address:
+                return False
+            found.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bookie as a real process among clients that take too much room: its memory stays bounded, and others are served.
+
+What the machine decides is in ``test_machine_admission.py``; here is what only a process shows: what gRPC keeps before
+the machine sees it and after the machine has given it away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.frame import encode_frame
+from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import AttachMode
+from bk_core.wire.proto import lane_pb2
+from tests.kit.lanes import Lane, Listener, digester
+from tests.kit.raw_lane import RawConnection
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+
+# A bookie with its own metadata store; each sync takes the given time.
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from bk_core.metadata import open_store
+from bookie_server.config import BookieConfig
+from bookie_server.main import run
+sync_s, real = float(sys.argv[2]), os.fdatasync
+def fdatasync(fd):
+    time.sleep(sync_s)
+    real(fd)
+if sync_s:
+    os.fdatasync = fdatasync
+store = open_store("memory://it")
+store.initialize_cluster()
+sys.exit(run(BookieConfig(data_dir=Path(sys.argv[1]), metadata_service_uri="memory://it", port=0, bookie_id="b1",
+    listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True, segment_size_bytes=64 << 20,
+    **eval(sys.argv[3]))))
+"""
+
+
+class Server:
+    """The process, and clients of it."""
+
+    def __init__(self, path: Path, sync_s: float, settings: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(path), str(sync_s), repr(settings)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self._process.stdout
+        words = self._process.stdout.readline().split()
+        assert words[:2] == ["ready", "b1"], words
+        self.port = int(words[2])
+        self.lanes: list[Lane] = []
+        self.raw: list[RawConnection] = []
+
+    def lane(self) -> Lane:
+        transport = GrpcTransport()
+        transport.update_bookies([BookieServiceInfo("b1", (Endpoint("grpc", "127.0.0.1", self.port, "grpc"),), {})])
+        self.lanes.append(Lane("grpc", transport, "b1"))
+        return self.lanes[-1]
+
+    async def connection(self) -> RawConnection:
+        self.raw.append(await RawConnection("b1").open(self.port))
+        return self.raw[-1]
+
+    def bytes(self, what: str = "VmRSS") -> int:
+        """Memory that is taken now; VmHWM: was at most."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.split(f"{what}:")[1].split()[0]) << 10
+
+    async def end(self) -> None:
+        for raw in self.raw:
+            raw.close()
+        await asyncio.gather(*(lane.transport.close() for lane in self.lanes))
+        self._process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(self._process.wait)
+        assert self._process.stdout
+        self._process.stdout.close()
+
+
+Story = Callable[[Server], Coroutine[Any, Any, None]]
+
+
+def play(story: Story, path: Path, *, sync_s: float = 0.0, **settings: Any) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(100), opened(path, sync_s, settings) as server:
+            await story(server)
+
+    asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, sync_s: float, settings: dict[str, Any]) -> AsyncIterator[Server]:
+    server = Server(path, sync_s, settings)
+    try:
+        yield server
+    finally:
+        await server.end()
+
+
+def frames(lane: Lane, session: int, ledger: int, ids: Sequence[int], size: int) -> None:
+    """Send one frame an id."""
+    batch = EntryBatch.from_list([os.urandom(size)])
+    for entry in ids:
+        one = encode_frame(
+            batch,
+            digester=digester(ledger),
+            ledger_id=ledger,
+            first_entry_id=entry,
+            lac=entry - 1,
+            length_before=entry * size,
+            session=session,
+        )
+        lane.transport.send("b1", session, one)
+
+
+async def write(lane: Lane, ledger: int, entries: int, size: int) -> None:
+    for first in range(0, entries, 16):
+        listener = Listener()
+        session = lane.attach(ledger, listener)
+        ids = range(first, min(first + 16, entries))
+        frames(lane, session, ledger, ids, size)
+        await listener.acked(session, len(ids))
+        lane.transport.detach("b1", session)
+
+
+async def read(lane: Lane, ledger: int, entries: int) -> None:
+    """All entries; no part may take longer than its deadline."""
+    first = 0
+    while first < entries:
+        parts = lane.transport.read("b1", ledger, first, entries - 1, bytes_max=64 * MIB, deadline_s=30)
+        async for part in parts:
+            if isinstance(part, ReadTrailer):
+                assert not part.absent
+                first = part.answered_through + 1
+
+
+async def took(doing: Coroutine[Any, Any, Any]) -> float:
+    begun = time.monotonic()
+    await doing
+    return time.monotonic() - begun
+
+
+@pytest.mark.rule("L5")
+def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path) -> None:
+    """Streams that hold all but the last byte of a message of 8 MiB, and others after those that were cut."""
+
+    async def story(server: Server) -> None:
+        await server.lane().write(1, 0, [b"a"])
+        offered = 0
+
+        async def attack() -> None:
+            nonlocal offered
+            raw = await server.connection()
+            while offered < 500 * MIB and not raw.lost:
+                streams = [await raw.stream("Add") for _ in range(2)]
+                taken = await asyncio.gather(*(raw.begin(stream, 8 * MIB, 5) for stream in streams))
+                offered += sum(taken)
+
+        await asyncio.gather(*(attack() for _ in range(40)))
+        await asyncio.sleep(1.5)
+        assert offered >= 500 * MIB
+        assert server.bytes("VmHWM") < 480 * MIB, "else it is kept until somebody ends it"
+        assert await took(server.lane().write(1, 1, [b"b"])) < 5
+
+    play(story, tmp_path, memory_bytes_max=300 * MIB)
+
+
+@pytest.mark.rule("L3")
+def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> None:
+    """Clients that send on while the disk is slow: their streams are paused, and what they send waits with them."""
+
+    async def story(server: Server) -> None:
+        before = server.bytes()
+
+        async def flood(ledger: int) -> None:
+            lane = server.lane()
+            frames(lane, lane.attach(ledger, Listener()), ledger, range(60), MIB)
+
+        await asyncio.gather(*(flood(ledger) for ledger in range(10)))
+        await asyncio.sleep(3)
+        assert server.bytes("VmHWM") < before + 220 * MIB, "600 MiB were offered"
+
+    limits = {"in_flight_bytes_max": 16 * MIB, "stream_bytes_max": 16 * MIB, "group_bytes_max": MIB}
+    play(story, tmp_path, sync_s=0.2, **limits)
+
+
+@pytest.mark.rule("L3")
+def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_admitted(tmp_path: Path) -> None:
+    """The log takes 4 MiB in 0.1 s; admitted are at most 2 × 16 MiB of normal adds and 2 × 4 MiB of recovery."""
+
+    async def story(server: Server) -> None:
+        await server.lane().write(1, 0, [b"a"])
+        floods = []
+        for ledger in range(100, 112):
+            lane = server.lane()
+            frames(lane, lane.attach(ledger, Listener()), ledger, range(48), MIB)
+            floods.append(lane)
+        await asyncio.sleep(0.5)
+        lane = server.lane()
+        await lane.transport.read_lac("b1", 1, deadline_s=5)  # connected
+
+        async def recover(first: int) -> None:
+            listener = Listener()
+            session = lane.attach(1, listener, mode=AttachMode.RECOVER)
+            frames(lane, session, 1, range(first, first + 4), 1000)
+            await listener.acked(session, 4)
+
+        for round_ in range(3):
+            assert await took(lane.fence(1 + round_)) < 2.5
+            assert await took(recover(1 + 4 * round_)) < 2.5
+            assert await took(lane.read(1, 0, 0)) < 1
+        assert await took(floods[0].fence(50)) < 2.5, "also on a connection whose adds are paused"
+
+    limits = {"in_flight_bytes_max": 16 * MIB, "stream_bytes_max": 16 * MIB, "group_bytes_max": 4 * MIB}
+    play(story, tmp_path, sync_s=0.1, **limits)
+
+
+@pytest.mark.rule("L3")
+def test_slow_readers_hold_little_and_others_read_on(tmp_path: Path) -> None:
+    """50 clients ask for 64 MiB each, eight times over, and take none of it."""
+
+    async def story(server: Server) -> None:
+        honest = server.lane()
+        await write(honest, 1, 64, MIB)
+        before = server.bytes()
+        wanted = {"ledger_id": 1, "first_entry_id": 0, "last_entry_id": 63, "bytes_max": 64 * MIB}
+        for _ in range(50):
+            raw = await server.connection()
+            stream = await raw.stream("Read", id=1, **wanted)
+            for number in range(2, 9):
+                await raw.send(stream, lane_pb2.ReadRequest(id=number, **wanted).SerializeToString())
+        await asyncio.sleep(0.3)
+        assert await took(read(honest, 1, 64)) < 15
+        assert await took(honest.fence(1)) < 2
+        assert server.bytes("VmHWM") < before + 300 * MIB, "25 GB were asked for"
+
+    play(story, tmp_path, read_stall_s=1.0)
+
+
+@pytest.mark.rule("L3")
+def test_requests_whose_answers_nobody_takes_are_not_read_on(tmp_path: Path) -> None:
+    """LAC reads of a ledger whose last entry is large; each answer would wait for its client."""
+
+    async def story(server: Server) -> None:
+        honest = server.lane()
+        await write(honest, 1, 1, 4 * MIB)
+        before = server.bytes()
+
+        async def ask() -> int:
+            raw = await server.connection()
+            stream = await raw.stream("Control")
+            sent = 0
+            for number in range(1, 400):
+                one = lane_pb2.ControlRequest(id=number, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
+                sent += await raw.send(stream, one.SerializeToString()) > 0
+            return sent
+
+        asked = sum(await asyncio.gather(*(ask() for _ in range(20))))
+        assert asked > 1000
+        await asyncio.sleep(1)
+        assert server.bytes("VmHWM") < before + 350 * MIB, "each answer is 4 MiB"
+        assert await took(honest.fence(1)) < 5
+
+    play(story, tmp_path, read_stall_s=1.0)
+
+
+@pytest.mark.rule("L3")
+def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) -> None:
+    async def story(server: Server) -> None:
+        honest = server.lane()
+        await honest.write(1, 0, [b"a"])
+        raw = await server.connection()
+        streams = [await raw.stream("Add") for _ in range(200)]
+        await asyncio.sleep(0.5)
+        assert raw.streams_max == 16
+        assert raw.lost or len(raw.ended) >= len(streams) - 16
+        others = [await server.connection() for _ in range(30)]
+        await asyncio.sleep(0.5)
+        assert sum(not other.lost for other in others) < 8
+        await honest.write(1, 1, [b"b"])
+
+    play(story, tmp_path, connections_max=8)
