@@ -54,7 +54,7 @@ COMPACTION_THRESHOLD = 0.5
 MAJOR_COMPACTION_THRESHOLD = 0.8
 """The same in the run once a day."""
 
-PART_BYTES = 8 << 20
+PART_BYTES = 4 << 20
 """Live bytes read before what was read is joined and copied: the memory that compaction takes, three times over."""
 COPY_BYTES_MAX = 2 << 20
 """Bytes of one call of ``copy``: other groups wait for it."""

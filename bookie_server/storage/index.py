@@ -23,7 +23,7 @@ from bookie_server.storage.index_cache import INDEX_CACHE_BYTES, IndexCache, Rem
 from bookie_server.storage.index_rows import I64, Rows
 from bookie_server.storage.index_upkeep import IndexUpkeep
 from bookie_server.storage.intervals import IntervalSet
-from bookie_server.storage.ledger_frames import LedgerFrames
+from bookie_server.storage.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
 from bookie_server.storage.ledger_states import EVERY_UNHEARD_LEDGER, LedgerStates
 from bookie_server.storage.ledger_table import LedgerState
 from bookie_server.storage.membership import Striping, striping_of
@@ -93,11 +93,13 @@ class LedgerIndex(IndexUpkeep):
         """Take in the index records of a segment that is not sealed, sorted as ``sorted_rows`` does."""
         if not rows.size:
             return
-        bounds = np.flatnonzero(np.diff(rows["ledger"])) + 1
-        for part in np.split(rows, bounds):
-            ledger_id = int(part["ledger"][0])
+        cuts = [0, *(np.flatnonzero(np.diff(rows["ledger"])) + 1).tolist(), rows.size]
+        firsts, lasts = column(rows["first"]), column(rows["last"])
+        columns = column(columns_of_rows(generation, rows))
+        for ledger_id, low, high in zip(rows["ledger"][cuts[:-1]].tolist(), cuts[:-1], cuts[1:], strict=True):
             if ledger_id not in self._states.deleted:
-                self._frames_in(generation, ledger_id).add_many(generation, part)
+                part = columns[low * STRIDE : high * STRIDE]
+                self._frames_in(generation, ledger_id).add_many(firsts[low:high], lasts[low:high], part)
 
     def _frames_in(self, generation: int, ledger_id: LedgerId) -> LedgerFrames:
         ledgers = self._unsealed.setdefault(generation, {})

@@ -22,20 +22,21 @@ from bookie_server.storage.membership import Striping
 from bookie_server.storage.search import DENSE_CODE, RUN_CODE, UNRESOLVED_CODE, Search, code_of
 from bookie_server.storage.segment import Place
 
-_STRIDE = 5  # generation, offset, size | code << 32, counter, LAC carried
-_ROW_BYTES = 8 * (3 + _STRIDE)
+STRIDE = 5  # generation, offset, size | code << 32, counter, LAC carried
+_ROW_BYTES = 8 * (3 + STRIDE)
 _SIZE_MASK = (1 << 32) - 1
+_FEW = 16  # rows
 
 
 def columns_of_rows(generation: int, index_rows: Rows) -> npt.NDArray[np.int64]:
-    """The ``_rows`` column of index records of one segment."""
+    """The ``_rows`` column of index records of one segment: STRIDE numbers a record."""
     bits = index_rows["bits"]
     code = np.where(bits & DENSE, DENSE_CODE, UNRESOLVED_CODE).astype(np.int64)
     code[bits & RUN != 0] = RUN_CODE
     striped = bits & STRIPE != 0
     for count in np.unique(index_rows["count"][striped]).tolist():
         code[striped & (index_rows["count"] == count)] = code_of(striping_of_count(count))
-    rows = np.empty((index_rows.size, _STRIDE), dtype=np.int64)
+    rows = np.empty((index_rows.size, STRIDE), dtype=np.int64)
     rows[:, 0] = generation
     rows[:, 1] = index_rows["offset"]
     rows[:, 2] = index_rows["size"].astype(np.int64) | code << 32
@@ -59,7 +60,7 @@ class _Frames:
         return len(self._firsts)
 
     def place(self, k: int, ledger_id: int) -> Place:
-        generation, offset, packed = self._rows[k * _STRIDE : k * _STRIDE + 3]
+        generation, offset, packed = self._rows[k * STRIDE : k * STRIDE + 3]
         return Place(generation, offset, packed & _SIZE_MASK, ledger_id if packed >> 32 == RUN_CODE else -1)
 
     def _candidates(self, search: Search, start: int, stop: int) -> None:
@@ -76,8 +77,8 @@ class _Frames:
             begin = firsts[k]
             if begin > search.through or search.is_full:
                 break
-            if lasts[k] >= first and rows[k * _STRIDE + 3] >= counter_min:
-                search.take(begin, lasts[k], rows[k * _STRIDE + 2] >> 32, self, k)
+            if lasts[k] >= first and rows[k * STRIDE + 3] >= counter_min:
+                search.take(begin, lasts[k], rows[k * STRIDE + 2] >> 32, self, k)
 
 
 class BlockFrames(_Frames):
@@ -134,29 +135,43 @@ class LedgerFrames(_Frames):
         at = bisect_right(firsts, extent.first)
         firsts.insert(at, extent.first)
         self._lasts.insert(at, extent.last)
-        self._rows[at * _STRIDE : at * _STRIDE] = row
+        self._rows[at * STRIDE : at * STRIDE] = row
         self._peaks.append(0)
         self._rebuild()
 
-    def add_many(self, generation: int, index_rows: Rows) -> None:
-        """Take in index records of one segment, all of this ledger and sorted by first."""
-        ordered = not self._firsts or self._firsts[-1] <= int(index_rows["first"][0])
-        self._firsts += column(index_rows["first"])
-        self._lasts += column(index_rows["last"])
-        self._rows += column(columns_of_rows(generation, index_rows))
-        self._peaks += column(index_rows["last"])
+    def add_many(self, firsts: array[int], lasts: array[int], rows: array[int]) -> None:
+        """Take in frames of one segment, all of this ledger and sorted by first; ``rows`` as in
+        :func:`columns_of_rows`."""
+        ordered = not self._firsts or self._firsts[-1] <= firsts[0]
+        before = len(self._firsts)
+        self._firsts += firsts
+        self._lasts += lasts
+        self._rows += rows
+        if ordered and len(firsts) <= _FEW:
+            self._append_peaks(before, lasts, rows)
+            return
+        self._peaks += lasts
         if not ordered:
             order = np.argsort(np.frombuffer(self._firsts, dtype=np.int64), kind="stable")
             self._firsts = _taken(self._firsts, order, 1)
             self._lasts = _taken(self._lasts, order, 1)
-            self._rows = _taken(self._rows, order, _STRIDE)
+            self._rows = _taken(self._rows, order, STRIDE)
         self._rebuild()
+
+    def _append_peaks(self, before: int, lasts: array[int], rows: array[int]) -> None:
+        """What :meth:`_rebuild` does, for few rows behind all others: numpy's calls cost more than their work."""
+        peak = self._peaks[-1] if self._peaks else -1
+        for k, last in enumerate(lasts):
+            peak = max(peak, last)
+            self._peaks.append(peak)
+            if rows[k * STRIDE + 4] > self._lac:
+                self._lac, self._lac_row = rows[k * STRIDE + 4], before + k
 
     def _rebuild(self) -> None:
         peaks = np.frombuffer(self._peaks, dtype=np.int64)
         np.maximum.accumulate(np.frombuffer(self._lasts, dtype=np.int64), out=peaks)
         self._lac, self._lac_row = -1, -1
-        lacs = np.frombuffer(self._rows, dtype=np.int64)[4::_STRIDE]
+        lacs = np.frombuffer(self._rows, dtype=np.int64)[4::STRIDE]
         if lacs.size:
             k = int(lacs.argmax())
             if lacs[k] >= 0:
@@ -171,7 +186,7 @@ class LedgerFrames(_Frames):
             self.lost = IntervalSet()
         self.lost.add(self._firsts[k], self._lasts[k])
         del self._firsts[k], self._lasts[k], self._peaks[k]
-        del self._rows[k * _STRIDE : (k + 1) * _STRIDE]
+        del self._rows[k * STRIDE : (k + 1) * STRIDE]
         self._rebuild()
         return True
 
@@ -179,10 +194,10 @@ class LedgerFrames(_Frames):
         """The frame at ``place`` turned out to be striped so."""
         k = self._find(place)
         if k is not None:
-            self._rows[k * _STRIDE + 2] = place.size | code_of(striping) << 32
+            self._rows[k * STRIDE + 2] = place.size | code_of(striping) << 32
 
     def _find(self, place: Place) -> int | None:
-        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _STRIDE)
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, STRIDE)
         found = np.flatnonzero(rows[:, 1] == place.offset)
         return int(found[0]) if found.size else None
 
@@ -201,9 +216,9 @@ class LedgerFrames(_Frames):
     def dense_over(self, first: int, last: int, counter_min: int) -> int | None:
         """A row whose frame holds all of first to last, if bisection alone finds one: the usual case of a read."""
         k = bisect_right(self._firsts, first) - 1
-        if k < 0 or self._lasts[k] < last or self._rows[k * _STRIDE + 3] < counter_min:
+        if k < 0 or self._lasts[k] < last or self._rows[k * STRIDE + 3] < counter_min:
             return None
-        return k if self._rows[k * _STRIDE + 2] >> 32 < UNRESOLVED_CODE else None
+        return k if self._rows[k * STRIDE + 2] >> 32 < UNRESOLVED_CODE else None
 
     def candidates(self, search: Search) -> None:
         """Give the search every frame that may hold an id from its first to what is then its ``through``."""
@@ -216,7 +231,7 @@ class LedgerFrames(_Frames):
                 return -1, None
             k = bisect_left(self._peaks, self._peaks[-1])
             return self._lasts[k], self.place(k, ledger_id)
-        served = np.flatnonzero(np.frombuffer(self._rows, dtype=np.int64)[3::_STRIDE] >= counter_min)
+        served = np.flatnonzero(np.frombuffer(self._rows, dtype=np.int64)[3::STRIDE] >= counter_min)
         if not served.size:
             return -1, None
         k = int(served[np.frombuffer(self._lasts, dtype=np.int64)[served].argmax()])
@@ -229,7 +244,7 @@ class LedgerFrames(_Frames):
     def has_copy(self, first: int, last: int, size: int) -> bool:
         """Whether a frame of these bounds and this size is here."""
         for k in range(bisect_left(self._firsts, first), bisect_right(self._firsts, first)):
-            if self._lasts[k] == last and self._rows[k * _STRIDE + 2] & _SIZE_MASK == size:
+            if self._lasts[k] == last and self._rows[k * STRIDE + 2] & _SIZE_MASK == size:
                 return True
         return False
 
