@@ -134,6 +134,15 @@ class PowerLossFiles(Files):
                     os.pwrite(handle, data[at : at + SECTOR], offset + at)
 
     @_locked
+    def deallocate(self, path: str, offset: int) -> int:
+        file = self._real(path)
+        size = max(0, file.size - offset)
+        file.writes.append((offset, bytes(size)))
+        if self._rng.random() < self._leak:
+            Files().deallocate(file.path, offset)
+        return size
+
+    @_locked
     def sync_data(self, handle: Handle) -> None:
         file = self._open[handle]
         for offset, data in file.writes:

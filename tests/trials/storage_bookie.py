@@ -6,31 +6,43 @@ Only for tests: the product has no such switches. It is the production's bookie 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bookie_server import main
+from bookie_server.committer import Committer
 from bookie_server.config import BookieConfig
 from bookie_server.opening import open_storage
-from tests.trials.power import PowerLossFiles
+from bookie_server.storage.segment import Place
+from tests.trials.storage_counts import CountingFiles, CountingPowerLossFiles, Counts
 
 BOOKIE_ID = "b1"
 SEGMENT_BYTES = 1 << 20
 _IMPATIENT: dict[str, Any] = {
     "gc_grace_s": 0.15,
     "checkpoint_interval_s": 0.3,
-    "compaction_interval_s": 0.1,
-    "compaction_threshold": 0.7,
+    "compaction_threshold": 0.9,
+    "major_compaction_threshold": 0.95,
+    "major_compaction_interval_s": 2.0,
     "segments_kept_free": 2,
+    "scrub_bytes_per_s": 2 << 20,
+    "disk_usage_threshold": 1.0,  # what else fills this machine's disk is none of the trial's business
+    "disk_usage_low_water": 0.999,
 }
 """Settings that make rare things happen often; those that the bookie does not have are left out."""
 
 
-def run(data: str, uri: str, power_seed: int | None = None) -> int:
-    """Serve until the end; prints ``ready`` as a bookie does. With ``power_seed`` what is not synced is lost."""
-    files = None if power_seed is None else PowerLossFiles(data, power_seed)
+def run(data: str, uri: str, counts: str, power_seed: int | None = None) -> int:
+    """Serve until the end; prints ``ready`` as a bookie does. With ``power_seed`` what is not synced is lost. What is
+    done to segments is added to the file ``counts``."""
+    counting = Counts(Path(counts))
+    files = CountingFiles(counting) if power_seed is None else CountingPowerLossFiles(counting, data, power_seed)
     main.open_storage = partial(open_storage, files=files, segment_size_bytes=SEGMENT_BYTES)  # type: ignore[assignment]
+    _count_copies(counting)
     known = {field.name for field in fields(BookieConfig)}
     settings = {name: value for name, value in _IMPATIENT.items() if name in known}
     config = BookieConfig(
@@ -44,3 +56,22 @@ def run(data: str, uri: str, power_seed: int | None = None) -> int:
         **settings,
     )
     return main.run(config)
+
+
+def _count_copies(counting: Counts) -> None:
+    """Of frames that compaction gives to the commit thread; counted once they are durable."""
+    copy = Committer.copy
+
+    def counted(self: Committer, frames: Sequence[bytes | memoryview], counters: Sequence[int]) -> Future[list[Place]]:
+        done = copy(self, frames, counters)
+        count, size = len(frames), sum(map(len, frames))
+
+        def note(future: Future[list[Place]]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                counting.add("copies of frames", count)
+                counting.add("bytes of copies", size)
+
+        done.add_done_callback(note)
+        return done
+
+    Committer.copy = counted  # type: ignore[method-assign]

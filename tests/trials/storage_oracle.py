@@ -63,6 +63,28 @@ class Oracle:
             one.deleted = True
             self.counts["found deleted"] += 1
 
+    def heard(
+        self, ledger_id: int, found: dict[int, bytes], absent: set[int], unknown: set[int], acked: set[int]
+    ) -> None:
+        """Compare an answer that was given while the bookie was written to. ``acked``: those of the ids it speaks of
+        that had been acknowledged when it was asked."""
+        one = self.of(ledger_id)
+        for entry_id, payload in found.items():
+            if payload != payload_of(ledger_id, entry_id):
+                self.wrong("changed", f"entry {entry_id} of ledger {ledger_id} is not what was written")
+        back = one.denied & set(found)
+        if back:
+            self.wrong("resurrected", f"entries {sorted(back)[:5]} of ledger {ledger_id} were denied and are here")
+        self._missing(ledger_id, acked - set(found), absent)
+        if unknown - acked:
+            self.wrong("unknown", f"entries {sorted(unknown)[:5]} of ledger {ledger_id} are UNKNOWN on a healthy disk")
+        self.counts["read beside writers"] += len(found)
+
+    def _missing(self, ledger_id: int, lost: set[int], absent: set[int]) -> None:
+        if lost:
+            how = "ABSENT" if lost & absent else "UNKNOWN"
+            self.wrong("lost", f"acked entries {sorted(lost)[:5]} ({len(lost)}) of ledger {ledger_id} are {how}")
+
     def answered(
         self, ledger_id: int, found: dict[int, bytes], absent: set[int], unknown: set[int], *, settle: bool
     ) -> None:
@@ -78,9 +100,7 @@ class Oracle:
         if back:
             self.wrong("resurrected", f"entries {sorted(back)[:5]} of ledger {ledger_id} were denied and are here")
         lost = one.acked - set(found)
-        if lost:
-            how = "ABSENT" if lost & absent else "UNKNOWN"
-            self.wrong("lost", f"acked entries {sorted(lost)[:5]} ({len(lost)}) of ledger {ledger_id} are {how}")
+        self._missing(ledger_id, lost, absent)
         if unknown - lost:
             self.wrong("unknown", f"entries {sorted(unknown)[:5]} of ledger {ledger_id} are UNKNOWN on a healthy disk")
         self.counts["read"] += len(found)

@@ -12,23 +12,27 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import RefusedError
+from bk_core.transport.port import EntryRange, RefusedError
 from bk_core.wire.lane import AttachMode, Reason
 from tests.kit.lanes import Lane, Listener
 from tests.trials.nursery import Child, Nursery
 from tests.trials.storage_bookie import BOOKIE_ID
+from tests.trials.storage_counts import Counts
 from tests.trials.storage_oracle import Oracle, payload_of, size_of
 
-START_S = 30.0
+START_S = 90.0
 WRITERS = 5
 GROUP_BYTES = 300_000
+LIFE_S = 2.0
+"""A life ends at any moment of so many seconds."""
 
 
 class Process:
@@ -38,9 +42,10 @@ class Process:
         self._nursery, self.path, self._uri, self._power = nursery, path, uri, power
         self._rng = random.Random(seed)
         self.log = path / "bookie.log"
+        self._counts, self._taken = Counts(path / "counts"), Counter[str]()
         self._child: Child | None = None
         self.slowest_start_s = 0.0
-        self.starts = 0
+        self.starts = self._kills = 0
 
     def begin(self) -> None:
         self.log.touch()
@@ -51,6 +56,7 @@ class Process:
             self.log,
             data=str(self.path / "data"),
             uri=self._uri,
+            counts=str(self.path / "counts"),
             power_seed=power_seed,
         )
         self.starts += 1
@@ -66,7 +72,9 @@ class Process:
             if b"\nready " in b"\n" + said:
                 break
             if not self._child.is_running or time.monotonic() - began > START_S:
-                raise RuntimeError(f"the bookie does not start: {said[-600:].decode(errors='replace')}")
+                ended = f"ended with {self._child.exit_code}" if not self._child.is_running else "runs"
+                end = said[-600:].decode(errors="replace")
+                raise RuntimeError(f"the bookie is not ready after {time.monotonic() - began:.0f} s, it {ended}: {end}")
             time.sleep(0.01)
         self.slowest_start_s = max(self.slowest_start_s, time.monotonic() - began)
 
@@ -76,6 +84,13 @@ class Process:
             self._child.wait(START_S)
             self._child.release()
             self._child = None
+            self._kills += 1
+
+    def take_counts(self) -> Counter[str]:
+        """What became of segments, and kills, since the last call."""
+        totals = self._counts.totals() + Counter(kills=self._kills)
+        new, self._taken = totals - self._taken, totals
+        return new
 
     @property
     def exit_code(self) -> int | None:
@@ -108,8 +123,8 @@ class StorageRound:
     async def _life(self) -> None:
         lane = await _connected(self._store)
         tasks = [asyncio.create_task(self._write(lane)) for _ in range(WRITERS)]
-        tasks += [asyncio.create_task(self._fence(lane)), asyncio.create_task(self._delete(lane))]
-        await asyncio.sleep(self._rng.uniform(0.05, 1.2))
+        tasks += [asyncio.create_task(act(lane)) for act in (self._fence, self._delete, self._read)]
+        await asyncio.sleep(self._rng.uniform(0.05, LIFE_S))
         self._ending = self._rng.random() < 0.2  # now and then nothing is under way at the end
         if self._ending:
             await asyncio.sleep(self._rng.uniform(0.1, 0.4))
@@ -151,6 +166,7 @@ class StorageRound:
             one.next_id = ids[-1] + 1
             one.maybe.update(ids)
             sent.append(ids)
+            self._oracle.counts["operations"] += 1
             lane.send(session, ledger_id, ids[0], [payload_of(ledger_id, k) for k in ids], lac=ids[0] - 1)
             if self._rng.random() < 0.3:
                 await asyncio.sleep(0)
@@ -182,9 +198,13 @@ class StorageRound:
             one.perhaps_fenced = True
             await lane.fence(ledger_id)
             one.fenced = True
-            self._oracle.counts["fenced"] += 1
+            self._oracle.counts.update(("fenced", "operations"))
 
     async def _delete(self, lane: Lane) -> None:
+        """Hints, those that an earlier life heard and did not get to as well: a bookie does not remember them."""
+        again = [k for k, one in self._oracle.ledgers.items() if one.hinted and not one.deleted]
+        if again:
+            await lane.transport.delete_hint(lane.bookie_id, again, deadline_s=5)
         while not self._ending:
             await asyncio.sleep(self._rng.uniform(0.05, 0.25))
             old = [k for k, one in self._oracle.ledgers.items() if not one.hinted and k not in self._busy]
@@ -195,6 +215,30 @@ class StorageRound:
                 self._oracle.of(ledger_id).hinted = True
             await lane.transport.delete_hint(lane.bookie_id, some, deadline_s=5)
             self._oracle.counts["hinted"] += len(some)
+            self._oracle.counts["operations"] += 1
+
+    async def _read(self, lane: Lane) -> None:
+        """Read what was acked while everything else goes on, compaction of it as well."""
+        while not self._ending:
+            await asyncio.sleep(self._rng.uniform(0, 0.04))
+            ledgers = [k for k, one in self._oracle.ledgers.items() if one.acked and not one.hinted]
+            if not ledgers:
+                continue
+            one = self._oracle.of(ledger_id := self._rng.choice(ledgers))
+            first = self._rng.choice(tuple(one.acked))
+            last = first + self._rng.choice((0, 3, 60))
+            acked = {k for k in one.acked if first <= k <= last}
+            self._oracle.counts["operations"] += 1
+            try:
+                found, trailer = await lane.read(ledger_id, first, last)
+            except RefusedError as error:
+                if not one.hinted:
+                    self._oracle.refused(ledger_id, error.reason)
+                continue
+            if not one.hinted:  # else it may be gone by now
+                absent, unknown = _ids(trailer.absent), _ids(trailer.unknown)
+                acked = {k for k in acked if k <= trailer.answered_through}
+                self._oracle.heard(ledger_id, found, absent - set(found), unknown, acked)
 
     # --- afterwards ---
 
@@ -217,12 +261,10 @@ class StorageRound:
             while first <= last:
                 entries, trailer = await lane.read(ledger_id, first, last, bytes_max=8 << 20)
                 found.update(entries)
-                for gap in trailer.absent:
-                    absent.update(range(gap.first, gap.last + 1))
-                for gap in trailer.unknown:
-                    if gap.reason is Reason.DELETED:
-                        raise RefusedError(gap.reason, "deleted")
-                    unknown.update(range(gap.first, gap.last + 1))
+                if any(gap.reason is Reason.DELETED for gap in trailer.unknown):
+                    raise RefusedError(Reason.DELETED, "deleted")
+                absent |= _ids(trailer.absent)
+                unknown |= _ids(trailer.unknown)
                 assert trailer.answered_through >= first, "a read that answers nothing"
                 first = trailer.answered_through + 1
         except RefusedError as error:
@@ -240,6 +282,10 @@ class StorageRound:
         if reason is not Reason.FENCED:
             self._oracle.wrong("lost", f"the fence of ledger {ledger_id}: a writer's session ended with {reason.name}")
         lane.transport.detach(lane.bookie_id, session)
+
+
+def _ids(ranges: Iterable[EntryRange]) -> set[int]:
+    return {k for one in ranges for k in range(one.first, one.last + 1)}
 
 
 def _durable(listener: Listener) -> int:

@@ -26,9 +26,11 @@ from pathlib import Path
 from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.metadata import open_store
 from tests.trials.nursery import Nursery
+from tests.trials.storage_counts import NAMES
 from tests.trials.storage_oracle import Oracle
 from tests.trials.storage_rounds import Process, StorageRound
 
+WANTED = ("acked", "read beside writers", "fenced", "found deleted", *(n for n in NAMES if n != "segments unlinked"))
 DIRECTORY_ROUNDS = 25
 """Then a new directory: reading everything back takes longer each time."""
 PROBLEMS_KEPT = 20
@@ -65,8 +67,13 @@ class Figures:
 
     @property
     def passed(self) -> bool:
-        """Something was acknowledged, and nothing is wrong."""
-        return self.rounds > 0 and self.counts["acked"] > 0 and not self.problems
+        """Nothing is wrong, and everything that the trial is about did happen."""
+        return self.rounds > 0 and not self.problems and not self.missing
+
+    @property
+    def missing(self) -> list[str]:
+        """What never happened: of that the trial says nothing."""
+        return [what for what in WANTED if not self.counts[what]]
 
     def text(self) -> str:
         """The report, in Markdown."""
@@ -74,9 +81,15 @@ class Figures:
         rows = [
             (end, self.rounds),
             ("starts, those killed in the start among them", self.starts),
-            *((what, self.counts[what]) for what in ("acked", "read", "in doubt, kept", "in doubt, gone", "fenced")),
+            ("kills", self.counts["kills"]),
+            ("operations: frames sent, reads, fences, deletions", self.counts["operations"]),
+            *((f"entries {what}", self.counts[what]) for what in ("acked", "in doubt, kept", "in doubt, gone")),
+            ("entries read beside writers", self.counts["read beside writers"]),
+            ("entries read back after restarts", self.counts["read"]),
+            ("ledgers fenced", self.counts["fenced"]),
             ("ledgers told to be deleted", self.counts["hinted"]),
             ("ledgers found deleted after a restart", self.counts["found deleted"]),
+            *((what, self.counts[what]) for what in NAMES),
             *((f"**{what}**", self.counts[what]) for what in ("lost", "resurrected", "changed", "unknown")),
             ("slowest start", f"{self.slowest_start_s:.2f} s"),
             ("time", f"{self.seconds:.0f} s, {self.seconds / max(self.rounds, 1):.1f} s a round"),
@@ -85,7 +98,8 @@ class Figures:
         lines += [
             f"| {what} | {value:,} |" if isinstance(value, int) else f"| {what} | {value} |" for what, value in rows
         ]
-        return "\n".join([*lines, "", *(f"- {problem}" for problem in self.problems)]).rstrip() + "\n"
+        lines += ["", *(f"- {problem}" for problem in self.problems), *(f"- NEVER: {what}" for what in self.missing)]
+        return "\n".join(lines).rstrip() + "\n"
 
 
 def run_rounds(figures: Figures, rounds: int, work: Path, tell: Callable[[Figures], None]) -> None:
@@ -135,6 +149,7 @@ def _add(figures: Figures, oracle: Oracle, process: Process) -> None:
     figures.rounds += 1
     figures.starts += process.starts
     process.starts = 0
+    oracle.counts.update(process.take_counts())
     figures.slowest_start_s = max(figures.slowest_start_s, process.slowest_start_s)
     figures.counts.update(oracle.counts)
     figures.problems += [f"round {figures.rounds - 1}: {what}" for what in oracle.problems[:PROBLEMS_KEPT]]

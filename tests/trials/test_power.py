@@ -55,6 +55,23 @@ def test_sectors_leak_so_that_groups_are_torn(tmp_path: Path) -> None:
     assert 0 < leaked < 32 * BLOCK
 
 
+@pytest.mark.parametrize("leak", [0, 1])
+def test_blocks_that_are_given_back_read_as_zeros_and_may_come_back_until_they_are_synced(
+    tmp_path: Path, leak: float
+) -> None:
+    files, path = PowerLossFiles(str(tmp_path), 1, leak=0), str(tmp_path / "a.segment")
+    handle = files.create_preallocated(path, 8 * BLOCK)
+    files.write(handle, memoryview(b"\1" * 8 * BLOCK), 0)
+    files.sync_data(handle)
+    files.sync_directory(str(tmp_path))
+    files = PowerLossFiles(str(tmp_path), 1, leak=leak)
+    assert files.deallocate(path, 2 * BLOCK) == 6 * BLOCK
+    assert files.read_file(path) == b"\1" * 2 * BLOCK + bytes(6 * BLOCK)
+    kept = PowerLossFiles(str(tmp_path), 2).read_file(path)
+    assert len(kept) == 8 * BLOCK
+    assert kept.count(1) == (2 if leak else 8) * BLOCK
+
+
 @pytest.mark.rule("S6")
 def test_a_storage_that_loses_power_keeps_what_it_acked(tmp_path: Path) -> None:
     rng, acked = random.Random(5), []

@@ -27,8 +27,9 @@ def test_a_bookie_that_is_killed_or_loses_power_keeps_its_promises(tmp_path: Pat
     assert figures.rounds == ROUNDS
     assert figures.counts["acked"] > 200 * ROUNDS, "the rounds hardly wrote anything: they prove nothing"
     assert figures.counts["read"] >= figures.counts["acked"]
-    assert figures.counts["fenced"]
-    assert figures.counts["hinted"]
+    never = set(figures.missing) - {"found deleted", "read beside writers"}  # which so few rounds may not come to
+    assert never == set()
+    assert figures.counts["kills"] >= ROUNDS
 
 
 def test_the_oracle_knows_a_loss_from_a_doubt() -> None:
