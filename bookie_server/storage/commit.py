@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, frame_extent
 from bk_core.entries.frame_layout import STRIPED
-from bk_core.errors import InvalidArgumentError, LocalProtocolError
+from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
 from bookie_server.storage.cookie import Identity
 from bookie_server.storage.files import BLOCK, Files, Handle, aligned_buffer
 from bookie_server.storage.health import NO_SPACE, Health
@@ -42,6 +42,14 @@ SEGMENT_SIZE_BYTES = 256 << 20
 _TAG = struct.Struct("<I")
 SPARES_RESERVED = 1
 """Spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
+
+BACKLOG_BYTES_MAX = 256 << 20
+"""Memory for the indexes of full segments that wait to be sealed: beyond it no segment is begun for new entries.
+
+What a segment that is not sealed takes follows from its size and the smallest frames in it: about 80 bytes a frame here
+and 64 in the index (500 more for each ledger in it), and while it is sealed up to 270 more. One-entry frames of 100
+bytes take 192 in a segment: 256 MiB of them are 1,400,000 frames, 200 MB, and 370 MB more while they are sealed.
+"""
 
 
 @dataclass(slots=True)
@@ -105,13 +113,14 @@ class SegmentLog:
         segments_kept_free: int = SEGMENTS_KEPT_FREE,
         counters: Mapping[int, int] | None = None,
         now_ms: Callable[[], int] | None = None,
+        backlog_bytes_max: int = BACKLOG_BYTES_MAX,
     ) -> None:
         if segment_size_bytes % BLOCK or segment_size_bytes < 4 * BLOCK:
             raise InvalidArgumentError(
                 "a segment's size must be a multiple of 4096, at least 16384", value=f"{segment_size_bytes} bytes"
             )
         self._path, self._files, self._incarnation = path, files or Files(), identity.incarnation_bytes
-        self._segment_bytes = segment_size_bytes
+        self._segment_bytes, self._backlog_bytes_max = segment_size_bytes, backlog_bytes_max
         self._counters: dict[int, int] = dict(counters or {})
         self._health = Health()
         self._active: _Segment | None = None
@@ -123,7 +132,7 @@ class SegmentLog:
         )  # fmt: skip
         """Spares and drained segments; :meth:`SegmentPool.recycle` takes one that is drained."""
         self.seal_jobs: deque[SealJob] = deque()
-        """Full segments that wait for :meth:`seal_next`, oldest first. Bounded by the disk: each is a whole segment."""
+        """Full segments that wait for :meth:`seal_next`, oldest first; bounded by ``backlog_bytes_max``."""
         self._full: list[SealJob] = []  # that are not released yet
         self.group_bytes_max = group_limit(segment_size_bytes, SEGMENT_HEADER_BYTES)
         self._arena = memoryview(aligned_buffer(max(self.group_bytes_max, BLOCK)))
@@ -189,8 +198,9 @@ class SegmentLog:
         records, recovery adds and compaction.
 
         Raises InvalidArgumentError for a frame that fits in no segment and DataDirectoryError when there is no space
-        for a segment: nothing was written, later calls may succeed. StorageFailedError when a write or sync failed, now
-        or earlier: the outcome of this call's frames is unknown and nothing is written any more.
+        for a segment, or the backlog of full ones is at its bound: nothing was written, later calls may succeed.
+        StorageFailedError when a write or sync failed, now or earlier: the outcome of this call's frames is unknown and
+        nothing is written any more.
         """
         self._check()
         self.release_full()
@@ -200,6 +210,7 @@ class SegmentLog:
         plan = plan_groups(frames, counters, planned, position=position, segment_bytes=self._segment_bytes)
         rolls = sum(group.new_segment for group in plan)
         if rolls and active is not None and not reserve:
+            self._check_backlog()
             self.pool.ensure(rolls + SPARES_RESERVED)
         elif rolls:
             self.pool.ensure(rolls)
@@ -346,6 +357,16 @@ class SegmentLog:
         if old is not None:
             self._files.close(old.handle)
             self._full.append(SealJob(old.generation, old.rows, old.states, old.data_end, old.data_groups))
+
+    def _check_backlog(self) -> None:
+        """Whether indexes that the disk has no room for, or that come too slowly, would fill the memory."""
+        waiting = sum(job.memory_bytes for job in (*self.seal_jobs, *self._full))
+        if waiting > self._backlog_bytes_max:
+            raise DataDirectoryError(
+                "too many full segments wait for their index",
+                value=f"{len(self.seal_jobs) + len(self._full)} in {self._path}",
+                remedy="free some space on the disk; sealing goes on by itself",
+            )
 
     def _check(self) -> None:
         self._health.check()

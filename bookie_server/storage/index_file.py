@@ -62,6 +62,7 @@ INDEX_MAGIC = b"BKSGMIDX"
 FORMAT_VERSION = 2
 PAYLOAD_BYTES_MAX = 40
 INDEX_RECORDS_PER_BLOCK = 63
+_STATE_BYTES = 256  # of a record in a collector
 
 STATE_ROW = np.dtype(
     [
@@ -167,6 +168,11 @@ class StateCollector:
         """All of them, sorted by ledger, kind, counter."""
         records = [*self._records, *((ledger, int(FrameKind.LAC), 0, body) for ledger, body in self._lacs.items())]
         return np.frombuffer(b"".join(pack_state(*record) for record in sorted(records)), dtype=STATE_ROW)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Roughly what they take."""
+        return _STATE_BYTES * (len(self._records) + len(self._lacs))
 
 
 def counter_of(kind: int, payload: bytes | memoryview) -> int:

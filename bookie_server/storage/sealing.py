@@ -26,6 +26,11 @@ class SealJob:
     data_end: int
     group_count: int
 
+    @property
+    def memory_bytes(self) -> int:
+        """Roughly what it takes."""
+        return len(self.rows) + self.states.memory_bytes
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SealedSegment:
