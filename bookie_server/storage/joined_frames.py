@@ -5,6 +5,11 @@ An entry keeps what its digest covers and the digest itself, bit for bit (RULES 
 including it go into columns where they do not follow from the header. Only whole frames are joined, of one ledger, one
 counter and one digest type, with ids in a row; what is STRIPED or lists ids stays as it is. All frames of a table are
 taken apart at once; what Python does once is one joined frame.
+
+The checksums of a joined frame are ours and no longer its writer's, and readers need not look at the digests of frames
+as they were stored (docs/formats.md §1.4). So each digest is verified in the finished frame; if one is wrong, or was so
+when it came, the frames stay as they are. MAC digests need a key: readers verify those always. Entries without digests
+(DUMMY) have nothing but their frame's checksum, and keep it.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.entries.batch import I64, U8, array_view
-from bk_core.entries.frame import FRAME_HEADER_BYTES, TAG_OFFSET, FrameKind
+from bk_core.entries.digest import Digester
+from bk_core.entries.frame import FRAME_HEADER_BYTES, TAG_OFFSET, FrameKind, decode_frame, parse_header
 from bk_core.entries.frame_layout import (
     APACHE_BYTES,
     DIGEST_BYTES,
@@ -30,6 +36,7 @@ from bk_core.entries.frame_layout import (
     column_bytes,
 )
 from bk_core.errors import IntegrityError
+from bk_core.model import DigestType
 from bookie_server.storage.index_rows import DENSE, INDEX_ROW, Rows
 from bookie_server.storage.segment import FRAME_ALIGNMENT, LARGE_FRAME_BYTES
 
@@ -109,14 +116,15 @@ def join_frames(table: FrameTable) -> Copies:
     frames: list[Buffer] = list(_bytes_of(single))
     made: list[Rows] = [single.rows]
     heads_of = np.cumsum(sizes[sizes > 1]) - sizes[sizes > 1]  # first frame of each piece among ``several``
-    types = several.heads["digest_type"]
+    types, joined = several.heads["digest_type"], 0
     for digest_type in np.unique(types).tolist():
         low, high = (int(k) for k in np.searchsorted(types, [digest_type, digest_type + 1]))
         part = heads_of[(heads_of >= low) & (heads_of < high)] - low
-        joined = _Columns(several.take(np.arange(low, high)), digest_type).joined(part)
-        frames += joined.frames
-        made.append(joined.rows)
-    return Copies(frames, np.concatenate(made), len(several))
+        copies = _Columns(several.take(np.arange(low, high)), digest_type).joined(part)
+        frames += copies.frames
+        made.append(copies.rows)
+        joined += copies.joined
+    return Copies(frames, np.concatenate(made), joined)
 
 
 def _each_once(table: FrameTable) -> FrameTable:
@@ -144,6 +152,7 @@ def _pieces(table: FrameTable) -> I64:
     plain = (heads["flags"] & (STRIPED | IDS) == 0) & (sizes < LARGE_FRAME_BYTES)
     plain &= heads["columns"] == count * wide
     goes_on = plain[1:] & plain[:-1] & (counters[1:] == counters[:-1])
+    goes_on &= heads["digest_type"][1:] != int(DigestType.DUMMY)
     goes_on &= heads["first"][1:] == heads["first"][:-1] + count[:-1]
     for name in ("ledger", "digest_type"):
         goes_on &= heads[name][1:] == heads[name][:-1]
@@ -155,6 +164,19 @@ def _pieces(table: FrameTable) -> I64:
     full = (weight - before - 1) // JOINED_BYTES  # how often the chain's frame was full before
     cuts = np.flatnonzero(np.diff(full) > 0) + 1
     return np.union1d(chains, cuts)
+
+
+def _is_proven(frame: Buffer) -> bool:
+    """Whether each entry of a frame of ours is what its writer made it, as far as that can be told without a key."""
+    header = parse_header(frame)
+    if header.digest_type not in (DigestType.CRC32, DigestType.CRC32C):
+        return True
+    try:
+        digester = Digester(DigestType(header.digest_type), b"", header.ledger_id)
+        decode_frame(frame, digester=digester, verify_digests=True)
+    except IntegrityError:
+        return False
+    return True
 
 
 class _Columns:
@@ -222,7 +244,11 @@ class _Columns:
         for flag, ledger_id, first, lac, length, low, high, begin, end in columns:
             head = (int(FrameKind.ENTRIES), flag, self._digest_type, ledger_id, first, lac, length, high - low)
             frames.append(assemble(head, self._columns_of(flag, low, high), payload[begin:end], 0))
-        return Copies(frames, self._rows(frames, pieces), len(self._table))
+        proven = np.fromiter(map(_is_proven, frames), dtype=np.bool_, count=len(frames))
+        kept = self._table.take(np.flatnonzero(np.repeat(~proven, np.diff(np.append(pieces, len(self._table))))))
+        frames = [frame for frame, is_right in zip(frames, proven, strict=True) if is_right]
+        rows = np.concatenate((self._rows(frames, pieces[proven]), kept.rows))
+        return Copies([*frames, *_bytes_of(kept)], rows, len(self._table) - len(kept))
 
     def _columns_of(self, flags: int, low: int, high: int) -> list[bytes]:
         columns = [column_bytes(self._lengths[low:high], "<u4"), column_bytes(self._digests[low:high], "u1")]

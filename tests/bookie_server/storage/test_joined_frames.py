@@ -209,6 +209,31 @@ def test_ledger_lengths_near_their_greatest_do_not_make_a_frame_that_nobody_read
     assert len(copies.frames) == 1
 
 
+@pytest.mark.rule("P6")
+def test_entries_whose_digest_is_wrong_keep_the_checksum_of_their_writer() -> None:
+    """A reader must not take our checksum for its word that they were right."""
+    frames, wrong = frames_of(1, 6, 40), Digester(DigestType.CRC32C, PASSWORD, 2)
+    batch = EntryBatch.from_list([b"x" * 40])
+    digests = wrong.compute_run(6, -1, 240, batch.lengths, batch.payload)
+    bad = replace(batch, ledger_id=1, first_entry_id=6, length_before=240, digests=digests)
+    frames.append(bytes(encode_frame(replace(bad, digest_type=DigestType.CRC32C), digester=None)))
+    frames += frames_of(2, 5, 40)
+    copies = join_frames(table_of(frames, [0] * len(frames)))
+    assert copies.joined == 5
+    assert sorted(bytes(f) for f in copies.frames if parse_header(f).ledger_id == 1) == sorted(frames[:7])
+    assert sorted(copies.rows["first"][copies.rows["ledger"] == 1].tolist()) == list(range(7))
+
+
+def test_entries_without_digests_are_not_joined() -> None:
+    digester = Digester(DigestType.DUMMY, PASSWORD, 1)
+    batch = EntryBatch.from_list([b"x" * 40])
+    frames = [
+        bytes(encode_frame(batch, digester=digester, ledger_id=1, first_entry_id=k, lac=-1, length_before=40 * k))
+        for k in range(4)
+    ]
+    assert assert_same(frames, [0] * 4).joined == 0
+
+
 def test_lengths_that_do_not_add_up_are_refused() -> None:
     table = table_of(frames_of(1, 2, 40), [0, 0])
     data = table.data.copy()
