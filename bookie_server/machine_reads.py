@@ -55,7 +55,7 @@ class Reads:
 
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
-        self._turns = Turns(core.limits)
+        self._turns = Turns(core.limits, len(core.logs))
         self._waiting: FairQueue[Read] = FairQueue()
 
     def begin(self, event: ReadRequested) -> None:

@@ -42,7 +42,7 @@ class MachineLimits:
     reads_active_max: int = 32
     """Parts of answers in memory at once, a quarter of them for recovery only; further reads wait for their turn."""
     reads_bytes_max: int = 64 << 20
-    """Bytes of those parts. Parts that are being read are not counted: ``storage_reads_max`` of them at most."""
+    """Bytes of those parts; what is being read comes on top, ``storage_reads_max`` parts of each log at most."""
     reads_per_stream_max: int = 4
     storage_reads_max: int = 8
     """What each log's storage is asked for at once: a fence waits behind no more than these."""

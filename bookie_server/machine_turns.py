@@ -77,11 +77,13 @@ class FairQueue(Generic[T]):
 class Turns:
     """Room for parts of answers: a turn is a part that is planned, read, or on its way out."""
 
-    __slots__ = ("_active", "_bytes", "_ending", "_limits", "_of_stream", "_sizes", "_stalled")
+    __slots__ = ("_active", "_bytes", "_ending", "_limits", "_of_stream", "_parts", "_sizes", "_stalled", "_unread_max")
 
-    def __init__(self, limits: MachineLimits) -> None:
+    def __init__(self, limits: MachineLimits, logs: int) -> None:
         self._limits = limits
+        self._unread_max = limits.storage_reads_max * logs
         self._active = 0
+        self._parts = 0  # of them, in the driver's hands; the others are planned or read
         self._of_stream: dict[StreamId, int] = {}
         self._bytes = 0  # of parts in the driver's hands
         self._sizes: dict[RequestId, deque[int]] = {}  # those parts, of ended requests too
@@ -90,13 +92,21 @@ class Turns:
 
     def may(self, stream: StreamId | None, urgent: bool) -> bool:
         """Whether there is room for one more turn of this stream, or of any."""
-        limits, held = self._limits, self._of_stream.get(stream, 0) if stream is not None else 0
-        turns, size = limits.reads_active_max, limits.reads_bytes_max
+        if self._active - self._parts >= self._unread_max or self._is_full(urgent):
+            return False  # what those being read will take is not known yet
+        held = self._of_stream.get(stream, 0) if stream is not None else 0
+        if held >= self._limits.reads_per_stream_max:
+            return False
+        return not held or urgent or not self._is_full(urgent, further=True)
+
+    def _is_full(self, urgent: bool, *, further: bool = False) -> bool:
+        """Whether the share of the urgent, or of all others, is used up; ``further``: half of it."""
+        turns, size = self._limits.reads_active_max, self._limits.reads_bytes_max
         if not urgent:
             turns, size = turns - turns // 4, size - size // 4
-        if held and not urgent:
+        if further:
             turns, size = (turns + 1) // 2, size // 2
-        return self._active < turns and self._bytes < size and held < limits.reads_per_stream_max
+        return self._active >= turns or self._bytes >= size
 
     def take(self, stream: StreamId) -> None:
         self._active += 1
@@ -112,6 +122,7 @@ class Turns:
         """A turn has become a part of that many bytes, given to the driver."""
         self._sizes.setdefault(request, deque()).append(size)
         self._bytes += size
+        self._parts += 1
 
     def sent(self, request: RequestId) -> bool:
         """The oldest part of this request has left; False if there is none."""
@@ -119,6 +130,7 @@ class Turns:
         if not sizes:
             return False
         self._bytes -= sizes.popleft()
+        self._parts -= 1
         if not sizes:
             del self._sizes[request]
         self._stalled.pop(request[0], None)
@@ -141,7 +153,9 @@ class Turns:
 
     def to_end(self, waiting: Iterable[StreamId]) -> StreamId | None:
         """The stream that is to give up its room, because a waiting one has none at all; one at a time."""
-        if self._ending is not None or not self._stalled or all(stream in self._of_stream for stream in waiting):
+        if self._ending is not None or not self._stalled or not self._is_full(False):
+            return None
+        if all(stream in self._of_stream for stream in waiting):
             return None
         stream = self._ending = next(iter(self._stalled))
         del self._stalled[stream]

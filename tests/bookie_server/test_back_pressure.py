@@ -52,7 +52,7 @@ store = open_store("memory://it")
 store.initialize_cluster()
 sys.exit(run(BookieConfig(data_dir=Path(sys.argv[1]), metadata_service_uri="memory://it", port=0, bookie_id="b1",
     listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True, segment_size_bytes=64 << 20,
-    **eval(sys.argv[3]))))
+    disk_usage_threshold=0.999, disk_usage_low_water=0.99, **eval(sys.argv[3]))))
 """
 
 
