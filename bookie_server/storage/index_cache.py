@@ -67,7 +67,7 @@ class IndexCache:
     """Least recently used entries are forgotten. One thread."""
 
     def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._entries: OrderedDict[Place | IndexBlock, Remembered] = OrderedDict()
         self._of_generation: dict[int, set[Place | IndexBlock]] = {}
         self._bytes = 0
@@ -88,7 +88,7 @@ class IndexCache:
         self._entries[place] = entry
         self._of_generation.setdefault(place.generation, set()).add(place)
         self._bytes += _bytes_of(entry)
-        while self._bytes > self._bytes_max:
+        while self._bytes > self.bytes_max:
             self._drop(next(iter(self._entries)))
 
     def forget(self, generation: int) -> None:

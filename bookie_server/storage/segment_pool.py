@@ -64,7 +64,7 @@ class SegmentPool:
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._path, self._identity, self._health, self._files = path, identity, health, files
-        self._segment_bytes, self._kept_free = segment_size_bytes, segments_kept_free
+        self._segment_bytes, self.kept_free_max = segment_size_bytes, segments_kept_free
         self._generation, self._newest_sealed = newest_generation, newest_sealed
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._free: deque[int] = deque(sorted(free))
@@ -203,7 +203,7 @@ class SegmentPool:
     def trim(self) -> bool:
         """Give one segment back to the file system if more are kept than configured; False if there was none."""
         with self._lock:
-            if len(self._free) <= self._kept_free:
+            if len(self._free) <= self.kept_free_max:
                 return False
             self._unlink(os.path.join(self._path, free_name(self._free.popleft())))
             return True

@@ -12,10 +12,13 @@ from bk_core.errors import InvalidArgumentError
 from bookie_server.collector import CollectorConfig
 from bookie_server.config import BookieConfig, load_config
 from bookie_server.machine_state import MachineLimits
+from bookie_server.opening import open_storage
 from bookie_server.storage.commit import SEGMENT_SIZE_BYTES
 from bookie_server.storage.index_cache import INDEX_CACHE_BYTES
 from bookie_server.storage.schedule import MaintenanceLimits
 from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
+from tests.sim.disk import SimDisk
+from tests.sim.storage import own_store
 
 GOOD: dict[str, Any] = {"data_dir": Path("/data"), "metadata_service_uri": "zk://host/ledgers"}
 
@@ -36,6 +39,12 @@ GOOD: dict[str, Any] = {"data_dir": Path("/data"), "metadata_service_uri": "zk:/
         {"bookie_id": ""},
         {"bookie_id": "é" * 200},
         {"metadata_timeout_s": 0},
+        {"compaction_threshold": 0.9},
+        {"major_compaction_threshold": 1.0},
+        {"checkpoint_interval_s": 0},
+        {"scrub_bytes_per_s": 0},
+        {"segments_kept_free": 0},
+        {"index_cache_bytes": 0},
     ],
     ids=str,
 )
@@ -43,6 +52,26 @@ def test_values_that_do_not_fit_are_refused_by_name(bad: dict[str, Any]) -> None
     with pytest.raises(InvalidArgumentError) as refused:
         BookieConfig(**{**GOOD, **bad})
     assert next(iter(bad)) in str(refused.value)
+
+
+def test_maintenance_gets_what_is_configured() -> None:
+    values = {
+        "checkpoint_interval_s": 1.0,
+        "compaction_threshold": 0.2,
+        "major_compaction_threshold": 0.3,
+        "major_compaction_interval_s": 4.0,
+        "compaction_bytes_per_s": 5,
+        "scrub_bytes_per_s": 6,
+    }
+    config = BookieConfig(**{**GOOD, **values, "disk_usage_low_water": 0.7})
+    assert config.maintenance_limits() == MaintenanceLimits(**values, space_low_share=0.7)  # type: ignore[arg-type]
+
+
+def test_storage_gets_what_is_configured() -> None:
+    config = BookieConfig(**{**GOOD, "index_cache_bytes": 12_345, "segments_kept_free": 2, "bookie_id": "b1"})
+    [opened] = open_storage(config, own_store(), "bookie", 3181, files=SimDisk(), segment_size_bytes=64 << 10)
+    assert opened.index.cache.bytes_max == 12_345
+    assert opened.log.pool.kept_free_max == 2
 
 
 def test_file_gives_values_and_arguments_win(tmp_path: Path) -> None:
