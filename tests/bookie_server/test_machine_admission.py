@@ -138,8 +138,9 @@ def test_explicit_lacs_wait_for_a_slow_log_and_are_bounded() -> None:
 
 
 @pytest.mark.rule("L3")
-def test_client_with_many_requests_does_not_delay_another() -> None:
-    bench = Bench(reads_active_max=8, requests_per_stream_max=10_000)
+@pytest.mark.parametrize("active", [1, 8])
+def test_client_with_many_requests_does_not_delay_another(active: int) -> None:
+    bench = Bench(reads_active_max=active, requests_per_stream_max=10_000)
     stored(bench)
     reading(bench, READS, 500)
     reading(bench, 4, 1)
@@ -149,7 +150,7 @@ def test_client_with_many_requests_does_not_delay_another() -> None:
         frames = [b"x" * 10 for _ in wanted.pieces]
         served += parts(bench.step(ev.FramesRead(wanted.request, frames)))
         bench.step(ev.PartSent(served[-1]))
-    assert len(served) <= 8
+    assert len(served) <= active + 2
 
 
 @pytest.mark.rule("L3")
