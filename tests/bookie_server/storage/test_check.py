@@ -243,6 +243,7 @@ def test_directory_in_use_and_what_is_none_are_refused(path: Path, tmp_path: Pat
         check(tmp_path)
 
 
+@pytest.mark.sim  # sixty starts
 @pytest.mark.rule("S8")
 def test_prediction_is_what_the_start_does(path: Path, tmp_path: Path) -> None:
     """For damage of every kind, at random: limbo is announced exactly where the start puts ledgers in limbo."""
