@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bookie_server.storage.checkpointer import Checkpointer
 from bookie_server.storage.compaction import Compactor
 from bookie_server.storage.files import Files
 from bookie_server.storage.index_file import decode_index_file
@@ -49,6 +50,7 @@ class CompactionWorld:
         self.open()
 
     def open(self) -> None:
+        self.drained: list[int] = []
         self.storage = Storage(Path(self._path), files=self.disk, segment_bytes=self._segment_bytes)
         self.compactor = self.make()
 
@@ -69,9 +71,29 @@ class CompactionWorld:
         return places
 
     def restart(self, *, crash: bool = True) -> None:
+        """Segments that compaction gave up are recycled first, so that the copies must do."""
+        self.give_back()
         self.compactor.close()
         self.storage.close(crash=crash)
         self.open()
+
+    def give_back(self) -> list[int]:
+        """A checkpoint, and what it covers of the segments that were given up goes to the pool (I11)."""
+        storage = self.storage
+        self.drained += self.compactor.take_drained()
+        checkpointer = Checkpointer(
+            storage.directory, DirectIndexPort(storage.index), storage.log.health, storage.report.checkpoint
+        )
+        if self.drained and checkpointer.start():
+            while checkpointer.busy:
+                checkpointer.step(1 << 20)
+        storage.report.checkpoint = checkpointer.newest
+        given = [generation for generation in self.drained if checkpointer.may_recycle(generation)]
+        for generation in given:
+            storage.reader.release(generation)
+            storage.log.pool.recycle(generation)
+        self.drained = [generation for generation in self.drained if generation not in given]
+        return given
 
     # --- filling and compacting -------------------------------------------------------------------------------------
 

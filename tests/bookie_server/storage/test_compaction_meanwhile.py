@@ -112,6 +112,8 @@ def test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_se
             break
         assert world.found(1, 40) == expected, when
         assert_honest(world.storage, live, healthy=True)
+        index = world.storage.index
+        assert not set(index.sealed_generations()) & set(index.unsealed_generations()), "a checkpoint would wait for it"
         world.restart()
         assert world.found(1, 40) == expected, when
         assert_honest(world.storage, live, healthy=True)

@@ -95,7 +95,10 @@ MAINTENANCE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("compaction leaves a frame behind", "S4", _planted((Compactor, "_write", _without_the_last))),
     ("the index does not learn where copies are", "S4", _planted((IndexUpkeep, "place_copies", _nothing))),
     ("a damaged segment is given up by compaction (D9)", "S4", _planted((Compactor, "_keep", _given_up_anyway))),
-    ("joined frames have one LAC", "S7", _planted((joined_frames, "LACS", 0))),
+    (
+        "joined frames have one LAC", "S7",
+        _planted((joined_frames, "LACS", 0), (joined_frames, "_is_proven", lambda frame: True)),
+    ),
     (
         "a segment is recycled that the checkpoint counts on", "S4",
         _planted((Maintenance, "note_drained", _recycled_soon), (Checkpointer, "may_recycle", _covered_is_enough)),
