@@ -44,8 +44,13 @@ def _plain(host: str) -> str:
 def _shut_down(number: int, address: tuple[str, int]) -> bool:
     """Shut it down if it is that connection; works on a duplicate, which stays the same whatever others close."""
     try:
-        found = socket.socket(fileno=os.dup(number))
-    except OSError:  # no socket, or closed meanwhile
+        duplicate = os.dup(number)
+    except OSError:  # closed meanwhile
+        return False
+    try:
+        found = socket.socket(fileno=duplicate)
+    except OSError:  # no socket
+        os.close(duplicate)
         return False
     with found:
         try:

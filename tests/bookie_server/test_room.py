@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients may hold of a bookie beside its machine: counts, the watch over memory, a connection ended from below,
+answers of the control stream that nobody takes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bk_core.errors import RemoteProtocolError
+from bk_core.transport.messages import hello
+from bk_core.transport.port import LacEvidence, ReadTrailer
+from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
+from bk_core.wire.lane import Reason
+from bk_core.wire.proto import lane_pb2
+from bookie_server import machine_events as ev
+from bookie_server.services.control_stream import ControlStream
+from bookie_server.services.hang_up import hang_up
+from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
+from bookie_server.services.room import AnswerRoom, Doors, MemoryWatch, memory_bytes_usable, resident_bytes
+
+MIB = 1 << 20
+
+
+class Engine:
+    """Hears what streams feed it."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def open_stream(self, stream: object) -> int:
+        return 1
+
+    def close_stream(self, stream: int) -> None: ...
+
+    def feed(self, event: Any) -> None:
+        self.heard.append(event)
+
+
+def opened(kind: type[LaneStream], room: AnswerRoom | None = None) -> Any:
+    """A stream whose client has said hello, and was answered."""
+    facts = BookieFacts(
+        bookie_id="b1",
+        instance_id="i",
+        incarnation="1",
+        in_flight_bytes_max=1,
+        read_only=lambda: False,
+        answers=room or AnswerRoom(),
+    )
+    stream: Any = kind(Engine(), facts)  # type: ignore[arg-type]
+    request = {AddStream: lane_pb2.AddRequest, ReadStream: lane_pb2.ReadRequest}.get(kind, lane_pb2.ControlRequest)
+    stream.receive(request(hello=hello("b1", "", "", "test")).SerializeToString())
+    assert stream.next_message()
+    stream.message_left()
+    return stream
+
+
+def in_loop(story: Callable[[], None]) -> None:
+    async def run() -> None:
+        story()
+
+    asyncio.run(run())
+
+
+def evidence(size: int, lac_size: int = 0) -> LacEvidence:
+    return LacEvidence(0, bytes(size), b"", bytes(lac_size), False, True)
+
+
+def answer(stream: Any) -> lane_pb2.ControlResponse:
+    return lane_pb2.ControlResponse.FromString(stream.next_message())
+
+
+# --- counts ---
+
+
+def test_connection_has_few_streams_of_a_kind() -> None:
+    doors = Doors()
+    assert [doors.enter("a", "Add") for _ in range(3)] == [True, True, False]
+    assert doors.enter("a", "Read")
+    assert doors.enter("b", "Add")
+    doors.leave("a", "Add")
+    assert [doors.enter("a", "Add") for _ in range(2)] == [True, False]
+
+
+# --- memory ---
+
+
+def test_memory_watch_sheds_above_its_bound_and_not_for_what_stays_taken() -> None:
+    watch = MemoryWatch(1000 * MIB)
+    assert not watch.shed(1000 * MIB)
+    assert watch.shed(1001 * MIB)
+    watch.has_shed(990 * MIB)
+    assert not watch.shed(1050 * MIB), "it comes back to what it was"
+    assert watch.shed(1055 * MIB)
+    watch.has_shed(1300 * MIB)  # nothing helped
+    assert not watch.shed(1310 * MIB)
+    assert watch.shed(1365 * MIB)
+    assert not watch.shed(900 * MIB)
+    assert watch.shed(1001 * MIB), "it was below its bound"
+
+
+def test_memory_is_told_by_the_system() -> None:
+    assert 10 * MIB < resident_bytes() < memory_bytes_usable()
+
+
+# --- a connection ended from below ---
+
+
+@pytest.mark.parametrize(("family", "host", "form"), [(socket.AF_INET, "127.0.0.1", "ipv4:127.0.0.1:{}")])
+def test_hang_up_ends_that_connection_and_no_other(family: int, host: str, form: str) -> None:
+    with socket.create_server((host, 0), family=family) as server:
+        clients = [socket.create_connection(server.getsockname()[:2]) for _ in range(2)]
+        ends = [server.accept()[0] for _ in clients]
+        assert hang_up(form.format(clients[0].getsockname()[1]))
+        assert clients[0].recv(1) == b""
+        ends[1].sendall(b"x")
+        assert clients[1].recv(1) == b"x"
+        assert not hang_up(form.format(1))
+        assert not hang_up("unix:/somewhere")
+        for one in (*clients, *ends):
+            one.close()
+
+
+# --- answers that nobody takes ---
+
+
+def test_control_stream_is_not_read_on_while_its_answers_wait() -> None:
+    def story() -> None:
+        stream = opened(ControlStream)
+        for number in range(3):
+            stream.deliver(ev.SendLac((1, number), evidence(2 * MIB)))
+        assert not stream.flow.is_set()
+        stream.next_message()
+        stream.message_left()
+        assert not stream.flow.is_set()
+        stream.next_message()
+        stream.next_message()
+        stream.message_left()
+        assert stream.flow.is_set()
+
+    in_loop(story)
+
+
+def test_what_watches_are_told_meanwhile_is_refused_and_fences_have_a_share_of_their_own() -> None:
+    def story() -> None:
+        room = AnswerRoom(100 * MIB)
+        stream = opened(ControlStream, room)
+        for number in range(12):
+            stream.deliver(ev.SendLac((1, number), evidence(2 * MIB)))
+        said = [answer(stream).reason for _ in range(12)]
+        assert said[:8] == [0] * 8
+        assert said[-1] == lane_pb2.OVERLOADED
+        room.bytes = 101 * MIB  # of others
+        fence = lane_pb2.ControlRequest(id=20, fence=lane_pb2.FenceRequest(ledger_id=1, ledger_key=b"k"))
+        stream.receive(fence.SerializeToString())
+        for number in (20, 21):
+            stream.deliver(ev.SendLac((1, number), evidence(MIB)))
+        assert [answer(stream).reason for _ in range(2)] == [0, lane_pb2.OVERLOADED]
+
+    in_loop(story)
+
+
+def test_stream_that_ends_gives_back_the_room_of_its_answers() -> None:
+    def story() -> None:
+        room = AnswerRoom()
+        stream = opened(ControlStream, room)
+        stream.deliver(ev.SendLac((1, 1), evidence(MIB)))
+        assert room.bytes > MIB
+        stream.end()
+        assert room.bytes == 0
+
+    in_loop(story)
+
+
+def test_evidence_of_two_large_entries_fits_a_message() -> None:
+    """Else the ledger could not be fenced: its answer could not be sent."""
+
+    def story() -> None:
+        stream = opened(ControlStream)
+        stream.deliver(ev.SendLac((1, 1), evidence(5 * MIB - 1024, 5 * MIB - 1024)))
+        message = stream.next_message()
+        assert len(message) <= MESSAGE_BYTES_MAX
+        assert len(lane_pb2.ControlResponse.FromString(message).lac.last_entry_frame) == 5 * MIB - 1024
+
+    in_loop(story)
+
+
+def test_read_stream_is_not_read_on_while_its_trailers_wait() -> None:
+    def story() -> None:
+        stream = opened(ReadStream)
+        for number in range(ReadStream.waiting_max + 1):
+            stream.deliver(ev.SendTrailer((1, number), ReadTrailer(0)))
+        assert not stream.flow.is_set()
+        while stream.next_message():
+            stream.message_left()
+        assert stream.flow.is_set()
+
+    in_loop(story)
+
+
+def test_ends_of_many_sessions_leave_in_several_messages_and_hold_the_stream_up() -> None:
+    def story() -> None:
+        stream = opened(AddStream)
+        ends = [ev.Ended(number, 0, Reason.STORAGE_FAILED, "x" * 100) for number in range(1, 100_000)]
+        stream.deliver(ev.SendAcks(1, [], [], ends))
+        assert not stream.flow.is_set()
+        told = 0
+        while message := stream.next_message():
+            assert len(message) < MESSAGE_BYTES_MAX
+            told += len(lane_pb2.AddResponse.FromString(message).ended)
+            stream.message_left()
+        assert told == len(ends)
+        assert stream.flow.is_set()
+
+    in_loop(story)
+
+
+def test_stream_is_read_on_only_if_the_machine_and_its_answers_allow() -> None:
+    def story() -> None:
+        stream = opened(ControlStream)
+        stream.deliver(ev.PauseStream(1))
+        assert not stream.flow.is_set()
+        stream.message_left()
+        assert not stream.flow.is_set()
+        stream.deliver(ev.ResumeStream(1))
+        assert stream.flow.is_set()
+
+    in_loop(story)
+
+
+# --- clients that take nothing ---
+
+
+def test_stalled_stream_is_told_to_the_machine_and_cut_when_it_says_so() -> None:
+    def story() -> None:
+        stream, cuts = opened(ReadStream), []
+        stream.on_cut = lambda: cuts.append(1)
+        stream.stall()
+        assert stream.engine.heard == [ev.StreamStalled(1)]
+        assert not cuts
+        stream.deliver(ev.CloseStream(1, "others wait"))
+        assert cuts == [1]
+        assert stream.was_cut
+
+    in_loop(story)
+
+
+def test_stream_that_writes_on_is_not_cut_when_it_is_told_to_end() -> None:
+    def story() -> None:
+        stream, cuts = opened(ReadStream), []
+        stream.on_cut = lambda: cuts.append(1)
+        stream.stall()
+        stream.message_left()
+        stream.deliver(ev.CloseStream(1, "the bookie stops"))
+        assert stream.closing
+        assert not cuts
+
+    in_loop(story)
+
+
+def test_message_without_frames_that_is_far_too_long_ends_the_stream() -> None:
+    def story() -> None:
+        for kind, request in ((ReadStream, lane_pb2.ReadRequest), (ControlStream, lane_pb2.ControlRequest)):
+            stream = opened(kind)
+            with pytest.raises(RemoteProtocolError):
+                stream.receive(request(id=1, hello=lane_pb2.Hello(client="x" * (300 << 10))).SerializeToString())
+
+    in_loop(story)
