@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--restarts", action="store_true", help="and at every operation of each restart after it")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the table of crash points or mutants there")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long a mutant is tried")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a mutant is tried, of a processor")
     parser.add_argument("--coverage", action="store_true", help="branch coverage of bk_core/protocol by simulation")
     return parser
 

@@ -10,20 +10,25 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from bk_core.errors import BookKeeperError
 from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import explore
 from tests.sim.logs import run_log_schedule
 from tests.sim.mutants import exhaustive, logs, protocol
+from tests.sim.mutants.admission import ADMISSION_MUTANTS
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
+from tests.sim.mutants.compaction import COMPACTION_MUTANTS
+from tests.sim.mutants.damage import DAMAGE_MUTANTS
 from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
+from tests.sim.storage_attempts import Attempt
 
 Planted = Callable[[], AbstractContextManager[None]]
 
@@ -91,7 +96,7 @@ class Verdict:
 
 def cases() -> list[Case]:
     """Every mutant, grouped by engine."""
-    return [*_exhaustive(), *_protocol(), *_storage(), *_logs()]
+    return [*_exhaustive(), *_protocol(), *_storage(), *_admission(), *_logs()]
 
 
 def _exhaustive() -> Iterator[Case]:
@@ -131,10 +136,42 @@ def _random() -> Iterator[Callable[[], None]]:
 
 
 def _storage() -> Iterator[Case]:
+    from tests.kit.damaged_world import DamagedWorld
+    from tests.sim import test_compaction_mutants as compacting
+    from tests.sim import test_damage_mutants as scrubbing
     from tests.sim.storage_attempts import attempts
 
     for name, rule, planted in (*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
         yield Case(name, rule, "disk", planted, attempts, "attempts")  # type: ignore[arg-type]
+    compaction = partial(_tests, "compaction tests", compacting.ATTEMPTS)
+    for name, rule, planted in COMPACTION_MUTANTS:
+        yield Case(name, rule, "disk", planted, compaction, "attempts")  # type: ignore[arg-type]
+    scripts = [partial(lambda script: script(DamagedWorld()), script) for script in scrubbing.SCRIPTS]
+    scrub = partial(_tests, "scrub and index tests", scripts)
+    for name, rule, planted in DAMAGE_MUTANTS:
+        yield Case(name, rule, "disk", planted, scrub, "attempts")  # type: ignore[arg-type]
+
+
+def _admission() -> Iterator[Case]:
+    from tests.bookie_server.test_admission_mutants import STORIES
+
+    for name, rule, planted in ADMISSION_MUTANTS:
+        stories = partial(_tests, "stories of admission", STORIES)
+        yield Case(name, rule, "stories", planted, stories, "attempts")  # type: ignore[arg-type]
+
+
+def _tests(engine: str, calls: Sequence[Callable[[], object]]) -> Iterator[Attempt]:
+    """Tests as attempts. A mutant may break them in its own way: whatever a test raises, it has noticed."""
+
+    def run(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:
+            raise AssertionError(str(error) or type(error).__name__) from error
+
+    for call in calls:
+        inner = getattr(call, "func", call)
+        yield Attempt(engine, getattr(inner, "__name__", "").replace("<lambda>", ""), partial(run, call))
 
 
 def _logs() -> Iterator[Case]:
@@ -149,13 +186,13 @@ def _logs() -> Iterator[Case]:
 
 
 def try_case(name: str, seconds: float) -> Verdict:
-    """Plant the mutant and run its attempts until one kills it, or the time is over."""
+    """Plant the mutant and run its attempts until one kills it, or it had so many seconds of a processor."""
     import pytest
 
     logging.disable(logging.CRITICAL)
     gc.set_threshold(20_000, 5, 1_000)
     case = next(found for found in cases() if found.name == name)
-    began, count, killed, engine = time.perf_counter(), 0, "", case.engine
+    began, count, killed, engine = time.process_time(), 0, "", case.engine
     with case.planted():
         for attempt in case.attempts():
             count += 1
@@ -165,8 +202,8 @@ def try_case(name: str, seconds: float) -> Verdict:
             except (AssertionError, BookKeeperError, OSError, pytest.fail.Exception) as error:
                 what = str(error).splitlines()[0] if str(error) else type(error).__name__
                 name = getattr(attempt, "name", "")
-                killed = what if what.startswith(name) else f"{name}: {what}"
+                killed = what if not name or what.startswith(name) else f"{name}: {what}"
                 count = getattr(error, "states", count)
-            if killed or time.perf_counter() - began > seconds:
+            if killed or time.process_time() - began > seconds:
                 break
-    return Verdict(case.name, case.rule, engine, count, case.unit, time.perf_counter() - began, killed)
+    return Verdict(case.name, case.rule, engine, count, case.unit, time.process_time() - began, killed)
