@@ -158,7 +158,8 @@ class _Opening:
         )
 
     def _find_problems(self) -> BookieIdentityError | None:
-        """The first thing that does not let these directories serve; fills ``_suspects``."""
+        """The first thing that does not let these directories serve; fills ``_suspects``. After a start with lost data
+        that was cut short all are suspects: which were then is not known any more."""
         problem: BookieIdentityError | None = None
         for path in self._used:
             found = self._cookie_problem(self._opened[path]) or self._state_problem(self._opened[path])
@@ -170,8 +171,6 @@ class _Opening:
             problem = problem or self._missing_problem(missing)
         if problem is not None or self._accept_loss:
             self._suspects.update(self._fresh)
-        if any(self._opened[path].is_loss_unfinished for path in self._used):
-            self._suspects.update(self._paths)  # which were suspects then is not known any more
         return problem
 
     def _missing(self) -> list[str]:

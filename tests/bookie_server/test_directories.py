@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bk_core.entries.frame import FrameKind, encode_record
-from bk_core.errors import BookieIdentityError, InvalidArgumentError
+from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.records import decode_cookie
 from bk_core.model import DIRECTORY_PROPERTY, BookieServiceInfo, Fragment, LedgerMetadata
@@ -22,7 +22,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.known_state import read_known_state, record_positions
 from bookie_server.opening import OpenStorage, open_storage
 from bookie_server.registration import properties_of
-from bookie_server.storage.cookie import decode_identity
+from bookie_server.storage.cookie import cookie_of, decode_identity
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import Lookup
 from tests.kit.segment_world import entries
@@ -243,6 +243,17 @@ def test_accepted_loss_of_one_directory_distrusts_its_ledgers_only(
     assert set(known(cluster)) == {incarnation(disk, path) for path in paths}
 
 
+def test_a_ledger_that_is_deleted_in_a_whole_directory_is_left_alone(cluster: MemoryCluster, disk: SimDisk) -> None:
+    """Its metadata may be there still or again, as after a restore of the store."""
+    with bookie(cluster, disk, A, B) as opened:
+        write(opened[A], encode_record(FrameKind.DELETED, IN_A))
+    remove(disk, B)
+    for accept_loss in (True, False):
+        with bookie(cluster, disk, A, B, accept_loss=accept_loss) as opened:
+            assert troubles(opened, IN_A) == {}
+            assert opened[A].index.is_deleted(IN_A)
+
+
 def test_a_lost_directory_that_comes_back_is_refused(cluster: MemoryCluster, disk: SimDisk) -> None:
     with bookie(cluster, disk, A, accept_loss=True):
         pass
@@ -293,40 +304,75 @@ def test_an_empty_directory_joins(cluster: MemoryCluster, disk: SimDisk) -> None
     assert set(known(cluster)) == {incarnation(disk, path) for path in (A, B, C)}
     cookies = {disk.durable_bytes(path + "/VERSION") for path in (A, B, C)}
     assert [decode_cookie(cookie).ledger_dirs for cookie in cookies] == [(A, B, C)]
+    ours = tuple(sorted(known(cluster)))
+    assert {decode_identity(disk.durable_bytes(path + "/IDENTITY")).directories for path in (A, B, C)} == {ours}
 
 
 @pytest.mark.parametrize("first", [(A,), (A, B)])
-@pytest.mark.parametrize("operations", range(0, 60, 2))
-def test_a_join_or_first_start_may_be_cut_short_anywhere(
-    cluster: MemoryCluster, operations: int, first: Sequence[str]
-) -> None:
+@pytest.mark.parametrize("operations", range(0, 48, 2))
+def test_a_join_or_first_start_may_be_cut_short_anywhere(operations: int, first: tuple[str, ...]) -> None:
     """Nothing was served from the new directory: it joins at the next start, or is not missed."""
-    for again in ((A, B), (*first,), (A, B)):
-        disk, made = SimDisk(), MemoryCluster()
-        with session(made) as store:
-            store.initialize_cluster()
-        if first == (A,):
-            with bookie(made, disk, A):
-                pass
-        disk.crash_at(operations)
-        try:
-            with bookie(made, disk, A, B):
-                raise SimulatedCrash
-        except SimulatedCrash:
+    cut_short(operations, first, (A, B), "nothing")
+    cut_short(operations, first, first, "everything")
+
+
+def cut_short(operations: int, first: tuple[str, ...], again: tuple[str, ...], keep: str) -> None:
+    disk, made = SimDisk(), MemoryCluster()
+    with session(made) as store:
+        store.initialize_cluster()
+    if first == (A,):
+        with bookie(made, disk, A):
             pass
-        disk.crash_at(None)
-        served = len(known(made)) == 2 and all(known(made).values())
-        disk.crash(random.Random(operations))
-        if set(again) == {A} and served:
-            refused(made, disk, A)
-            continue
+    disk.crash_at(operations)
+    try:
+        with bookie(made, disk, A, B):
+            raise SimulatedCrash
+    except SimulatedCrash:
+        pass
+    disk.crash_at(None)
+    served = len(known(made)) == 2 and all(known(made).values())
+    disk.crash(random.Random(operations), keep)
+    if again == (A,) and served:
+        refused(made, disk, A)
+        return
+    for _ in range(2):
         with bookie(made, disk, *again) as opened:
             assert [each.report.damage for each in opened.values()] == [[]] * len(again)
-        with bookie(made, disk, *again) as opened:
-            assert [each.report.limbo for each in opened.values()] == [False] * len(again)
+
+
+@pytest.mark.parametrize("again", [(A, B, C), (A, B)])
+def test_a_join_that_the_store_did_not_hear_the_end_of_is_taken_up_again(
+    cluster: MemoryCluster, disk: SimDisk, monkeypatch: pytest.MonkeyPatch, again: tuple[str, ...]
+) -> None:
+    """The new directory was announced and opened, and the store is gone when it is to note the start."""
+    write_state, calls = MemoryStore.write_bookie_state, list[bytes]()
+
+    def fails_the_second_time(store: MemoryStore, bookie_id: str, state: bytes, version: int | None) -> None:
+        calls.append(state)
+        if len(calls) == 2:
+            raise MetadataUnavailableError("made to fail")
+        write_state(store, bookie_id, state, version)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStore, "write_bookie_state", fails_the_second_time)
+        with pytest.raises(MetadataUnavailableError), bookie(cluster, disk, A, B, C):
+            pass
+    assert sorted(known(cluster).values()) == [0, 1, 1]
+    for _ in range(2):
+        with bookie(cluster, disk, *again) as opened:
+            assert [each.report.damage for each in opened.values()] == [[]] * len(again)
+    assert set(known(cluster)) == {incarnation(disk, path) for path in again}
 
 
 # --- one is another ---
+
+
+def test_a_cookie_of_other_directories_is_refused(cluster: MemoryCluster, disk: SimDisk) -> None:
+    with session(cluster) as store:
+        found = store.read_cookie("b1")
+        assert found is not None
+        store.write_cookie("b1", cookie_of("b1", store.instance_id(), [A, C]), found.version)
+    assert "cookie" in refused(cluster, disk, A, B)
 
 
 def test_a_directory_of_another_bookie_is_refused(cluster: MemoryCluster, disk: SimDisk) -> None:
