@@ -17,7 +17,16 @@ from bk_core.entries.frame import FrameKind
 from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
 from bk_core.model import DigestType
 from bookie_server.config import BookieConfig
-from bookie_server.storage import checkpoint, checkpointer, cookie, index_file, index_rows, segment, segment_pool
+from bookie_server.storage import (
+    checkpoint,
+    checkpointer,
+    commit,
+    cookie,
+    index_file,
+    index_rows,
+    segment,
+    segment_pool,
+)
 from bookie_server.storage.cookie import Identity, encode_identity
 from bookie_server.storage.ledger_table import LEDGER_ROW
 from bookie_server.storage.space import RESERVE_SEGMENTS
@@ -151,6 +160,7 @@ def test_every_name_of_a_file_is_in_the_list() -> None:
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"`SEGMENTS_KEPT_FREE` = {segment_pool.SEGMENTS_KEPT_FREE}" in STORAGE
     assert f"in chunks of {checkpointer.LEDGERS_PER_COPY} " in STORAGE
+    assert f"`BACKLOG_BYTES_MAX` = {commit.BACKLOG_BYTES_MAX >> 20} MiB" in STORAGE
     assert RESERVE_SEGMENTS == 2, "docs/storage.md says: two of them are the reserve"
 
 
