@@ -59,8 +59,10 @@ def until_refused(ledger_id: int, life: Life) -> None:
 
 def reserved(frames: list[bytes], life: Life) -> None:
     """A commit that may use the reserve: it is for this that it was kept."""
+    life.maybe += frames
     for frame, place in zip(frames, life.back_end.log.append_group(frames, reserve=True), strict=True):
         life.back_end.index.add(frame, place)
+    del life.maybe[-len(frames) :]
     life.acked += frames
 
 
