@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bookie_server.storage.checkpoint import CheckpointParts, Intervals, checkpoint_name, checkpoint_numbers
+from bookie_server.storage.checkpoint_room import CheckpointRoom
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import BLOCK, Files, Handle
 from bookie_server.storage.health import NO_SPACE, Health
@@ -100,6 +101,8 @@ class Checkpointer:
         self._health, self._newest = health or Health(), newest or CheckpointSummary()
         self._files: Files = directory.files
         self._writing: _Writing | None = None
+        self._room = CheckpointRoom(self._files, directory.segments_path)
+        self._room_in_use = False  # given up, for a checkpoint that is not durable yet
 
     @property
     def newest(self) -> CheckpointSummary:
@@ -118,8 +121,14 @@ class Checkpointer:
         """
         return generation <= self._newest.through and generation not in self._newest.segments
 
+    def keep_room(self) -> None:
+        """Have room allocated for the next checkpoint, if the disk has any: to be called now and then."""
+        if self._writing is None and not self._room_in_use:
+            self._room.keep(self._newest.file_bytes)
+
     def start(self) -> bool:
-        """Begin a checkpoint. False, and nothing changed, if one is under way or the disk has no room: try again later.
+        """Begin a checkpoint. False, and nothing changed, if one is under way or the disk has no room: try again later,
+        when the room that was kept for it has become free.
 
         Raises StorageFailedError when a write failed, now or earlier (RULES S6).
         """
@@ -202,6 +211,7 @@ class Checkpointer:
             number, writing.parts.through, frozenset(writing.segments), writing.parts.blocks * BLOCK
         )
         self._prune({number, before})
+        self._room_in_use = False
         return len(data) + BLOCK
 
     def _prune(self, kept: set[int]) -> None:
@@ -219,6 +229,8 @@ class Checkpointer:
         if self._writing is not None:
             self._discard(self._writing)
         if error.errno in NO_SPACE:
+            self._room.give_up()
+            self._room_in_use = True
             return
         self._health.fail("a checkpoint could not be made durable", self._directory.segments_path, error)
 

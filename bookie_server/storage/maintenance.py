@@ -208,6 +208,7 @@ class Maintenance:
         held = {*sealed, *unsealed}
         self._drained |= self._held - held
         self._held, self._sealed = held, sealed
+        self.checkpointer.keep_room()
         self._soon("checkpoint")
         return LOOK_S
 

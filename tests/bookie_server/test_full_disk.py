@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pytest
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.port import RefusedError
 from bk_core.wire.lane import AttachMode, Reason
 from tests.kit.lanes import KEY, Lane, Listener
 
@@ -40,7 +41,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.main import run
 sys.exit(run(BookieConfig(data_dir=Path(sys.argv[1]), metadata_service_uri=sys.argv[2], port=0, bookie_id="b1",
     listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True, segment_size_bytes=9 << 20,
-    disk_check_interval_s=0.5)))
+    disk_check_interval_s=0.5, gc_grace_s=0.3, checkpoint_interval_s=0.5, segments_kept_free=2)))
 """
 
 
@@ -122,6 +123,33 @@ class World:
         lane.transport.detach("b1", session)
         return ended[0][3] if ended else Reason.REASON_NONE
 
+    async def append_in_time(self, lane: Lane, ledger: int, count: int, seconds: float) -> None:
+        """So many entries, as space comes back for them."""
+        async with asyncio.timeout(seconds):
+            while (known := len(self.acked.get(ledger, {}))) < count:
+                if await self.append(lane, ledger, most=count - known) is not Reason.REASON_NONE:
+                    await asyncio.sleep(0.2)
+
+    async def fill_with_ledgers(self, lane: Lane, ledgers: range) -> None:
+        """Entries of these ledgers by turns, so that each segment holds some of all, until no more are taken."""
+        while True:
+            for ledger in ledgers:
+                if await self.append(lane, ledger, most=1) in (Reason.READ_ONLY, Reason.NO_SPACE):
+                    return
+
+    async def delete(self, lane: Lane, ledgers: Iterable[int]) -> None:
+        """Deleted from the metadata store, where none of them ever was; the bookie is told and finds out for itself."""
+        await lane.transport.delete_hint("b1", list(ledgers), deadline_s=5)
+        for ledger in ledgers:
+            del self.acked[ledger]
+
+    async def is_deleted(self, lane: Lane, ledger: int) -> bool:
+        try:
+            _, trailer = await lane.read(ledger, 0, 0)
+        except RefusedError as error:
+            return error.reason is Reason.DELETED
+        return any(gap.reason is Reason.DELETED for gap in trailer.unknown)
+
     async def check_all(self, lane: Lane) -> None:
         """Every acked entry is there with its bytes."""
         for ledger, entries in self.acked.items():
@@ -133,8 +161,8 @@ class World:
                 assert found == {e: entries[e] for e in range(first, trailer.answered_through + 1)}
                 first = trailer.answered_through + 1
 
-    async def until(self, reached: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+    async def until(self, reached: Callable[[], bool], seconds: float = 20) -> None:
+        async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(reached):
                 await asyncio.sleep(0.05)
 
@@ -234,6 +262,46 @@ def test_brim_is_survived_and_recovery_goes_on_once_there_is_room(world: World) 
         await world.until(world.is_writable)
         assert await world.append(lane, 1, AttachMode.RECOVER, most=12) is Reason.REASON_NONE
         await world.check_all(lane)
+        await lane.transport.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.rule("S9")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("brim", [False, True], ids=["filled by itself", "not a block left"])
+def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool) -> None:
+    """No segment is wholly dead: collection, compaction, checkpoint and recycling all have to work on the full disk."""
+
+    async def story() -> None:
+        lane = await world.start()
+        await world.append(lane, 1, most=2)
+        await world.fill_with_ledgers(lane, range(10, 18))
+        await world.until(world.is_read_only)
+        if brim:
+            world.fill()
+        await world.check_all(lane)
+        for ledger in (1, 4):
+            assert (await lane.fence(ledger)).fenced
+        assert await world.append(lane, 1, AttachMode.RECOVER, most=2) is Reason.REASON_NONE
+        await world.delete(lane, range(12, 18))
+        await world.until(world.is_writable, 60)
+        if brim:
+            world.empty()
+        await world.check_all(lane)
+        for ledger in range(12, 18):
+            assert await world.is_deleted(lane, ledger)
+        await world.append_in_time(lane, 20, 20, 60)  # most of the disk is to be had again
+        await world.check_all(lane)
+        await lane.transport.close()
+        await world.end(signal.SIGKILL)
+
+        lane = await world.start()
+        await world.until(world.is_writable)  # what compaction had not come to, it goes on with
+        await world.check_all(lane)
+        assert await world.is_deleted(lane, 12)
+        assert await world.append(lane, 1) is Reason.FENCED
         await lane.transport.close()
 
     asyncio.run(story())
