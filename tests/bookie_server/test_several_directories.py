@@ -26,7 +26,7 @@ from bk_core.model import Fragment, LedgerMetadata
 from bk_core.transport.grpc import GrpcTransport
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine_events import LedgersDeleted
-from bookie_server.main import Bookie
+from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
 
@@ -86,6 +86,7 @@ def test_ledgers_are_spread_and_stay_where_they_are(store: MemoryStore, tmp_path
             await fill(lane)
             before = homes(bookie)
             assert min(map(len, before.values())) > 4
+            assert _ledgers_held(bookie._opened) == list(LEDGERS), "what the collector compares with the store"
             assert (await lane.fence(LEDGERS[0])).fenced
         for names in ("ba", "ab"):
             async with running(store, tmp_path, names=names) as (bookie, lane):
