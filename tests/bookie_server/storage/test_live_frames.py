@@ -18,6 +18,7 @@ from bookie_server.storage import live_frames
 from bookie_server.storage.index_file import IndexHeader, build_index, decode_index_file
 from bookie_server.storage.joined_frames import frame_sizes
 from bookie_server.storage.live_frames import Live, LiveFrames, live_in
+from bookie_server.storage.search import IndexBlock
 from tests.kit.compaction_world import CompactionWorld, deleted, dropped, restored
 from tests.kit.segment_world import assert_honest, entries, striped
 
@@ -271,3 +272,22 @@ def test_a_frame_larger_than_segments_are_now_keeps_its_segment() -> None:
     assert world.storage.index.sealed_generations() == [1]
     assert world.compactor.step(1, major=True) == 0
     assert_honest(world.storage, live, healthy=True)
+
+
+@pytest.mark.rule("S8")
+def test_lost_entries_that_a_re_made_index_names_keep_its_segment() -> None:
+    """Their record leads to where no frame can stand."""
+    world, live = small_world()
+    path = world.index_file(1)
+    header, rows, states = decode_index_file(world.disk.read_file(path))
+    lost = rows[rows["ledger"] == 2][:1].copy()
+    lost["first"], lost["last"], lost["offset"], lost["size"] = 50, 59, lost["offset"] + 1, 64
+    built = build_index(header, np.concatenate((rows, lost)), states)
+    world.disk.write_atomically(path, built.data)
+    world.storage.reader.release(1)
+    world.storage.index.mark_damaged(2, IndexBlock(1, 0))
+    world.storage.index.index_rebuilt(1, built.summary)
+    world.compact(major=True)
+    assert 1 in world.storage.index.sealed_generations()
+    assert set(world.storage.read(2, 50, 59).unknown) == set(range(50, 60))
+    assert_honest(world.storage, live)
