@@ -23,6 +23,7 @@ from bookie_server.storage.files import Files
 COOKIE_NAME = "VERSION"
 IDENTITY_NAME = "IDENTITY"
 LOCK_NAME = "LOCK"
+LIMBO_NAME = "LIMBO"
 SEGMENTS_NAME = "segments"
 IDENTITY_VERSION = 1
 
@@ -179,6 +180,23 @@ class DataDirectory:
         """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(self.identity))
+
+    @property
+    def limbo_begun(self) -> bool:
+        """Whether a start found that state is lost, and it is not on record yet which ledgers cannot be trusted."""
+        return self.files.exists(os.path.join(self.path, LIMBO_NAME))
+
+    def begin_limbo(self) -> None:
+        """Make durable that state is lost, before this start writes anything that would hide it (RULES S8): a new
+        segment looks like one of a new directory. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, LIMBO_NAME), b"")
+
+    def end_limbo(self) -> None:
+        """Every ledger that cannot be trusted is on record. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.remove(os.path.join(self.path, LIMBO_NAME))
+            self.files.sync_directory(self.path)
 
     def free_bytes(self) -> int:
         """Free space of the file system in bytes."""

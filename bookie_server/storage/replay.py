@@ -114,6 +114,8 @@ class _Opening:
     def run(self) -> tuple[LedgerIndex, SegmentLog, OpenReport]:
         generations, indexes = self._list()
         self._report.segments = len(generations)
+        if self._directory.limbo_begun:
+            self._unnamed_damage("an earlier start found damage and was cut off before all of it was on record")
         if not generations and self._directory.used_before:
             self._unnamed_damage("the directory was used before and holds no segment")
         for generation in sorted({*generations, *indexes}):
@@ -123,10 +125,14 @@ class _Opening:
             self._unnamed_damage("every segment is sealed: the newest one, which was being written, is missing")
         log = self._open_log(max([0, *generations, *indexes]))
         try:
+            if self._report.limbo:
+                self._directory.begin_limbo()
             self._copy_tails(log)
             self._put_in_limbo(log)
             prepared = self._prepare(log)
             self._seal_scanned(prepared)
+            if self._report.limbo:
+                self._directory.end_limbo()
             self._directory.record_boot()
         except BaseException:
             log.close(record=False)

@@ -221,6 +221,31 @@ def test_any_lost_file_is_never_a_denial(kind: str) -> None:
             life.crash(random.Random(2))
 
 
+@pytest.mark.rule("S8")
+@pytest.mark.parametrize("keep", KEEPS)
+def test_a_start_that_is_cut_off_after_it_found_a_loss_hides_nothing_of_it(keep: str) -> None:
+    """Its own new segment must not look like that of a directory that never held anything."""
+    for n in range(1, 2000):
+        life = Life()
+        life.run([[key_record(1), entries(1, range(5)), fence_record(1)], IDLE])
+        life.crash(random.Random(n), "nothing")
+        for path in [path for path in life.disk.paths() if path.endswith(".segment")]:
+            life.disk.lose_file(path)
+        life.disk.crash_at(n)
+        came_through = not life.crashes(life.open)
+        if not came_through:
+            life.crash(random.Random(n), keep)
+            life.open()
+        assert life.back_end.holdings.facts(1).trouble is not Reason.REASON_NONE, f"operation {n}"
+        life.check(damaged=True)
+        life.crash(random.Random(n), "nothing")
+        life.open()
+        life.check(damaged=True)
+        if came_through:
+            return
+    raise AssertionError("the start never came to its end")
+
+
 @pytest.mark.rule("S3")
 def test_bits_that_flip_at_rest_are_never_a_denial() -> None:
     for seed in range(60):

@@ -26,6 +26,7 @@ _SCRIPTS: list[Callable[[], object]] = [
     scripts.test_a_group_that_is_missing_between_whole_ones_is_damage,
     scripts.test_what_the_cache_read_ahead_of_a_write_hides_nothing,
     lambda: scripts.test_any_lost_file_is_never_a_denial("segment"),
+    lambda: scripts.test_a_start_that_is_cut_off_after_it_found_a_loss_hides_nothing_of_it("nothing"),
     lambda: crash_everywhere(scripts.WORKLOADS["segments fill up"], "nothing"),
     lambda: crash_everywhere(scripts.WORKLOADS["small groups"], None, again=True),
     scripts.test_a_sync_that_fails_and_lies_afterwards_ends_the_log_and_loses_nothing_acked,
