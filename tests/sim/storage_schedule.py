@@ -155,6 +155,7 @@ class _Run:
         for _ in range(3):
             if chance.random() < 0.2:
                 disk.crash_at(chance.randint(1, 15))
+            failing = disk.faults.syncs
             try:
                 self.back_end.restart()
                 break
@@ -162,7 +163,8 @@ class _Run:
                 self.outcome.counts["crash in a restart"] += 1
                 self.back_end.crash(chance)
             except (DataDirectoryError, StorageFailedError):
-                self.need(disk.faults.no_space or self.damaged, "a start was refused on a healthy disk")
+                ill = disk.faults.no_space or self.damaged or disk.faults.syncs < failing
+                self.need(ill, "a start was refused on a healthy disk")
                 disk.kill()
                 disk.faults.no_space = False
         disk.crash_at(None)

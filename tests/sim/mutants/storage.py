@@ -27,6 +27,7 @@ from bookie_server.storage import (
     segment,
 )
 from bookie_server.storage.commit import SegmentLog
+from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_file import StateCollector
@@ -350,6 +351,10 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("a gap in group numbers is ignored", "S3", _planted((SegmentScanner, "_note_gap", _nothing))),
     ("damage is skipped in silence (D9)", "S8", _planted((_Opening, "_unnamed_damage", _nothing))),
     ("damage is reported and nothing else (D9)", "S8", _planted((_Opening, "_unnamed_damage", _no_limbo))),
+    (
+        "a start that is cut off hides the loss it found", "S8",
+        _planted((DataDirectory, "begin_limbo", _nothing), (DataDirectory, "end_limbo", _nothing)),
+    ),
     ("limbo is forgotten by the next start", "S8", _planted((_Opening, "_put_in_limbo", _limbo_in_memory))),
     ("a damaged frame's ids are ABSENT (D9)", "S5", _planted((LedgerIndex, "_answer", _absent_where_damaged))),
     ("limbo is not asked", "S8", _planted((LedgerIndex, "_trouble", lambda self, ledger: Reason.REASON_NONE))),
