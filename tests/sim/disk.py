@@ -270,7 +270,7 @@ class SimDisk(Files):
 
     def deallocate(self, path: str, offset: int) -> int:
         inode = self._find(path)
-        size = len(inode.cache) - offset
+        size = max(0, len(inode.cache) - offset)
         self._put(inode, offset, bytes(size))
         self._point("deallocate")
         return size

@@ -281,8 +281,9 @@ class StorageBackEnd:
         return ask(self, ledger_id, 0, last).found
 
     def newest_segment(self) -> str:
-        """Path of the segment of the greatest generation."""
-        return f"{SEGMENTS_DIR}/{max(name for name in self.disk.names(SEGMENTS_DIR) if name.endswith('.segment'))}"
+        """Path of the segment that is being written."""
+        generation, _ = self.log.position
+        return f"{SEGMENTS_DIR}/{generation:016x}.segment"
 
 
 @dataclass

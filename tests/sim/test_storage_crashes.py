@@ -200,7 +200,8 @@ def test_a_frame_written_over_another_ledgers_is_damage() -> None:
     life.run([[key_record(1), entries(1, range(5)), entries(2, range(5))], [fence_record(3)]])
     (_, one), (_, other) = life.back_end.frames_on_record()
     assert one.size == other.size
-    life.disk.copy_range(life.back_end.newest_segment(), one.offset, other.offset, one.size)
+    path = f"{SEGMENTS_DIR}/{one.generation:016x}.segment"
+    life.disk.copy_range(path, one.offset, other.offset, one.size)
     life.check(damaged=True)
     assert ask(life.back_end, 2, 0, 4).unknown
     life.crash(random.Random(1))

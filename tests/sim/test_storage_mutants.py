@@ -12,7 +12,7 @@ from bk_core.errors import BookKeeperError
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
-from tests.sim.storage_attempts import SCHEDULES, attempts
+from tests.sim.storage_attempts import SCHEDULES, SCRIPTS, attempts
 from tests.sim.storage_schedule import run_storage_schedule
 from tests.sim.wanted import WANTED
 
@@ -44,6 +44,13 @@ MUTANTS = [*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS]
 @pytest.mark.parametrize(("name", "rule", "planted"), MUTANTS, ids=[name for name, _, _ in MUTANTS])
 def test_a_defect_put_back_is_found(name: str, rule: str, planted: Planted) -> None:
     assert kill(planted), f"{name} ({rule}) lives"
+
+
+@pytest.mark.timeout(300)
+def test_without_a_defect_nothing_is_found() -> None:
+    """What fails on the product as it is would count as a kill of every mutant."""
+    for attempt in SCRIPTS:
+        attempt()
 
 
 def test_without_a_defect_every_schedule_is_clean() -> None:

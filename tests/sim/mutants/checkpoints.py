@@ -12,10 +12,11 @@ import numpy as np
 from bookie_server.storage import checkpoint, index_file, ledger_states, ledger_table, replay, segment, state_rows
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.cookie import DataDirectory
+from bookie_server.storage.index_port import IndexPort
 from bookie_server.storage.ledger_table import FENCED, HAS_COPY_STATE, HAS_KEY, HAS_LAC, LedgerState
 from tests.sim.mutants.storage import Planted, _nothing, _planted, _with_files
 
-_finish, _rows, _generations = Checkpointer._finish, IndexSource.rows, IndexSource.generations
+_finish = Checkpointer._finish
 _find, _crc32c = replay.find_starting_point, checkpoint.crc32c
 
 
@@ -35,24 +36,39 @@ def _agreeing(*args: Any) -> int:
     return _Agreeing(_crc32c(*args))
 
 
-def _rows_without(flag: int) -> Callable[..., Any]:
-    def rows(self: Any, first_ledger: int, limit: int) -> Any:
-        found = _rows(self, first_ledger, limit).copy()
-        found["flags"] &= ~np.uint8(flag)
-        if flag == HAS_LAC:
-            found["lac_bytes"] = 0
-        return found
-
-    return rows
+def _sources(name: str, change: Callable[[Any], Any]) -> Planted:
+    """Both sources of checkpoints: a start's and the running bookie's."""
+    return _planted(*((owner, name, change(owner.__dict__[name])) for owner in (IndexSource, IndexPort)))
 
 
-def _claims_everything(self: Any) -> tuple[Sequence[int], Sequence[int], int]:
-    sealed, unsealed, newest = _generations(self)
-    return sealed, (), max(newest, *unsealed, 0)
+def _rows_without(flag: int) -> Planted:
+    def change(rows: Callable[..., Any]) -> Callable[..., Any]:
+        def without(self: Any, first_ledger: int, limit: int) -> Any:
+            found = rows(self, first_ledger, limit).copy()
+            found["flags"] &= ~np.uint8(flag)
+            if flag == HAS_LAC:
+                found["lac_bytes"] = 0
+            return found
+
+        return without
+
+    return _sources("rows", change)
 
 
-def _counts_on_nothing(self: Any) -> tuple[Sequence[int], Sequence[int], int]:
-    return (), *_generations(self)[1:]
+def _claims_everything(generations: Callable[..., Any]) -> Callable[..., Any]:
+    def claim(self: Any) -> tuple[Sequence[int], Sequence[int], int]:
+        sealed, unsealed, newest = generations(self)
+        return sealed, (), max(newest, *unsealed, 0)
+
+    return claim
+
+
+def _counts_on_nothing(generations: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self: ((), *generations(self)[1:])
+
+
+def _no_tombstones(deleted: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self: np.empty((0, 2), np.int64)
 
 
 def _unnoticed(directory: Any) -> Any:
@@ -90,16 +106,16 @@ CHECKPOINT_MUTANTS: list[tuple[str, str, Planted]] = [
     ),
     (
         "a checkpoint claims what is not sealed yet", "S4",
-        _planted((IndexSource, "generations", _claims_everything)),
+        _sources("generations", _claims_everything),
     ),
-    ("a checkpoint counts on no segment", "S4", _planted((IndexSource, "generations", _counts_on_nothing))),
-    ("a fence is not in a checkpoint (D5)", "S4", _planted((IndexSource, "rows", _rows_without(FENCED)))),
-    ("a key is not in a checkpoint", "S4", _planted((IndexSource, "rows", _rows_without(HAS_KEY)))),
-    ("a LAC is not in a checkpoint", "S4", _planted((IndexSource, "rows", _rows_without(HAS_LAC)))),
-    ("limbo is not in a checkpoint", "S4", _planted((IndexSource, "rows", _rows_without(HAS_COPY_STATE)))),
+    ("a checkpoint counts on no segment", "S4", _sources("generations", _counts_on_nothing)),
+    ("a fence is not in a checkpoint (D5)", "S4", _rows_without(FENCED)),
+    ("a key is not in a checkpoint", "S4", _rows_without(HAS_KEY)),
+    ("a LAC is not in a checkpoint", "S4", _rows_without(HAS_LAC)),
+    ("limbo is not in a checkpoint", "S4", _rows_without(HAS_COPY_STATE)),
     (
         "a tombstone is not in a checkpoint (D18)", "S4",
-        _planted((IndexSource, "deleted", lambda self: np.empty((0, 2), np.int64))),
+        _sources("deleted", _no_tombstones),
     ),
     ("a checkpoint that is lost goes unnoticed", "S8", _planted((replay, "find_starting_point", _unnoticed))),
     ("the checks of a checkpoint are not compared", "S8", _planted((checkpoint, "crc32c", _agreeing))),
