@@ -90,8 +90,8 @@ def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str)
     [
         ({"bookie_id": "other:3181"}, lane_pb2.WRONG_BOOKIE),
         ({"bookie_id": ""}, lane_pb2.WRONG_BOOKIE),
-        ({"instance_id": str(uuid.uuid4())}, lane_pb2.WRONG_CLUSTER),
-        ({"incarnation": str(uuid.uuid4())}, lane_pb2.WRONG_INCARNATION),
+        ({"instance_id": str(uuid.UUID(int=7))}, lane_pb2.WRONG_CLUSTER),
+        ({"incarnation": str(uuid.UUID(int=7))}, lane_pb2.WRONG_INCARNATION),
         ({"version_min": 2, "version_max": 9}, lane_pb2.UNSUPPORTED_VERSION),
         (None, lane_pb2.BAD_REQUEST),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from bk_core.wire.lane import Reason
 from tests.trials.storage_oracle import Oracle, payload_of
-from tests.trials.storage_trial import Figures, run_rounds
+from tests.trials.storage_trial import WANTED, Figures, run_rounds
 
 ROUNDS = 4
 
@@ -55,6 +55,8 @@ def test_the_oracle_knows_a_loss_from_a_doubt() -> None:
 def test_the_figures_of_a_trial_can_be_gone_on_from(tmp_path: Path) -> None:
     figures = Figures(7, True, rounds=3)
     figures.counts.update(acked=5, lost=0)
+    assert not figures.passed, "what never happened is not proven"
+    figures.counts.update(WANTED)
     figures.save(tmp_path / "state")
     again = Figures.load(tmp_path / "state", 7, True)
     assert (again, again.passed) == (figures, True)
