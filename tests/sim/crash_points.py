@@ -170,7 +170,7 @@ def explore(name: str, ways: Sequence[Variant] = VARIANTS, *, seed: int = 0, str
 
 def report(done: Sequence[Found]) -> str:
     """A table in Markdown."""
-    kinds = ("write", "sync", "sync directory", "rename", "create", "remove", "make directory")
+    kinds = ("write", "sync", "sync directory", "rename", "create", "remove", "deallocate", "make directory")
     lines = [
         "| workload | operations | " + " | ".join(kinds) + " | variants | crashes | violations |",
         "|---|" + "---:|" * (len(kinds) + 4),
