@@ -31,7 +31,7 @@ from tests.trials.storage_oracle import Oracle, payload_of, size_of
 START_S = 90.0
 WRITERS = 5
 GROUP_BYTES = 300_000
-LIFE_S = 2.0
+LIFE_S = 1.5
 """A life ends at any moment of so many seconds."""
 
 
@@ -210,7 +210,7 @@ class StorageRound:
             old = [k for k, one in self._oracle.ledgers.items() if not one.hinted and k not in self._busy]
             if len(old) < 8:
                 continue
-            some = self._rng.sample(old, self._rng.randint(1, 3))
+            some = self._rng.sample(old, self._rng.randint(1, 6))
             for ledger_id in some:
                 self._oracle.of(ledger_id).hinted = True
             await lane.transport.delete_hint(lane.bookie_id, some, deadline_s=5)

@@ -31,7 +31,7 @@ from tests.trials.storage_oracle import Oracle
 from tests.trials.storage_rounds import Process, StorageRound
 
 WANTED = ("acked", "read beside writers", "fenced", "found deleted", *(n for n in NAMES if n != "segments unlinked"))
-DIRECTORY_ROUNDS = 25
+DIRECTORY_ROUNDS = 8
 """Then a new directory: reading everything back takes longer each time."""
 PROBLEMS_KEPT = 20
 
