@@ -17,6 +17,8 @@ from bookie_server.storage.schedule import MaintenanceLimits
 from bookie_server.storage.space import SpaceLimits
 
 _BLOCK = 4096
+_FILES_KEPT = 64
+_FILES_KEPT_OF_A_DIRECTORY = 192  # 64 segments and 64 indexes are kept open for reads, the others are the writers'
 _MAY_BE_ZERO = ("port", "memory_bytes_max")
 
 
@@ -27,6 +29,8 @@ class ServerLimits:
     connections_max: int = 1024
     memory_bytes_max: int = 0
     read_stall_s: float = 5.0
+    files_kept: int = 256
+    """Open files that clients leave to storage, the metadata store and the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +210,7 @@ class BookieConfig:
             connections_max=self.connections_max,
             memory_bytes_max=self.memory_bytes_max,
             read_stall_s=self.read_stall_s,
+            files_kept=_FILES_KEPT + _FILES_KEPT_OF_A_DIRECTORY * len(self.directories),
         )
 
 

@@ -35,6 +35,7 @@ from bookie_server.opening import OpenStorage, open_storage
 from bookie_server.registration import advertised_address, service_info
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.services.room import raise_files_max
 from bookie_server.spread import SpreadHoldings
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.space import SpaceWatches, Usage
@@ -60,9 +61,10 @@ def run(
     for good. Raises InvalidArgumentError, MetadataUnavailableError (within the configured deadline), PortInUseError,
     DataDirectoryError, BookieIdentityError;
     then nothing was registered. BookieIdentityError also when another directory was registered under its id later.
-    Tunes this process's allocator: not for a process that does other work (RULES K5).
+    Tunes this process's allocator and its limit of open files: not for a process that does other work (RULES K5).
     """
     tune_allocator()
+    raise_files_max()
     return asyncio.run(_run(config, on_ready or _print_ready, accept_loss))
 
 

@@ -23,6 +23,7 @@ from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStre
 from bookie_server.services.room import (
     Doors,
     MemoryWatch,
+    connections_allowed,
     give_memory_back,
     memory_bytes_usable,
     resident_bytes,
@@ -63,7 +64,10 @@ class GrpcServer:
     def __init__(self, listen_address: str, port: int, limits: ServerLimits | None = None) -> None:
         """Raises PortInUseError."""
         limits = limits or ServerLimits()
-        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", limits.connections_max))
+        connections_max = connections_allowed(limits.connections_max, limits.files_kept)
+        if connections_max < limits.connections_max:
+            log.warning("at most %d clients can connect: raise the limit of open files", connections_max)
+        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
         self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
         self._read_stall_s = limits.read_stall_s

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 from pathlib import Path
 
 STREAMS_OF_A_KIND_MAX = 2
@@ -21,6 +22,7 @@ STREAMS_OF_A_KIND_MAX = 2
 ANSWER_BYTES_MAX = 64 << 20
 """Control answers of all clients that wait to be taken; fences may fill a quarter more."""
 
+_FILES_WANTED = 1 << 16
 _GROWTH = 64 << 20
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -76,6 +78,22 @@ class MemoryWatch:
     def has_shed(self, resident_bytes: int) -> None:
         """They were; so much is taken now."""
         self._threshold = max(self._bytes_max, resident_bytes + _GROWTH)
+
+
+def raise_files_max() -> None:
+    """Have this process open as many files as it may: each connection is one, and the usual limit is low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def connections_allowed(wanted: int, files_kept: int) -> int:
+    """As many of the wanted connections as leave ``files_kept`` files to all else: storage that cannot open its files
+    is as good as broken. At least one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - files_kept))
 
 
 def resident_bytes() -> int:

@@ -38,12 +38,15 @@ MIB = 1 << 20
 
 # A bookie with its own metadata store; each sync takes the given time.
 SCRIPT = """
-import os, sys, time
+import os, resource, sys, time
 from pathlib import Path
 from bk_core.metadata import open_store
 from bookie_server.config import BookieConfig
 from bookie_server.main import run
 sync_s, real = float(sys.argv[2]), os.fdatasync
+settings = eval(sys.argv[3])
+if files := settings.pop("files_max", 0):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 def fdatasync(fd):
     time.sleep(sync_s)
     real(fd)
@@ -53,7 +56,7 @@ store = open_store("memory://it")
 store.initialize_cluster()
 sys.exit(run(BookieConfig(data_dir=Path(sys.argv[1]), metadata_service_uri="memory://it", port=0, bookie_id="b1",
     listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True, segment_size_bytes=64 << 20,
-    disk_usage_threshold=0.999, disk_usage_low_water=0.99, **eval(sys.argv[3]))))
+    disk_usage_threshold=0.999, disk_usage_low_water=0.99, **settings)))
 """
 
 
@@ -303,3 +306,21 @@ def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) 
         await honest.write(1, 1, [b"b"])
 
     play(story, tmp_path, connections_max=8)
+
+
+@pytest.mark.rule("L5")
+def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path) -> None:
+    """Else a crowd of idle clients makes a bookie read-only, and what it cannot open looks like damage."""
+
+    async def story(server: Server) -> None:
+        honest = server.lane()
+        await honest.write(1, 0, [b"a"])
+        others = [await server.connection() for _ in range(300)]
+        await write(honest, 2, 80, MIB)  # more than a segment holds
+        await read(honest, 2, 80)
+        for other in others:
+            other.close()
+        await asyncio.sleep(0.5)
+        await server.lane().write(1, 1, [b"b"])
+
+    play(story, tmp_path, files_max=350)

@@ -5,6 +5,7 @@ answers of the control stream that nobody takes."""
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,15 @@ from bookie_server import machine_events as ev
 from bookie_server.services.control_stream import ControlStream
 from bookie_server.services.hang_up import hang_up
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
-from bookie_server.services.room import AnswerRoom, Doors, MemoryWatch, memory_bytes_usable, resident_bytes
+from bookie_server.services.room import (
+    AnswerRoom,
+    Doors,
+    MemoryWatch,
+    connections_allowed,
+    memory_bytes_usable,
+    raise_files_max,
+    resident_bytes,
+)
 
 MIB = 1 << 20
 
@@ -84,6 +93,19 @@ def test_connection_has_few_streams_of_a_kind() -> None:
     assert doors.enter("b", "Add")
     doors.leave("a", "Add")
     assert [doors.enter("a", "Add") for _ in range(2)] == [True, False]
+
+
+def test_connections_leave_files_to_storage() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
+        assert connections_allowed(1024, 256) == 744
+        assert connections_allowed(10, 256) == 10
+        assert connections_allowed(10, 5000) == 1
+        raise_files_max()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 16), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # --- memory ---
