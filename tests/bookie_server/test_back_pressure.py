@@ -323,4 +323,4 @@ def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path) -> None:
         await asyncio.sleep(0.5)
         await server.lane().write(1, 1, [b"b"])
 
-    play(story, tmp_path, files_max=350)
+    play(story, tmp_path, files_max=300)
