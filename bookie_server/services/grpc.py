@@ -146,7 +146,7 @@ class GrpcServer:
             await asyncio.gather(*tasks, return_exceptions=True)
             stream.on_cut = None
         if stream.writing or late:
-            hang_up(context.peer())
+            hang_up(context.peer(), self.port)
             raise asyncio.CancelledError
         if stream.was_cut:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, stream.closing)

@@ -11,20 +11,21 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from urllib.parse import unquote
 
 _OPEN_FILES = "/dev/fd"
 
 
-def hang_up(peer: str) -> bool:
-    """Shut down this process's connection to ``peer``, named as gRPC does (``ipv4:127.0.0.1:4711``); False if there is
-    none, or the system does not tell. All streams of the connection fail then."""
+def hang_up(peer: str, port: int) -> bool:
+    """Shut down this process's connection from ``peer``, named as gRPC does (``ipv4:127.0.0.1:4711``), to its own
+    ``port``; False if there is none, or the system does not tell. All streams of the connection fail then."""
     address = _address(peer)
     if address is None:
         return False
     with contextlib.suppress(OSError):
         for name in os.listdir(_OPEN_FILES):
-            if _shut_down(int(name), address):
+            if _is_socket(int(name)) and _shut_down(int(name), address, port):
                 return True
     return False
 
@@ -41,8 +42,17 @@ def _plain(host: str) -> str:
     return host.removeprefix("::ffff:").partition("%")[0]
 
 
-def _shut_down(number: int, address: tuple[str, int]) -> bool:
-    """Shut it down if it is that connection; works on a duplicate, which stays the same whatever others close."""
+def _is_socket(number: int) -> bool:
+    """Of other files no duplicate is made: to close one may take a lock away."""
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:  # closed meanwhile
+        return False
+
+
+def _shut_down(number: int, address: tuple[str, int], port: int) -> bool:
+    """Shut it down if it is that connection; works on a duplicate, which stays the same whatever others close. A client
+    may use one port of its own for connections to several ports here."""
     try:
         duplicate = os.dup(number)
     except OSError:  # closed meanwhile
@@ -54,8 +64,8 @@ def _shut_down(number: int, address: tuple[str, int]) -> bool:
         return False
     with found:
         try:
-            name = found.getpeername()
-            if not isinstance(name, tuple) or (_plain(name[0]), name[1]) != address:
+            name, own = found.getpeername(), found.getsockname()
+            if not isinstance(name, tuple) or (_plain(name[0]), name[1], own[1]) != (*address, port):
                 return False
             found.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -132,19 +132,37 @@ def test_memory_is_told_by_the_system() -> None:
 # --- a connection ended from below ---
 
 
-@pytest.mark.parametrize(("family", "host", "form"), [(socket.AF_INET, "127.0.0.1", "ipv4:127.0.0.1:{}")])
-def test_hang_up_ends_that_connection_and_no_other(family: int, host: str, form: str) -> None:
-    with socket.create_server((host, 0), family=family) as server:
-        clients = [socket.create_connection(server.getsockname()[:2]) for _ in range(2)]
+def test_hang_up_ends_that_connection_and_no_other() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         ends = [server.accept()[0] for _ in clients]
-        assert hang_up(form.format(clients[0].getsockname()[1]))
+        assert hang_up(f"ipv4:127.0.0.1:{clients[0].getsockname()[1]}", port)
         assert clients[0].recv(1) == b""
         ends[1].sendall(b"x")
         assert clients[1].recv(1) == b"x"
-        assert not hang_up(form.format(1))
-        assert not hang_up("unix:/somewhere")
+        assert not hang_up("ipv4:127.0.0.1:1", port)
+        assert not hang_up("unix:/somewhere", port)
         for one in (*clients, *ends):
             one.close()
+
+
+def test_hang_up_knows_connections_from_one_port_to_several() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [server.getsockname()[1] for server in (one, other)]
+        first = socket.create_connection(("127.0.0.1", ports[0]))
+        second = socket.socket()
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        second.bind(first.getsockname())
+        second.connect(("127.0.0.1", ports[1]))
+        ends = [server.accept()[0] for server in (one, other)]
+        assert hang_up(f"ipv4:127.0.0.1:{first.getsockname()[1]}", ports[1])
+        assert second.recv(1) == b""
+        ends[0].sendall(b"x")
+        assert first.recv(1) == b"x"
+        for each in (first, second, *ends):
+            each.close()
 
 
 # --- answers that nobody takes ---
