@@ -250,9 +250,18 @@ class SegmentLog:
 
     def release_full(self) -> None:
         """The places of all earlier groups are on their way to the index: full segments may be sealed, so that the
-        index hears of a frame before it hears that its segment is sealed. Each group does this for those before it."""
+        index hears of a frame before it hears that its segment is sealed. Each group does this for those before it.
+
+        Not before a segment is begun: a start that finds every segment sealed takes the newest one for lost."""
+        if self._active is None:
+            return
         self.seal_jobs.extend(self._full)
         self._full.clear()
+
+    def seal_later(self, job: SealJob) -> None:
+        """The start has found no room for the ``.idx`` of this segment, which the index knows as unsealed."""
+        self._full.append(job)
+        self.release_full()
 
     def seal_next(self) -> SealedSegment | None:
         """Write the ``.idx`` of the oldest full segment; None if there is none, or no room for it: then it stays in

@@ -32,6 +32,7 @@ from bookie_server.storage.index_rows import INDEX_ROW, Rows
 from bookie_server.storage.listing import Listing, list_segments
 from bookie_server.storage.scan import ScannedFrame, ScannedSegment, SegmentScanner
 from bookie_server.storage.sealed import SealedSummary, read_header, read_sealed
+from bookie_server.storage.sealing import SealJob
 from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
 from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
 from bookie_server.storage.starting_point import StartingPoint, find_starting_point
@@ -338,6 +339,7 @@ class _Opening:
                     give_back_unused(self._files, self._path, segment, self._incarnation)
             else:
                 self._index.add_rows(generation, sorted_rows(segment.rows))
+                log.seal_later(SealJob(generation, segment.rows, segment.states, segment.durable, header.group_count))
             for frame in segment.bad_frames:
                 if frame.header.kind == FrameKind.ENTRIES:
                     self._index.mark_damaged(frame.header.ledger_id, frame.place)

@@ -200,10 +200,11 @@ class SegmentPool:
             self._free.append(generation)
         return None
 
-    def trim(self) -> bool:
-        """Give one segment back to the file system if more are kept than configured; False if there was none."""
+    def trim(self, kept_free_max: int | None = None) -> bool:
+        """Give one segment back to the file system if more are kept than this, by default than configured; False if
+        there was none."""
         with self._lock:
-            if len(self._free) <= self.kept_free_max:
+            if len(self._free) <= (self.kept_free_max if kept_free_max is None else kept_free_max):
                 return False
             self._unlink(os.path.join(self._path, free_name(self._free.popleft())))
             return True

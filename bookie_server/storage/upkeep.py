@@ -28,9 +28,12 @@ class LogUpkeep:
     def step(self) -> bool:
         """Do one piece of work. False: nothing is to be done, or the disk has no room for it now.
 
-        Raises StorageFailedError when a write or sync failed, now or earlier (RULES S6).
+        What has no room for its index gets that of the segments which are kept free: nothing below the first segment
+        that is not sealed is ever given back, so that a full disk would stay full. Raises StorageFailedError when a
+        write or sync failed, now or earlier (RULES S6).
         """
-        return self.seal_one() or self._make_spare() or self._log.pool.trim()
+        is_full = bool(self._log.seal_jobs)
+        return self.seal_one() or self._make_spare() or self._log.pool.trim(0 if is_full else None)
 
     def run(self) -> None:
         """Steps until nothing is left that can be done. Raises as :meth:`step`."""
