@@ -14,7 +14,7 @@ import contextlib
 import ctypes
 import os
 import resource
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 STREAMS_OF_A_KIND_MAX = 2
 """Streams of one kind for a connection: one, and another while the first one ends."""
@@ -24,7 +24,7 @@ ANSWER_BYTES_MAX = 64 << 20
 
 _FILES_WANTED = 1 << 16
 _GROWTH = 64 << 20
-_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_NO_LIMIT = 1 << 63
 
 
 class Doors:
@@ -63,7 +63,8 @@ class MemoryWatch:
     """When too much of the machine's memory is taken. Pure: it is told how much, and says what to do.
 
     What has been given back cannot always be used again by others, and much may be rightly held. So after it has said
-    "shed" it says so again only when as much again was taken as before and 64 MiB more, until it is below its bound.
+    "shed" it says so again only when as much again was taken as before and 64 MiB more, until it is well below its
+    bound: a bookie that works hard near it does not end its idle clients' streams again and again.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -71,7 +72,7 @@ class MemoryWatch:
 
     def shed(self, resident_bytes: int) -> bool:
         """Whether silent streams are to be ended now."""
-        if resident_bytes <= self._bytes_max:
+        if resident_bytes <= self._bytes_max // 8 * 7:
             self._threshold = self._bytes_max
         return resident_bytes > self._threshold
 
@@ -107,11 +108,25 @@ def resident_bytes() -> int:
 
 def memory_bytes_usable() -> int:
     """Three quarters of the memory that this process may take: of its control group's limit, or of the machine's."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in _CGROUPS:
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int(Path(path).read_text(encoding="ascii")))
-    return min(found) // 4 * 3
+    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *group_limits()) // 4 * 3
+
+
+def group_limits(told: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """Memory limits in bytes of this process's control group and of those around it; ``told`` names the group. In a
+    container it may be named as the host sees it, while the one at the root is its own."""
+    found = [_NO_LIMIT]
+    with contextlib.suppress(OSError):
+        for line in told.read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            folder, name = mounted, "memory.max"
+            if controllers:  # the older kind has a tree a controller
+                folder, name = mounted / "memory", "memory.limit_in_bytes"
+            if not controllers or "memory" in controllers.split(","):
+                for path in (PurePosixPath(group), *PurePosixPath(group).parents):
+                    with contextlib.suppress(OSError, ValueError):
+                        limit = folder / path.relative_to("/") / name
+                        found.append(int(limit.read_text(encoding="ascii")))
+    return found
 
 
 def give_memory_back() -> None:

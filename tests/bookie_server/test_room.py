@@ -8,6 +8,7 @@ import asyncio
 import resource
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from bookie_server.services.room import (
     Doors,
     MemoryWatch,
     connections_allowed,
+    group_limits,
     memory_bytes_usable,
     raise_files_max,
     resident_bytes,
@@ -121,8 +123,36 @@ def test_memory_watch_sheds_above_its_bound_and_not_for_what_stays_taken() -> No
     watch.has_shed(1300 * MIB)  # nothing helped
     assert not watch.shed(1310 * MIB)
     assert watch.shed(1365 * MIB)
-    assert not watch.shed(900 * MIB)
-    assert watch.shed(1001 * MIB), "it was below its bound"
+    assert not watch.shed(870 * MIB)
+    assert watch.shed(1001 * MIB), "it was well below its bound"
+
+
+def test_memory_watch_does_not_shed_again_and_again_where_memory_goes_up_and_down_at_its_bound() -> None:
+    watch, sheds = MemoryWatch(1000 * MIB), 0
+    for taken in [1020, 980, 1010, 940] * 10:
+        if watch.shed(taken * MIB):
+            sheds += 1
+            watch.has_shed(980 * MIB)
+    assert sheds == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "limits"),
+    [
+        ("0::/\n", {"memory.max": "900"}),
+        ("0::/system.slice/bookie.service\n", {"system.slice/bookie.service/memory.max": "900", "memory.max": "max"}),
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "900"}),
+        ("5:cpu:/x\n4:memory:/docker/1\n", {"memory/memory.limit_in_bytes": "900", "x/memory.max": "1"}),
+    ],
+    ids=["own", "service", "around", "older"],
+)
+def test_memory_limit_is_the_least_of_the_control_groups(tmp_path: Path, told: str, limits: dict[str, str]) -> None:
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "told").write_text(told)
+    assert min(group_limits(tmp_path / "told", tmp_path)) == 900
+    assert min(group_limits(tmp_path / "none", tmp_path)) > 1 << 60
 
 
 def test_memory_is_told_by_the_system() -> None:
