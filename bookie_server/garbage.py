@@ -254,7 +254,7 @@ def garbage_thread(
     config: CollectorConfig,
 ) -> GarbageThread:
     """The thread of a bookie that runs on this loop: ``ledger_ids`` (all that are held) and ``feed`` (an event for the
-    machine) are called there."""
+    machine) are called there. ``identity`` has the boot count that the store knows of."""
     loop = asyncio.get_running_loop()
 
     def held() -> Iterable[LedgerId]:

@@ -93,6 +93,15 @@ def record_start(
     _write(store, bookie_id, starts[0].identity.incarnation, directories)
 
 
+def noted_boot(store: MetadataStore, bookie_id: BookieId, start: Start) -> int:
+    """The boot count that the store has of this directory now that :func:`record_start` returned: this start's, or that
+    of an earlier one where the disk is too full to count this one."""
+    if start.recorded:
+        return start.identity.boot_count
+    known = read_known_state(store, bookie_id).directories
+    return known.get(start.identity.incarnation, KnownDirectory()).boot_count
+
+
 def record_positions(store: MetadataStore, bookie_id: BookieId, positions: Mapping[str, Position]) -> None:
     """Note how far logs are durable, by their directories' incarnations, so that an older copy of one is known for what
     it is. Raises MetadataConflictError if another process starts as this bookie."""

@@ -15,6 +15,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import metadata
 
 from bk_core.errors import BookieIdentityError, BookKeeperError, StorageFailedError
@@ -26,6 +27,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.engine import BookieEngine
 from bookie_server.garbage import GarbageThread, garbage_thread
 from bookie_server.holdings import IndexHoldings
+from bookie_server.known_state import Start, noted_boot
 from bookie_server.log_driver import OpenLog
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_events import ReadOnlyChanged
@@ -155,6 +157,8 @@ class Bookie:
         directories = [each.directory for each in opened]
         identity = directories[0].identity
         self.bookie_id = identity.bookie_id
+        start = Start(identity, opened[0].report.newest_sealed, directories[0].boot_recorded)
+        noted = replace(identity, boot_count=await asyncio.to_thread(noted_boot, store, identity.bookie_id, start))
 
         def look() -> list[Usage]:
             return [usage_of(each.directory, each.log) for each in opened]
@@ -173,7 +177,7 @@ class Bookie:
         )
         engine = self._engine
         garbage = self._garbage = garbage_thread(
-            store, identity, lambda: _ledgers_held(opened), engine.feed, config.collector()
+            store, noted, lambda: _ledgers_held(opened), engine.feed, config.collector()
         )
         availability = self._availability = Availability(
             look,
