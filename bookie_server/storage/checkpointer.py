@@ -170,6 +170,7 @@ class Checkpointer:
         """Give up what is under way."""
         if self._writing is not None:
             self._discard(self._writing)
+            self._writing = None
 
     # --- one checkpoint ---------------------------------------------------------------------------------------------
 
@@ -225,17 +226,18 @@ class Checkpointer:
     # --- failing ----------------------------------------------------------------------------------------------------
 
     def _give_up(self, error: OSError) -> None:
-        """A full disk: the files of this one go, so that retries do not pile up. Anything else is final (RULES S6)."""
-        if self._writing is not None:
-            self._discard(self._writing)
+        """A full disk: the files of this one go, so that retries do not pile up. Anything else is final (RULES S6), and
+        nothing is removed: IDENTITY may name this one already, and a start that misses it takes state for lost."""
+        writing, self._writing = self._writing, None
         if error.errno in NO_SPACE:
+            if writing is not None:
+                self._discard(writing)
             self._room.give_up()
             self._room_in_use = True
             return
         self._health.fail("a checkpoint could not be made durable", self._directory.segments_path, error)
 
     def _discard(self, writing: _Writing) -> None:
-        self._writing = None
         if writing.handle is not None:
             self._files.close(writing.handle)
         for path in (writing.path + ".tmp", writing.path):

@@ -22,6 +22,7 @@ from bookie_server.storage.files import BLOCK
 from bookie_server.storage.health import Health
 from bookie_server.storage.index_file import Rows
 from bookie_server.storage.ledger_table import FENCED, LEDGER_ROW
+from bookie_server.storage.starting_point import find_starting_point
 from tests.kit.segment_world import BOOKIE_ID, CLUSTER
 from tests.sim.disk import KEEPS, SimDisk, SimulatedCrash
 
@@ -280,6 +281,8 @@ def test_a_sync_that_fails_is_final(sync: int) -> None:
         bookie.checkpointer.start()
     with pytest.raises(StorageFailedError):
         bookie.checkpointer.step(1)
+    bookie.disk.kill()
+    assert not find_starting_point(Bookie(bookie.disk).directory).lost, "what IDENTITY names may not be removed"
 
 
 def test_a_checkpoint_of_another_number_or_directory_under_a_name_is_not_used() -> None:
