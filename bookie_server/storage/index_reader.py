@@ -45,7 +45,12 @@ class IndexReader:
             return self._files.read_past_cache(path, size, at)
 
         try:
-            return _decoded(self._sections(block.generation, past_cache), block, past_cache)
+            sections = self._sections(block.generation, past_cache)
+            found = _decoded(sections, block, past_cache)
+            if self._sections(block.generation, past_cache).header.edition != sections.header.edition:
+                # Each read opens the file: this block may be of another one than its header.
+                raise IntegrityError("an index file was made anew while it was read", value=str(block))
+            return found
         except OSError as error:
             raise IntegrityError(
                 "a block of an index file cannot be read", value=f"{block}: {error}", remedy="it is made anew by a scan"

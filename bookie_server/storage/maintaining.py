@@ -46,7 +46,7 @@ class DirectoryMaintenance(Maintenance):
     ) -> None:
         limits = limits or MaintenanceLimits()
         super().__init__(directory, log, port, newest=newest, give_up=self._give_up, now_s=now_s, limits=limits)
-        self._reader, self._give_up_reader = reader, give_up or release
+        self._reader, self._release_reader, self._give_up_reader = reader, release, give_up or release
         where = directory.files, directory.segments_path, directory.identity.incarnation_bytes
         self.compactor = Compactor(
             port, *where, copy, segment_bytes=log.segment_bytes, threshold=limits.compaction_threshold,
@@ -55,16 +55,23 @@ class DirectoryMaintenance(Maintenance):
         self._major = MajorRuns(limits.major_compaction_interval_s, now_s())
         self.scrubber, self._scrub_from_s = Scrubber(*where, port), now_s()
         self.reindexer = Reindexer(
-            *where, port, log.health, is_covered=lambda g: g <= self.checkpointer.newest.through, release=release
+            *where, port, log.health, is_covered=lambda g: g <= self.checkpointer.newest.through, release=self._release
         )
         self.reindex, self.wants_checkpoint = self.reindexer.step, lambda: self.reindexer.wants_checkpoint
         self.add_paced("compaction", self._compact, limits.compaction_bytes_per_s)
         self.add_paced("scrubbing", self._scrub, limits.scrub_bytes_per_s)
 
+    def _release(self, generation: int) -> None:
+        self._let_compaction_go(generation)  # it would take blocks of both indexes for those of one, and miss records
+        self._release_reader(generation)
+
     def _give_up(self, generation: int) -> None:
+        self._let_compaction_go(generation)
+        self._give_up_reader(generation)
+
+    def _let_compaction_go(self, generation: int) -> None:
         if self.compactor.generation == generation:
             self.compactor.close()
-        self._give_up_reader(generation)
 
     def _compact(self, budget_bytes: int) -> int:
         major = self._major.is_on(self._now_s())
