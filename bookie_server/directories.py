@@ -30,6 +30,7 @@ from bookie_server.known_state import KnownDirectory, KnownState, Position, read
 from bookie_server.registration import await_unregistered, properties_of
 from bookie_server.storage.cookie import IDENTITY_NAME, DataDirectory, cookie_of, decode_identity
 from bookie_server.storage.files import Files
+from bookie_server.storage.health import NO_SPACE
 from bookie_server.storage.log_end import is_older
 
 _ACCEPT = "if that data is gone for good: bk bookie run --accept-loss"
@@ -284,10 +285,24 @@ class _Opening:
             for directory in self._opened.values():
                 known = self._known.directories.get(directory.identity.incarnation, KnownDirectory())
                 directory.begin_loss(known.boot_count + 1 if directory.used_before else 1)
+        if self._write_cookies(cookie):
+            self._settle_cookie(cookie)
+
+    def _write_cookies(self, cookie: bytes) -> bool:
+        """Into all directories. False where a full disk refuses it, which may be why another joins: then the store's
+        stays as well, and a later start tries again."""
+        done = True
         for directory in self._opened.values():
-            if decode_cookie(directory.cookie) != decode_cookie(cookie):
+            if decode_cookie(directory.cookie) == decode_cookie(cookie):
+                continue
+            try:
                 directory.write_cookie(cookie)
-        self._settle_cookie(cookie)
+            except DataDirectoryError as error:
+                is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_SPACE
+                if not is_full or not directory.used_before or self._accept_loss:
+                    raise
+                done = False
+        return done
 
     def _settle_cookie(self, cookie: bytes) -> None:
         known = self._store.read_cookie(self._bookie_id)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from pathlib import Path
@@ -19,7 +20,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.known_state import record_positions
 from bookie_server.registration import properties_of
 from bookie_server.storage.cookie import cookie_of, decode_identity
-from bookie_server.storage.files import Files
+from bookie_server.storage.files import Files, Handle
 from tests.kit.directories_world import (
     IN_A,
     IN_B,
@@ -238,6 +239,39 @@ def test_an_empty_directory_joins(cluster: MemoryCluster, disk: SimDisk) -> None
     assert [decode_cookie(cookie).ledger_dirs for cookie in cookies] == [(A, B, C)]
     ours = tuple(sorted(known(cluster)))
     assert {decode_identity(disk.durable_bytes(path + "/IDENTITY")).directories for path in (A, B, C)} == {ours}
+
+
+class OneIsFull(SimDisk):
+    """One directory is on a disk without a free byte."""
+
+    full = "/nowhere"
+
+    def create_preallocated(self, path: str, size: int) -> Handle:
+        if path.startswith(self.full):
+            raise OSError(errno.ENOSPC, "full")
+        return super().create_preallocated(path, size)
+
+    def _append(self, handle: Handle, data: memoryview) -> None:
+        if self._handles[handle][0].startswith(self.full):
+            raise OSError(errno.ENOSPC, "full")
+        super()._append(handle, data)
+
+
+def test_an_empty_directory_joins_those_without_a_free_byte(cluster: MemoryCluster) -> None:
+    disk = OneIsFull()
+    with bookie(cluster, disk, A) as opened:
+        write(opened[A], entries(IN_A, range(10)))
+    disk.full = A
+    for _ in range(2):
+        with bookie(cluster, disk, A, B) as opened:
+            assert look(opened[A], IN_A, 0, 12).absent == ((10, 12),)
+            write(opened[B], entries(IN_B, range(10)))
+    assert "missing" in refused(cluster, disk, A)
+    disk.full = "/nowhere"
+    for _ in range(2):
+        with bookie(cluster, disk, B, A) as opened:
+            assert troubles(opened, IN_B) == {B: Reason.REASON_NONE}
+    assert {decode_cookie(disk.durable_bytes(path + "/VERSION")).ledger_dirs for path in (A, B)} == {(A, B)}
 
 
 @pytest.mark.parametrize("first", [(A,), (A, B)])
