@@ -215,7 +215,11 @@ class DataDirectory:
 
     def record_checkpoint(self, number: int) -> None:
         """Make it known for good that segments may be recycled under this checkpoint, which is durable already: a start
-        that does not find it knows that state is lost (RULES S4). OSError as :meth:`Files.write_atomically`."""
+        that does not find it knows that state is lost (RULES S4). Takes no space if IDENTITY names it already. OSError
+        as :meth:`Files.write_atomically`."""
+        if number <= self.identity.checkpoint:
+            self.files.sync_directory(self.path)  # whoever wrote it may have ended before its name was durable
+            return
         identity = replace(self.identity, checkpoint=max(number, self.identity.checkpoint))
         self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
         self.identity = identity

@@ -97,3 +97,22 @@ def test_segments_kept_free_make_room_for_an_index() -> None:
     disk.bytes_max = disk.used_bytes()  # by others, or by what is kept free
     assert_honest(kept, kept.fill(5, 1), healthy=True)
     assert not kept.log.seal_jobs
+
+
+@pytest.mark.rule("S4")
+def test_drained_segments_are_put_aside_by_a_start_without_a_free_byte() -> None:
+    disk = SimDisk()
+    kept = Kept(files=disk)
+    kept.fill(1, 2)
+    alive = kept.fill(2, 1)
+    kept.delete(1)
+    kept.maintenance.checkpointer.may_recycle = lambda generation: False  # type: ignore[method-assign]
+    kept.settle()
+    assert kept.maintenance.checkpoints == 1
+    kept.close(crash=True)
+    disk.kill()
+    disk.faults.no_byte = True
+    again = Kept(files=disk)
+    assert len(again.report.drained) == 2
+    assert_honest(again, alive, healthy=True)
+    assert again.log.pool.free_segments + again.log.pool.spares >= 2
