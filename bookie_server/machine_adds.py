@@ -5,8 +5,9 @@ A frame is checked, given to the log and counted in one step, so nothing can com
 Acks go out per stream and step, as two columns.
 
 Admission is by bytes, and by frames for those that are small: what waits for a commit is bounded in all and by stream.
-Above the bound streams are not read, above twice the bound frames are refused. Recovery adds have room of their own: no
-flood of normal adds makes them wait longer than what the log has been given (:class:`Flight`).
+Above the bound a stream's message waits for room, behind those that came before it, and the stream is not read on; only
+when three times as much waits are frames refused. Recovery adds have room of their own: no flood of normal adds makes
+them wait longer than what the log has been given (:class:`~bookie_server.machine_state.Flight`).
 """
 
 from __future__ import annotations
@@ -30,31 +31,9 @@ from bookie_server.machine_events import (
     StreamId,
 )
 from bookie_server.machine_requests import LEDGER_ID_MAX
-from bookie_server.machine_state import Ledger, Pending, Session, Stream
+from bookie_server.machine_state import Flight, Ledger, Pending, Session, Stream
 
 Compare = Callable[[Session, FrameExtent, memoryview], None]
-
-
-class Flight:
-    """Frames of one kind that wait for a commit."""
-
-    __slots__ = ("bytes", "bytes_max", "frames", "frames_max")
-
-    def __init__(self, bytes_max: int, frames_max: int) -> None:
-        self.bytes, self.frames = 0, 0
-        self.bytes_max, self.frames_max = bytes_max, frames_max
-
-    def full(self) -> bool:
-        """Streams are not read on."""
-        return self.bytes > self.bytes_max or self.frames > self.frames_max
-
-    def refuses(self) -> bool:
-        """Frames are refused: streams that were read on all the same have filled the room twice."""
-        return self.bytes > 2 * self.bytes_max or self.frames > 2 * self.frames_max
-
-    def calm(self) -> bool:
-        """Streams are read again."""
-        return self.bytes <= self.bytes_max // 2 and self.frames <= self.frames_max // 2
 
 
 class Adds:
@@ -139,6 +118,8 @@ class Adds:
 
     def detach(self, stream_id: StreamId, numbers: list[int]) -> None:
         stream = self._streams.get(stream_id)
+        if stream:
+            self._take_waiting(stream)
         for number in numbers:
             session = stream.sessions.pop(number, None) if stream else None
             if session:
@@ -150,6 +131,8 @@ class Adds:
         self._paused.pop(stream_id, None)
         if stream:
             stream.closed = True
+            self.normal.waiting -= sum(message.nbytes for message in stream.waiting)
+            stream.waiting.clear()
             for session in stream.sessions.values():
                 self._drop(session)
             stream.sessions.clear()
@@ -178,8 +161,23 @@ class Adds:
 
     def frames(self, event: FramesArrived) -> None:
         stream = self._streams.setdefault(event.stream, Stream(event.stream))
+        if stream.waiting or (not stream.recovering and self.normal.holds_up()):
+            stream.waiting.append(event.frames)
+            self.normal.waiting += event.frames.nbytes
+            self._pause(stream)
+        else:
+            self._take(stream, event.frames)
+
+    def _take_waiting(self, stream: Stream) -> None:
+        """Take what waits of this stream, whether or not there is room."""
+        while stream.waiting:
+            message = stream.waiting.popleft()
+            self.normal.waiting -= message.nbytes
+            self._take(stream, message)
+
+    def _take(self, stream: Stream, message: memoryview) -> None:
         try:
-            frames = split_frames(event.frames)
+            frames = split_frames(message)
         except IntegrityError as error:
             self._close(stream, str(error))
             return
@@ -188,8 +186,12 @@ class Adds:
             session = stream.sessions.get(header.tag) or self._unknown_session(stream, header.tag)
             self._taken(session, frame.nbytes)
             self._offer(session, header, frame)
-        self._let_go(event.frames)
-        if not stream.paused and self._is_too_much(stream):
+        self._let_go(message)
+        if self._is_too_much(stream):
+            self._pause(stream)
+
+    def _pause(self, stream: Stream) -> None:
+        if not stream.paused:
             stream.paused = True
             self._paused[stream.stream_id] = stream
             self._core.effects.append(PauseStream(stream.stream_id))
@@ -328,12 +330,12 @@ class Adds:
                     self._refuse(session, (Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"))
 
     def flush(self) -> None:
-        """Emit the acks and ends of this step, one effect a stream; let streams flow that may."""
+        """Let streams flow that may; emit the acks and ends of this step, one effect a stream."""
         self._accepted.clear()
-        if self._to_ack or self._to_end:
-            self._flush_acks()
         if self._paused:
             self._resume()
+        if self._to_ack or self._to_end:
+            self._flush_acks()
 
     def _flush_acks(self) -> None:
         columns: dict[StreamId, tuple[list[int], list[int], list[Ended]]] = {}
@@ -372,12 +374,11 @@ class Adds:
         return stream.pending_bytes > self._core.limits.stream_bytes_max or flight.full()
 
     def _resume(self) -> None:
-        normal, recovery = self.normal.calm(), self.recovery.calm()
-        if not normal and not recovery:
-            return
+        """Take what waits while there is room, who waits longest first, and read those streams on."""
         for stream in list(self._paused.values()):
-            calm = recovery if stream.recovering else normal
-            if calm and stream.pending_bytes <= self._core.limits.stream_bytes_max // 2:
+            flight = self.recovery if stream.recovering else self.normal
+            if not flight.full() and stream.pending_bytes <= self._core.limits.stream_bytes_max // 2:
                 stream.paused = False
                 del self._paused[stream.stream_id]
                 self._core.effects.append(ResumeStream(stream.stream_id))
+                self._take_waiting(stream)

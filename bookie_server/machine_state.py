@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from bookie_server.machine_logs import LogQueue
 
 
+_WAITING_FACTOR = 3
+"""So many times what may wait for a commit may wait to be looked at: a message of each of a crowd of writers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLimits:
     """Bounds of every queue of the machine. Bytes unless the name says otherwise."""
@@ -30,8 +34,8 @@ class MachineLimits:
     stream_bytes_max: int = 32 << 20
     """Frames of one stream that wait for a commit; above it the stream is not read (RULES L3: fences go elsewhere)."""
     in_flight_bytes_max: int = 64 << 20
-    """Frames of normal adds of all streams that wait for a commit; above it streams that sent some are not read, above
-    twice this such frames are refused."""
+    """Frames of normal adds of all streams that wait for a commit; above it messages wait and their streams are not
+    read, and when three times as much waits such frames are refused."""
     in_flight_frames_max: int = 1 << 16
     """The same in frames: a small one costs more than its bytes."""
     recovery_bytes_max: int = 16 << 20
@@ -221,16 +225,40 @@ class Session:
         self.held: deque[tuple[FrameHeader, memoryview]] | None = None  # behind a comparison with stored entries (P6)
 
 
+class Flight:
+    """Frames of one kind that wait for a commit."""
+
+    __slots__ = ("bytes", "bytes_max", "frames", "frames_max", "waiting")
+
+    def __init__(self, bytes_max: int, frames_max: int) -> None:
+        self.bytes, self.frames = 0, 0
+        self.waiting = 0  # bytes of messages that wait for room here
+        self.bytes_max, self.frames_max = bytes_max, frames_max
+
+    def full(self) -> bool:
+        """There is no room: messages wait, and streams are not read on."""
+        return self.bytes > self.bytes_max or self.frames > self.frames_max
+
+    def holds_up(self) -> bool:
+        """The next message is to wait. Else there is room, and nobody waits for it; or too many do."""
+        return self.full() and self.waiting <= _WAITING_FACTOR * self.bytes_max
+
+    def refuses(self) -> bool:
+        """Frames are refused: too much waits, and what was taken all the same has filled the room twice."""
+        return self.bytes > 2 * self.bytes_max or self.frames > 2 * self.frames_max
+
+
 class Stream:
     """One add stream."""
 
-    __slots__ = ("closed", "paused", "pending_bytes", "recovering", "sessions", "stream_id")
+    __slots__ = ("closed", "paused", "pending_bytes", "recovering", "sessions", "stream_id", "waiting")
 
     def __init__(self, stream_id: StreamId) -> None:
         self.stream_id = stream_id
         self.sessions: dict[int, Session] = {}
         self.pending_bytes = 0
         self.recovering = 0  # sessions that recover
+        self.waiting: deque[memoryview] = deque()  # messages that wait for room; one, if the driver heeds the pause
         self.paused = False
         self.closed = False
 

@@ -45,7 +45,7 @@ def reading(bench: Bench, stream: int, requests: int, last: int = 0) -> None:
 @pytest.mark.rule("L3")
 def test_recovery_adds_and_fences_are_taken_while_normal_adds_are_refused() -> None:
     bench = Bench(stream_bytes_max=1 << 20, in_flight_bytes_max=1000, recovery_bytes_max=1000)
-    flooded(bench)
+    flooded(bench, streams=6)
     assert ended(bench.commit(0)) == []
     bench.attach(2, 8)
     assert ended(bench.send(entries(0, b"x" * 400, ledger=8, session=2))) == [(2, 0, Reason.OVERLOADED)]
@@ -76,7 +76,35 @@ def test_stream_that_recovers_is_not_paused_for_what_others_send_but_for_its_own
     assert bench.send(*(entries(k, b"x" * 300) for k in range(1, 5))) == [ev.PauseStream(ADDS)]
 
 
-def test_streams_flow_again_when_half_is_durable() -> None:
+@pytest.mark.rule("L3")
+def test_writers_in_a_crowd_wait_for_room_in_turn_and_none_is_refused() -> None:
+    bench = Bench(stream_bytes_max=1 << 20, in_flight_bytes_max=2000)
+    flooded(bench, streams=5)
+    effects: list[ev.Effect] = []
+    most = 0
+    while bench.log:
+        most = max(most, sum(map(len, bench.log)))
+        effects += bench.commit(1)
+    assert ended(effects) == []
+    acked = {effect.stream: effect.frames for effect in effects if isinstance(effect, ev.SendAcks)}
+    assert acked == {stream: [4] for stream in OTHERS[:5]}
+    assert [effect.stream for effect in effects if isinstance(effect, ev.ResumeStream)][:4] == [*OTHERS[1:5]]
+    assert most < 2000 + 2000, "the room, and the one message that filled it"
+
+
+def test_what_waits_goes_with_its_stream_and_is_taken_before_a_session_is_detached() -> None:
+    bench = Bench(stream_bytes_max=1 << 20, in_flight_bytes_max=1000)
+    flooded(bench, streams=4)
+    for stream in OTHERS[1:4]:
+        bench.step(ev.StreamClosed(stream))
+    flooded(bench, streams=3)  # the first one of them is refused: its session is attached already
+    assert ended(bench.commit(0)) == [], "there was room to wait"
+    taken = len(bench.log)
+    bench.step(ev.SessionsDetached(OTHERS[2], [OTHERS[2]]))
+    assert len(bench.log) > taken
+
+
+def test_streams_flow_again_when_there_is_room() -> None:
     bench = Bench(stream_bytes_max=1 << 20, in_flight_bytes_max=1500)
     flooded(bench, streams=2)
     effects = [effect for _ in range(len(bench.log)) for effect in bench.commit(1)]
@@ -89,7 +117,10 @@ def test_many_small_frames_are_bounded_by_their_number() -> None:
     bench = Bench(in_flight_frames_max=10)
     bench.attach(1)
     assert bench.send(*(entries(k, b"") for k in range(11))) == [ev.PauseStream(ADDS)]
-    assert ended(bench.send(*(entries(k, b"") for k in range(11, 30))) + bench.commit()) == [(1, 20, Reason.OVERLOADED)]
+    taken = len(bench.log)
+    assert bench.send(*(entries(k, b"") for k in range(11, 40))) == []
+    assert len(bench.log) == taken, "they wait"
+    assert ended(bench.commit() + bench.commit()) == [(1, 31, Reason.OVERLOADED)]
 
 
 def test_large_message_is_not_kept_for_a_small_part_of_it() -> None:

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from bookie_server.machine_adds import Adds, Flight
+from bookie_server.machine_adds import Adds
 from bookie_server.machine_lac import Lacs
 from bookie_server.machine_reads import Reads
 from bookie_server.machine_requests import Requests
+from bookie_server.machine_state import Flight
 from bookie_server.machine_turns import FairQueue, Turns
 from tests.sim.mutants.exhaustive import patched
 
 Planted = Callable[[], AbstractContextManager[None]]
 
-_begin, _attach, _put = Adds.__init__, Adds.attach, FairQueue.put
+_begin, _attach, _close, _put = Adds.__init__, Adds.attach, Adds.close, FairQueue.put
 
 
 def recovery_shares_the_room() -> AbstractContextManager[None]:
@@ -58,6 +59,24 @@ def frames_are_not_counted() -> AbstractContextManager[None]:
 
 def nothing_is_refused() -> AbstractContextManager[None]:
     return patched((Flight, "refuses", lambda self: False))
+
+
+def nobody_waits_for_room() -> AbstractContextManager[None]:
+    return patched((Flight, "holds_up", lambda self: False))
+
+
+def any_number_wait_for_room() -> AbstractContextManager[None]:
+    return patched((Flight, "holds_up", Flight.full))
+
+
+def streams_that_are_gone_wait_on() -> AbstractContextManager[None]:
+    def mutant(self: Adds, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream:
+            self.normal.waiting += sum(message.nbytes for message in stream.waiting)
+        _close(self, stream_id)
+
+    return patched((Adds, "close", mutant))
 
 
 def streams_stay_paused() -> AbstractContextManager[None]:
@@ -226,6 +245,9 @@ ADMISSION_MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("streams have no bound", "L3", streams_have_no_bound),
     ("frames are not counted", "I13", frames_are_not_counted),
     ("nothing is refused", "I13", nothing_is_refused),
+    ("nobody waits for room", "L3", nobody_waits_for_room),
+    ("any number wait for room", "I13", any_number_wait_for_room),
+    ("streams that are gone wait on", "L3", streams_that_are_gone_wait_on),
     ("streams stay paused", "L3", streams_stay_paused),
     ("messages are kept whole for a part", "I13", messages_are_kept_whole),
     ("sessions have no bound", "I13", sessions_have_no_bound),
