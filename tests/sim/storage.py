@@ -41,14 +41,18 @@ SEGMENT_BYTES = 64 << 10
 DATA_DIR = "/data"
 SEGMENTS_DIR = DATA_DIR + "/segments"
 NOW_MS = 1_760_000_000_000
+_CLUSTER = b"9d0f5f0e-6f0b-4a57-8a2c-51a3c7e0b1d4"
 _LIFE = uuid.UUID("6f0c0d1e-7f11-4a52-9d4e-2f8f0c9b7a10")
 
 
 def own_store() -> MetadataStore:
     """A metadata store of an initialised cluster with a fixed id, for a bookie that is alone."""
-    store = MemoryStore(MemoryCluster(clock_ms=lambda: NOW_MS))
-    store.initialize_cluster()
-    return store
+    cluster = MemoryCluster(clock_ms=lambda: NOW_MS)
+    first = MemoryStore(cluster)
+    first.initialize_cluster()
+    first.close()
+    next(node for path, node in cluster._nodes.items() if path.endswith("/INSTANCEID")).data = _CLUSTER
+    return MemoryStore(cluster)
 
 
 class StorageBackEnd:
