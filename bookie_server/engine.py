@@ -197,9 +197,9 @@ class BookieEngine:
         if final:
             self._end_commits()
         else:
-            self._logs[number].drop(resume=True)
             self._on_no_space(number)
             self._logs[number].hurry()
+            self._logs[number].drop(resume=True)  # last: what the machine gives the log from here on is written
         self.feed(events.CommitFailed(reason, error.what, final, number))
         if final:
             self._on_failed(error)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ class Sink:
 class Rig:
     def __init__(self, engine: BookieEngine, disks: list[Disk], failures: list[BookKeeperError]) -> None:
         self.engine, self.disks, self.disk, self.failures = engine, disks, disks[0], failures
+        self.on_no_space: Callable[[], object] = lambda: None
         self.sink = Sink()
         self.stream = engine.open_stream(self.sink)
         self._session = 0
@@ -96,8 +97,10 @@ async def rig(tmp_path: Path, directories: int = 1) -> AsyncIterator[Rig]:
         group_bytes_max=16 << 20,
         group_frames_max=1000,
         on_failed=failures.append,
+        on_no_space=lambda number: bookie.on_no_space(),
     )
-    yield Rig(engine, disks, failures)
+    bookie = Rig(engine, disks, failures)
+    yield bookie
     await engine.stop()
     for each in opened:
         each.directory.close()
@@ -125,6 +128,28 @@ def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) 
             bookie.disk.full = False
             session = bookie.write(2, bytes(5_000_000))
             assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+            assert bookie.failures == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("P1")
+def test_what_is_given_to_the_log_while_others_hear_of_the_full_disk_fails_with_it(tmp_path: Path) -> None:
+    """Else it is written although the machine has forgotten it, and the next frame is taken for it."""
+
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            bookie.disk.full = True
+            for first in range(2):
+                bookie.write(first, bytes(5_000_000))
+                await bookie.sink.next()
+            bookie.on_no_space = lambda: bookie.write(0, b"small", ledger=9)
+            bookie.write(2, bytes(5_000_000))
+            assert [end.reason for end in (await bookie.sink.next()).ended] == [Reason.NO_SPACE] * 2
+            bookie.disk.full = False
+            session = bookie.write(2, bytes(5_000_000))
+            assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+            await asyncio.sleep(0.2)
             assert bookie.failures == []
 
     asyncio.run(story())
