@@ -30,7 +30,7 @@ from bookie_server.storage.index_cache import INDEX_CACHE_BYTES
 from bookie_server.storage.index_file import STATE_ROW, IndexHeader, StateCollector, build_index, sorted_rows
 from bookie_server.storage.index_rows import INDEX_ROW, Rows
 from bookie_server.storage.listing import Listing, list_segments
-from bookie_server.storage.scan import ScannedFrame, ScannedSegment, SegmentScanner
+from bookie_server.storage.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.sealed import SealedSummary, read_header, read_sealed
 from bookie_server.storage.sealing import SealJob
 from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
@@ -264,14 +264,11 @@ class _Opening:
             try:
                 for frame in segment.above:
                     if frame.header.kind != FrameKind.ENTRIES:
-                        payload = self._payload_of(frame, handle)
+                        start = frame.place.offset + FRAME_HEADER_BYTES
+                        payload = self._files.read(handle, frame.header.payload_bytes, start)
                         self._index.add_record(frame.header.kind, frame.header.ledger_id, payload)
             finally:
                 self._files.close(handle)
-
-    def _payload_of(self, frame: ScannedFrame, handle: Handle) -> bytes:
-        start = frame.place.offset + FRAME_HEADER_BYTES
-        return self._files.read(handle, frame.header.payload_bytes, start)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -291,7 +288,7 @@ class _Opening:
 
     def _copy_tails(self, log: SegmentLog) -> None:
         copier = TailCopier(self._files, self._path, self._incarnation, log, self._index, self._segment_size_bytes)
-        copier.copy(self._scanned)
+        self._with_room(lambda: copier.copy(self._scanned))
         self._report.frames_copied += copier.frames
         self._report.frames += copier.frames_of_entries
 
@@ -318,12 +315,25 @@ class _Opening:
         with reads, and the newest segment unsealed: False. A new directory must have room for its first."""
         try:
             if log.position == (0, 0):
-                log.prepare_segment()
+                self._with_room(log.prepare_segment)
         except DataDirectoryError:
             if not self._directory.used_before:
                 raise
             return False
         return True
+
+    def _with_room(self, write: Callable[[], None]) -> None:
+        """Each start leaves a segment nearly empty: on a full disk its unused end makes room for the next one's."""
+        try:
+            write()
+        except DataDirectoryError:
+            if not sum(map(self._give_back_unused, self._scanned)):
+                raise
+            write()
+
+    def _give_back_unused(self, segment: ScannedSegment) -> int:
+        is_sound = not (self._report.damage or segment.refused)
+        return give_back_unused(self._files, self._path, segment, self._incarnation) if is_sound else 0
 
     def _seal_scanned(self, log: SegmentLog, prepared: bool) -> None:
         for segment in self._scanned:
@@ -335,8 +345,7 @@ class _Opening:
             built = build_index(header, segment.rows, segment.states.rows()) if may_seal else None
             if built is not None and self._seal(header, built.data):
                 self._index.seal(generation, built.summary)
-                if not self._report.damage and not segment.refused:
-                    give_back_unused(self._files, self._path, segment, self._incarnation)
+                self._give_back_unused(segment)
             else:
                 self._index.add_rows(generation, sorted_rows(segment.rows))
                 log.seal_later(SealJob(generation, segment.rows, segment.states, segment.durable, header.group_count))

@@ -21,9 +21,9 @@ from bookie_server.storage.segment import segment_name
 def give_back_unused(files: Files, path: str, segment: ScannedSegment, incarnation: bytes) -> int:
     """Deallocate what lies behind all groups of a scanned segment of the folder ``path``; how many bytes.
 
-    The segment has an ``.idx``, what stood above its durable position has been copied, and nothing in it is damaged.
-    A later scan finds the same: the group that records the durable position stands above it, and stays. Where the
-    system refuses, the blocks stay: that is only space.
+    Nothing in the segment is damaged. It is done once it has its ``.idx``, or before, where the start has no room. A
+    later scan finds the same: what stands above its durable position stays, the group that records that position too.
+    Where the system refuses, the blocks stay: that is only space.
     """
     name = os.path.join(path, segment_name(segment.generation))
     frames = max((frame.place.offset + frame.place.size for frame in segment.above), default=0)

@@ -116,3 +116,44 @@ def test_drained_segments_are_put_aside_by_a_start_without_a_free_byte() -> None
     assert len(again.report.drained) == 2
     assert_honest(again, alive, healthy=True)
     assert again.log.pool.free_segments + again.log.pool.spares >= 2
+
+
+class SparseDisk(SmallDisk):
+    """It knows of holes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holes: dict[int, int] = {}
+
+    def used_bytes(self) -> int:
+        return sum(len(inode.cache) - self.holes.get(id(inode), 0) for inode in self._names.values())
+
+    def deallocate(self, path: str, offset: int) -> int:
+        self.holes[id(self._names[path])] = size = super().deallocate(path, offset)
+        return size
+
+    def open_preallocated(self, path: str, size: int) -> Handle | None:
+        hole = self.holes.get(id(self._names[path]), 0)
+        self._need(hole)
+        self.holes.pop(id(self._names[path]), None)
+        return super().open_preallocated(path, size)
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_bookie_that_is_restarted_on_a_full_disk_still_takes_fences_and_deletions(tail: bool) -> None:
+    """Each start needs a segment to write to, and leaves one nearly empty: what is unused of that makes room for it."""
+    disk = SparseDisk()
+    kept = Kept(files=disk)
+    written = kept.fill(1, 1)
+    kept.append(entries(2, range(10)))
+    disk.bytes_max = disk.used_bytes() + SEGMENT_BYTES - 1
+    for ledger_id in range(10, 14):
+        kept.close(crash=tail)
+        disk.kill()
+        kept = Kept(files=disk)
+        written.append(fence_record(ledger_id))
+        [place] = kept.log.append_group(written[-1:], reserve=True)
+        kept.index.add(written[-1], place)
+        assert kept.report.damage == []
+        assert_honest(kept, written, healthy=True)
