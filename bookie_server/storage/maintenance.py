@@ -220,6 +220,8 @@ class Maintenance:
             if checkpointer.newest.number != number:
                 self.checkpoints += 1
                 self._soon("recycling")
+            elif not checkpointer.busy:
+                self._log.pool.trim(0)  # it was given up: see below
             return 0.0
         wait_s = checkpoint_wait_s(
             since_last_s=None if self._checkpoint_begun_s is None else now - self._checkpoint_begun_s,
@@ -234,7 +236,10 @@ class Maintenance:
         if wait_s:
             return min(wait_s, LOOK_S)  # space may get short meanwhile
         self._checkpoint_begun_s = now
-        return 0.0 if checkpointer.start() else RETRY_S
+        if checkpointer.start():
+            return 0.0
+        self._log.pool.trim(0)  # without a checkpoint none is ever given back
+        return RETRY_S
 
     def _recycle_one(self) -> float:
         """Give one drained segment back (see above for the order)."""

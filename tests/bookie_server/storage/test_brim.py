@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments that found no room for their ``.idx`` are sealed as soon as there is some: until then nothing above them may
-be given back, and a disk would stay full for ever."""
+"""A disk that is full to the brim: what waits for room gets it, so that space comes back, and a restart does not end that."""
 
 from __future__ import annotations
 
@@ -157,3 +156,40 @@ def test_a_bookie_that_is_restarted_on_a_full_disk_still_takes_fences_and_deleti
         kept.index.add(written[-1], place)
         assert kept.report.damage == []
         assert_honest(kept, written, healthy=True)
+
+
+class NoRoomForCheckpoints(SmallDisk):
+    """``at_once``: not even for the beginning of one."""
+
+    at_once = True
+
+    def create(self, path: str) -> Handle:
+        if self.at_once:
+            self._need(4096)
+        return super().create(path)
+
+    def sync_data(self, handle: Handle) -> None:
+        if self._handles[handle][0].endswith(".checkpoint.tmp"):
+            self._need(4096)
+        super().sync_data(handle)
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.parametrize("at_once", [True, False])
+def test_segments_kept_free_make_room_for_a_checkpoint(at_once: bool) -> None:
+    disk = NoRoomForCheckpoints()
+    disk.at_once = at_once
+    kept = Kept(files=disk)
+    kept.fill(1, 2)
+    kept.fill(2, 2)
+    kept.fill(3, 1)
+    kept.delete(1)
+    kept.settle()
+    assert kept.maintenance.recycled
+    assert kept.log.pool.free_segments
+    kept.maintenance.checkpointer._room.give_up()  # an earlier version kept none
+    disk.bytes_max = disk.used_bytes()
+    kept.delete(2)
+    kept.settle(200)
+    assert kept.maintenance.checkpoints == 2
+    assert not kept.maintenance.drained
