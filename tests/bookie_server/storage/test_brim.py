@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full to the brim: what waits for room gets it, so that space comes back, and a restart does not end that."""
+"""A disk that is full to the brim: what waits for room gets it, and space comes back, whatever is restarted meanwhile."""
 
 from __future__ import annotations
 
