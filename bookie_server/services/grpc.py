@@ -21,7 +21,7 @@ from bookie_server.services.control_stream import ControlStream
 from bookie_server.services.hang_up import hang_up
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
 from bookie_server.services.room import (
-    Doors,
+    STREAMS_MAX,
     MemoryWatch,
     connections_allowed,
     give_memory_back,
@@ -48,7 +48,7 @@ HELLO_TIMEOUT_S = 10.0
 _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),  # two bookies on one port must fail, not share
-    ("grpc.max_concurrent_streams", 16),  # of a connection, which needs one of each kind
+    ("grpc.max_concurrent_streams", STREAMS_MAX),
     ("grpc.http2.bdp_probe", 0),  # else a stream that is not read may send as much as 64 MiB ahead
     ("grpc.http2.lookahead_bytes", 256 << 10),  # so much instead; larger messages are asked for one by one
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -71,7 +71,6 @@ class GrpcServer:
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
         self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
         self._read_stall_s = limits.read_stall_s
-        self._doors = Doors()
         self._streams: set[LaneStream] = set()
         self._watch: asyncio.Task[None] | None = None
         try:
@@ -85,7 +84,7 @@ class GrpcServer:
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         """Begin to serve."""
-        handlers = {name: self._handler(name, kind, engine, facts) for name, kind in _STREAMS.items()}
+        handlers = {name: self._handler(kind, engine, facts) for name, kind in _STREAMS.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         await self._server.start()
         self._watch = asyncio.create_task(self._watch_memory(), name="memory watch")
@@ -114,15 +113,9 @@ class GrpcServer:
             give_memory_back()
             self._memory.has_shed(resident_bytes())
 
-    def _handler(self, name: str, kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
+    def _handler(self, kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
         async def serve(_: Any, context: Any) -> None:
-            peer = context.peer()
-            if not self._doors.enter(peer, name):
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {name} streams of one connection")
-            try:
-                await self._serve(kind(engine, facts), context)
-            finally:
-                self._doors.leave(peer, name)
+            await self._serve(kind(engine, facts), context)
 
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What clients may hold of this process beside the machine's own bounds (facts: reliability.md §5.3).
 
-Three things the machine cannot see. Streams cost memory before they say anything: so many of a kind for a connection.
+Three things the machine cannot see. Streams cost memory before they say anything: so many for a connection.
 Answers of the control stream wait for clients to take them: so many bytes for all. And a message is gRPC's until its
 last byte has come: up to 8 MiB for each stream that is being read, whether it sends slowly or not at all, and nobody
 can tell which. That is bounded by the number of connections, and by :class:`MemoryWatch`, which says when it has become
@@ -16,8 +16,8 @@ import os
 import resource
 from pathlib import Path, PurePosixPath
 
-STREAMS_OF_A_KIND_MAX = 2
-"""Streams of one kind for a connection: one, and another while the first one ends."""
+STREAMS_MAX = 6
+"""Streams of a connection: one of each kind, and another while the first one ends."""
 
 ANSWER_BYTES_MAX = 64 << 20
 """Control answers of all clients that wait to be taken; fences may fill a quarter more."""
@@ -25,27 +25,6 @@ ANSWER_BYTES_MAX = 64 << 20
 _FILES_WANTED = 1 << 16
 _GROWTH = 64 << 20
 _NO_LIMIT = 1 << 63
-
-
-class Doors:
-    """Streams that are open, by connection and kind."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[str, str], int] = {}
-
-    def enter(self, peer: str, kind: str) -> bool:
-        """Whether this connection may have one more stream of that kind; if so it is counted."""
-        known = self._open.get((peer, kind), 0)
-        if known >= STREAMS_OF_A_KIND_MAX:
-            return False
-        self._open[peer, kind] = known + 1
-        return True
-
-    def leave(self, peer: str, kind: str) -> None:
-        """A stream that entered is gone."""
-        left = self._open.pop((peer, kind)) - 1
-        if left:
-            self._open[peer, kind] = left
 
 
 class AnswerRoom:

@@ -176,15 +176,15 @@ def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path) ->
         async def attack() -> None:
             nonlocal offered
             raw = await server.connection()
-            while offered < 500 * MIB and not raw.lost:
+            while offered < 2500 * MIB and not raw.lost:
                 streams = [await raw.stream("Add") for _ in range(2)]
                 taken = await asyncio.gather(*(raw.begin(stream, 8 * MIB, 5) for stream in streams))
                 offered += sum(taken)
 
         await asyncio.gather(*(attack() for _ in range(40)))
         await asyncio.sleep(1.5)
-        assert offered >= 500 * MIB
-        assert server.bytes("VmHWM") < 480 * MIB, "else it is kept until somebody ends it"
+        assert offered >= 2500 * MIB
+        assert server.bytes("VmHWM") < 1500 * MIB, "else it is kept until somebody ends it"
         assert await took(server.lane().write(1, 1, [b"b"])) < 5
 
     play(story, tmp_path, memory_bytes_max=300 * MIB)
@@ -298,8 +298,8 @@ def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) 
         raw = await server.connection()
         streams = [await raw.stream("Add") for _ in range(200)]
         await asyncio.sleep(0.5)
-        assert raw.streams_max == 16
-        assert raw.lost or len(raw.ended) >= len(streams) - 16
+        assert raw.streams_max == 6
+        assert raw.lost or len(raw.ended) >= len(streams) - 6
         others = [await server.connection() for _ in range(30)]
         await asyncio.sleep(0.5)
         assert sum(not other.lost for other in others) < 8

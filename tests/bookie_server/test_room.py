@@ -25,7 +25,6 @@ from bookie_server.services.hang_up import hang_up
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
 from bookie_server.services.room import (
     AnswerRoom,
-    Doors,
     MemoryWatch,
     connections_allowed,
     group_limits,
@@ -86,15 +85,6 @@ def answer(stream: Any) -> lane_pb2.ControlResponse:
 
 
 # --- counts ---
-
-
-def test_connection_has_few_streams_of_a_kind() -> None:
-    doors = Doors()
-    assert [doors.enter("a", "Add") for _ in range(3)] == [True, True, False]
-    assert doors.enter("a", "Read")
-    assert doors.enter("b", "Add")
-    doors.leave("a", "Add")
-    assert [doors.enter("a", "Add") for _ in range(2)] == [True, False]
 
 
 def test_connections_leave_files_to_storage() -> None:
