@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full to the brim: what waits for room gets it, and space comes back, whatever is restarted meanwhile."""
+"""A disk that is full to the brim: what waits for room gets it, and space comes back, whatever is restarted."""
 
 from __future__ import annotations
 
