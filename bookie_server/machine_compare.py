@@ -26,9 +26,11 @@ class Comparison(Request):
 
     __slots__ = ("frame", "last", "next", "planned_through", "session")
 
-    def __init__(self, session: Session, extent: FrameExtent, frame: memoryview, path: Comparisons) -> None:
+    def __init__(
+        self, number: int, session: Session, extent: FrameExtent, frame: memoryview, path: Comparisons
+    ) -> None:
         assert session.ledger is not None
-        super().__init__((session.stream.stream_id, session.number), session.ledger.ledger_id, path)
+        super().__init__((session.stream.stream_id, number), session.ledger.ledger_id, path)
         self.session, self.frame = session, frame
         self.next, self.last = extent.first, extent.last
         self.planned_through = self.next
@@ -39,9 +41,11 @@ class Comparisons:
 
     def __init__(self, core: Core, requests: Requests, compared: Callable[[Session, bool], None]) -> None:
         self._core, self._requests, self._compared = core, requests, compared
+        self._begun = 0
 
     def begin(self, session: Session, extent: FrameExtent, frame: memoryview) -> None:
-        self._requests.begin(Comparison(session, extent, frame, self), admit=False)
+        self._begun += 1  # no session's number: that may be used again while the storage still reads for the last one
+        self._requests.begin(Comparison(self._begun, session, extent, frame, self), admit=False)
 
     def run(self, request: Request) -> None:
         """Compare with what is durable, once nothing over the ids is pending."""

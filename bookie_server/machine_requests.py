@@ -73,12 +73,13 @@ class Request:
 class Requests:
     """All requests of the machine."""
 
-    __slots__ = ("_by_id", "_core", "_of_stream", "waiting_for_ever")
+    __slots__ = ("_by_id", "_core", "_of_stream", "_owed", "waiting_for_ever")
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._by_id: dict[RequestId, Request] = {}
         self._of_stream: dict[StreamId, dict[RequestId, None]] = {}
+        self._owed: set[RequestId] = set()  # the storage was asked for them, cancelled ones too, and will answer
         self.waiting_for_ever = 0  # watches: bounded apart
 
     def get(self, request_id: RequestId) -> Request | None:
@@ -107,7 +108,7 @@ class Requests:
     def _admission_problem(self, request: Request) -> Refusal | None:
         if not 0 <= request.ledger_id <= LEDGER_ID_MAX:
             return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
-        if request.request_id in self._by_id:
+        if request.request_id in self._by_id or request.request_id in self._owed:
             return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"
         under_way = len(self._by_id) - self.waiting_for_ever
         if under_way >= self._core.limits.requests_max and not request.fencing:
@@ -185,14 +186,17 @@ class Requests:
     def read(self, request: Request, pieces: Sequence[Piece]) -> None:
         """Have these pieces read; ``frames_read`` or ``damaged`` of the path follows."""
         request.pieces = pieces
+        self._owed.add(request.request_id)
         self._core.effects.append(ReadFrames(request.request_id, pieces))
 
     def resolve(self, request: Request, places: Sequence[Place]) -> None:
         """Have the members of these frames read; then the request runs again."""
         request.resolving = places
+        self._owed.add(request.request_id)
         self._core.effects.append(ReadMemberships(request.request_id, places))
 
     def frames_read(self, event: FramesRead) -> None:
+        self._owed.discard(event.request)
         request = self._by_id.get(event.request)
         if request is None or request.pieces is None:
             return
@@ -203,6 +207,7 @@ class Requests:
             request.path.frames_read(request, pieces, event.frames)
 
     def memberships_read(self, event: MembershipsRead) -> None:
+        self._owed.discard(event.request)
         request = self._by_id.get(event.request)
         if request is None or request.resolving is None:
             return

@@ -267,3 +267,39 @@ def test_watch_is_answered_once_and_its_timer_ends() -> None:
     assert bench.step(ev.TimerFired((CONTROL, 1))) == []
     bench.send(entries(2, b"c", lac=1))
     assert bench.commit() == acks(1, 3)
+
+
+# --- numbers that clients use twice ---
+
+
+@pytest.mark.rule("MUST4")
+@pytest.mark.parametrize("last", [0, 3], ids=["as-many-frames", "more-frames"])
+def test_answer_of_the_storage_to_a_cancelled_read_is_no_answer_to_the_next_one_of_its_number(last: int) -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(*(entries(first, b"%d" % first) for first in range(4)))
+    bench.commit()
+    bench.step(ev.ReadRequested((READS, 7), 7, 0, last, 1 << 20, None))
+    bench.step(ev.RequestCancelled((READS, 7)))
+    [refused] = bench.step(ev.ReadRequested((READS, 7), 7, 2, 2, 1 << 20, None))
+    assert isinstance(refused, ev.SendTrailer)
+    assert refused.reason is Reason.BAD_REQUEST
+    assert bench.disk() == []
+    bench.step(ev.ReadRequested((READS, 7), 7, 2, 2, 1 << 20, None))
+    [part] = [effect for effect in bench.disk() if isinstance(effect, ev.SendPart)]
+    assert [decode_frame(one).to_list() for one in part.frames] == [[b"2"]]
+
+
+@pytest.mark.rule("P6")
+def test_session_of_a_number_that_was_used_is_compared_with_what_stands_at_its_own_ids() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"0"), entries(1, b"1"))
+    bench.commit()
+    bench.attach(2)
+    bench.send(entries(0, b"0", session=2))
+    bench.step(ev.SessionsDetached(ADDS, [2]))
+    bench.attach(2)
+    bench.send(entries(1, b"X", session=2))
+    assert ended(bench.disk()) == [(2, 0, Reason.INTEGRITY)]
+    assert bench.log == []
