@@ -35,7 +35,7 @@ def copied(root: T, injected: Iterable[object] = ()) -> T:
     memo: dict[int, Any] = {id(thing): _own(thing, "copy", thing) for thing in injected}
     keep = list(injected)  # so that no id is given out twice
     try:
-        return _Copier(memo).copy(root)  # type: ignore[no-any-return]
+        return _Copier(memo).copy(root)  # type: ignore[no-any-return]  # a twin is of the same type
     finally:
         del keep
 

@@ -60,7 +60,7 @@ def test_the_probe_tells_of_this_process_and_of_what_it_cannot_reach() -> None:
     port = free_port()
     found = doctor_probe.probe([("127.0.0.1", port)])
     assert (found["package"], found["executable"]) == (bk_core.__version__, sys.executable)
-    (trouble,) = found["unreachable"]  # type: ignore[misc]
+    (trouble,) = found["unreachable"]  # type: ignore[misc]  # values of a report are of any type
     assert trouble.startswith(f"127.0.0.1:{port}: ")
 
 

@@ -50,6 +50,7 @@ class Knobs:
     # the work
     batches: int = 4
     entries_max: int = 3
+    entry_bytes: int = 0  # at least: groups that cover several sectors can be torn
     think_ms: float = 2.0
     second_recoverer: float = 0.4
     early_recovery: float = 0.5

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -47,6 +47,8 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
     random = Random(f"{seed}:{engine}:{profile}:knobs")
     knobs = uniform(random) if engine == "uniform" else swarm(random)
     change_points = random.randint(1, 5) if engine == "pct" else 0
+    if profile == "storage":
+        knobs = replace(knobs, entry_bytes=random.choice((400, 0)))
     world = World(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
     plan = Plan(world, omit)
     plan.lay()

@@ -43,7 +43,7 @@ class Publish(Intent[Published]):
         return sum(extent.entry_count for extent in self.extents)
 
     @property
-    def app_id(self) -> str | None:  # type: ignore[override]
+    def app_id(self) -> str | None:  # type: ignore[override]  # an attribute there, derived here
         return self.transaction.app_id if self.transaction else None
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
