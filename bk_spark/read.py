@@ -16,12 +16,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
-from bk_spark import clients, compat, resolve
-from bk_spark.codecs import raw
+from bk_spark import clients, codecs, compat, resolve
 from bk_spark.errors import fence_by_pushdown, package_mismatch
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange, TaskPlan
-from bk_spark.selection import LogSelection
 
 ROWS_MIN = 10_000
 BYTES_MIN = 1 << 20
@@ -34,7 +32,7 @@ class LedgerReader(DataSourceReader):
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options
-        self.shape = shape_for(options, schema)
+        self.codec = codecs.row_codec(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Resolve what there is now, once. A side effect with ``readMode=fence``: the ledger is closed; refused where
@@ -46,16 +44,10 @@ class LedgerReader(DataSourceReader):
         return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_rows(partition.value, self.shape, self.options)
+        return read_rows(partition.value, self.codec, self.options)
 
 
-def shape_for(options: BkOptions, schema: Any) -> raw.RowShape:
-    """The columns Spark wants, checked against the codec's."""
-    has_log = isinstance(options.selection, LogSelection)
-    return raw.shape_of(compat.columns_of(schema), has_log=has_log)
-
-
-def read_rows(plan: TaskPlan | None, shape: raw.RowShape, options: BkOptions) -> Iterator[pa.RecordBatch]:
+def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in order, in batches of at least 10,000 rows or 1 MiB where there is so much.
 
     ``plan`` is None when Spark made a task for nothing to read. Raises NoSuchEntryError or EntryUnreadableError when
@@ -65,30 +57,31 @@ def read_rows(plan: TaskPlan | None, shape: raw.RowShape, options: BkOptions) ->
         return
     if plan.version != __version__:
         raise package_mismatch(plan.version, __version__)
-    rows = value_rows(plan, shape, options) if shape.reads_values else id_rows(plan, shape)
+    rows = value_rows(plan, codec, options) if codec.reads_values else id_rows(plan, codec)
     yield from joined(rows)
 
 
-def value_rows(plan: TaskPlan, shape: raw.RowShape, options: BkOptions) -> Iterator[pa.RecordBatch]:
+def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:
     """Rows with values: whole batches as the bookies sent them."""
     reader = clients.detached_reader(plan, options)
     for wanted in plan.ranges:
         metadata = plan.ledgers[wanted.ledger_id]
         batches = reader.read(wanted.ledger_id, metadata, wanted.first, wanted.last, prefer=plan.prefer)
-        expected = wanted.first
+        expected, at = wanted.first, place_of(plan, wanted)
         for batch in batches:
             expected = check_order(batch, wanted, expected)
-            yield _rows(plan, wanted, shape, batch.entry_ids(), batch)
+            yield from codec.rows(batch, batch.entry_ids(), at)
         if expected != wanted.last + 1:
             raise _out_of_order(wanted, expected, "the end")
 
 
-def id_rows(plan: TaskPlan, shape: raw.RowShape) -> Iterator[pa.RecordBatch]:
+def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
     """Rows without values: the plan knows every entry, so no bookie is asked."""
     for wanted in plan.ranges:
+        at = place_of(plan, wanted)
         for first in range(wanted.first, wanted.last + 1, ID_ROWS):
             ids = np.arange(first, min(first + ID_ROWS, wanted.last + 1), dtype=np.int64)
-            yield _rows(plan, wanted, shape, ids, None)
+            yield from codec.rows(None, ids, at)
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,9 +111,10 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _rows(plan: TaskPlan, wanted: LedgerRange, shape: raw.RowShape, ids: Any, batch: EntryBatch | None) -> Any:
+def place_of(plan: TaskPlan, wanted: LedgerRange) -> codecs.LedgerAt:
+    """Where the rows of a range come from."""
     shift = None if wanted.offset is None else wanted.offset - wanted.first
-    return raw.rows_of(batch, ids, shape, ledger_id=wanted.ledger_id, log=plan.log, offset_shift=shift)
+    return codecs.LedgerAt(ledger_id=wanted.ledger_id, log=plan.log, offset_shift=shift)
 
 
 def check_order(batch: EntryBatch, wanted: LedgerRange, expected: int) -> int:

@@ -35,10 +35,10 @@ class BookKeeperDataSource(DataSource):
 
     def schema(self) -> str:
         """The default columns. Checks the options, does no I/O: side effects belong in ``partitions()``."""
-        from bk_spark.codecs import raw
+        from bk_spark import codecs
 
-        parse_options(self.options, None)
-        return raw.SCHEMA_DDL
+        schema: str = codecs.default_schema(parse_options(self.options, None))
+        return schema
 
     def reader(self, schema: Any) -> LedgerReader:
         from bk_spark.read import LedgerReader

@@ -17,11 +17,11 @@ from pyspark.sql.datasource import InputPartition
 
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError
 from bk_core.logs.position import LogPosition, StreamOffset, check_position
-from bk_spark import clients, compat, follow, offsets, resolve
+from bk_spark import clients, codecs, compat, follow, offsets, resolve
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
 from bk_spark.plan import admit
-from bk_spark.read import read_rows, shape_for
+from bk_spark.read import read_rows
 from bk_spark.selection import LedgerSelection
 from bk_spark.watch import Seen, Watch
 
@@ -33,7 +33,7 @@ class StreamReader(compat.StreamReaderBase):
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options
-        self.shape = shape_for(options, schema)
+        self.codec = codecs.row_codec(options, schema)
         self._watch: Watch | None = None
         self._initial: Json | None = None
         self._last: Json | None = None
@@ -101,7 +101,7 @@ class StreamReader(compat.StreamReaderBase):
         return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_rows(partition.value, self.shape, self.options)
+        return read_rows(partition.value, self.codec, self.options)
 
     def commit(self, end: Json) -> None:
         """Nothing: BookKeeper keeps no cursor, and Spark calls this one batch late."""

@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bk_core import __version__
+from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NotEnoughBookiesError
 from bk_core.logs.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.model import DigestType
-from bk_spark import clients, commit, compat, resolve
-from bk_spark.codecs import raw
+from bk_spark import clients, codecs, commit, resolve
 from bk_spark.errors import package_mismatch
 from bk_spark.ledgers import digest_type_of
 from bk_spark.options import BkOptions
@@ -47,8 +47,8 @@ class WriteTarget:
 class LogWriter(DataSourceArrowWriter):
     """One job. Spark pickles this same object to every task and to ``commit`` and ``abort``."""
 
-    def __init__(self, options: BkOptions, target: WriteTarget) -> None:
-        self.options, self.target = options, target
+    def __init__(self, options: BkOptions, target: WriteTarget, codec: codecs.EntryCodec) -> None:
+        self.options, self.target, self.codec = options, target, codec
 
     @classmethod
     def plan(cls, options: BkOptions, schema: Any) -> LogWriter:
@@ -58,7 +58,7 @@ class LogWriter(DataSourceArrowWriter):
         NotEnoughBookiesError, LogHasLeaderError, WrongPasswordError, MetadataUnavailableError.
         """
         log = options.log
-        raw.check_input([(name, kind) for name, kind, _ in compat.columns_of(schema)], log)
+        codec = codecs.entry_codec(options, schema)
         bookkeeper = clients.client(options)
         check_bookies(bookkeeper, options)
         head = open_or_create(bookkeeper.log(log, password=options.ledger_password), options)
@@ -69,18 +69,19 @@ class LogWriter(DataSourceArrowWriter):
             publish_id=PublishId.job(str(uuid.uuid4())),
             version=__version__,
         )
-        return cls(options, target)
+        return cls(options, target, codec)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task attempt. Its ledger is closed when this returns; on an error it is deleted, best effort."""
         if self.target.version != __version__:
             raise package_mismatch(self.target.version, __version__)
         partition, attempt = task_numbers()
-        attempted = TaskLedger(self.options, self.target, partition, attempt)
+        attempted, rows = TaskLedger(self.options, self.target, partition, attempt), 0
         try:
             for batch in iterator:
-                if batch.num_rows:
-                    attempted.append(batch)
+                for entries in self.codec.entries(batch, first_row=rows):
+                    attempted.append(entries)
+                rows += batch.num_rows
             return commit.WrittenLedger(partition, attempt, attempted.finish())
         except BaseException:
             attempted.give_up()
@@ -110,9 +111,10 @@ class TaskLedger:
         self._bookkeeper: BookKeeper | None = None
         self._ledger: LedgerWriter | None = None
 
-    def append(self, rows: pa.RecordBatch) -> None:
+    def append(self, entries: EntryBatch) -> None:
         """Queue a batch; waits while the window is full."""
-        entries = raw.entries_of(rows)
+        if not entries.count:
+            return
         if self._ledger is None:
             self._ledger = self._create()
         self._ledger.append_batch(entries)

@@ -9,14 +9,14 @@ import pytest
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_spark.codecs import raw
+from bk_spark.codecs import LedgerAt, raw
 
-ALL = raw.shape_of([(n, k, True) for n, (k, _) in raw.COLUMNS.items()], has_log=True)
+ALL = raw.RawRows.of([(n, k, True) for n, (k, _) in raw.COLUMNS.items()], has_log=True)
 
 
 def test_rows_carry_where_they_come_from() -> None:
     batch = EntryBatch.from_list([b"a", b"", b"ccc"], first_entry_id=5)
-    rows = raw.rows_of(batch, batch.entry_ids(), ALL, ledger_id=17, log="events", offset_shift=100)
+    (rows,) = ALL.rows(batch, batch.entry_ids(), LedgerAt(ledger_id=17, log="events", offset_shift=100))
     assert rows.to_pydict() == {
         "value": [b"a", b"", b"ccc"],
         "log": ["events"] * 3,
@@ -29,23 +29,23 @@ def test_rows_carry_where_they_come_from() -> None:
 def test_values_are_views_of_what_was_received() -> None:
     received = memoryview(bytes(1000))
     batch = EntryBatch(lengths=np.full(10, 100, dtype=np.uint32), payload=received)
-    rows = raw.rows_of(batch, batch.entry_ids(), ALL, ledger_id=1, log=None, offset_shift=None)
+    (rows,) = ALL.rows(batch, batch.entry_ids(), LedgerAt(ledger_id=1))
     begin = np.frombuffer(received, dtype=np.uint8).__array_interface__["data"][0]
     assert rows.column(0).buffers()[2].address == begin
 
 
 def test_a_bare_ledger_has_no_log_and_no_offset() -> None:
     batch = EntryBatch.from_list([b"a"])
-    rows = raw.rows_of(batch, batch.entry_ids(), ALL, ledger_id=17, log=None, offset_shift=None)
+    (rows,) = ALL.rows(batch, batch.entry_ids(), LedgerAt(ledger_id=17))
     assert rows.column("log").to_pylist() == rows.column("offset").to_pylist() == [None]
 
 
 def test_a_schema_chooses_columns_their_order_and_nullability() -> None:
-    shape = raw.shape_of([("offset", "bigint", True), ("entry_id", "bigint", False)], has_log=True)
-    rows = raw.rows_of(None, np.arange(3), shape, ledger_id=1, log="events", offset_shift=7)
+    codec = raw.RawRows.of([("offset", "bigint", True), ("entry_id", "bigint", False)], has_log=True)
+    (rows,) = codec.rows(None, np.arange(3), LedgerAt(ledger_id=1, log="events", offset_shift=7))
     assert rows.schema == pa.schema([pa.field("offset", pa.int64()), pa.field("entry_id", pa.int64(), nullable=False)])
     assert rows.to_pydict() == {"offset": [7, 8, 9], "entry_id": [0, 1, 2]}
-    assert not shape.reads_values
+    assert not codec.reads_values
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_schema_the_codec_cannot_give_is_refused(
     columns: list[tuple[str, str, bool]], has_log: bool, hint: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=hint):
-        raw.shape_of(columns, has_log=has_log)
+        raw.RawRows.of(columns, has_log=has_log)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_frame_without_exactly_one_value_column_gets_the_select_to_paste(
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
 def test_binary_and_string_columns_become_entries_without_copying(kind: pa.DataType) -> None:
     column = pa.array(["ab", "", "cde"]).cast(kind)
-    batch = raw.entries_of(pa.record_batch([column], names=["value"]).slice(1))
+    (batch,) = raw.RawEntries().entries(pa.record_batch([column], names=["value"]).slice(1))
     assert batch.to_list() == [b"", b"cde"]
     address = np.frombuffer(batch.payload, dtype=np.uint8).__array_interface__["data"][0]
     assert address == column.buffers()[2].address + 2
@@ -97,5 +97,5 @@ def test_binary_and_string_columns_become_entries_without_copying(kind: pa.DataT
 
 @pytest.mark.rule("K9")
 def test_a_null_value_fails_the_write() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"1 of 3 rows.*IS NOT NULL"):
-        raw.entries_of(pa.record_batch([pa.array([b"a", None, b"c"])], names=["value"]))
+    with pytest.raises(InvalidArgumentError, match=r"row 11, 1 of 3 rows.*IS NOT NULL"):
+        list(raw.RawEntries().entries(pa.record_batch([pa.array([b"a", None, b"c"])], names=["value"]), first_row=10))

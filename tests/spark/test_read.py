@@ -17,7 +17,7 @@ from bk_spark.plan import LedgerRange, TaskPlan
 from bk_spark.read import check_order, joined, read_rows
 
 OPTIONS = parse_options({"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "events"}, Use.READ)
-IDS = raw.shape_of([("entry_id", "bigint", True), ("offset", "bigint", True)], has_log=True)
+IDS = raw.RawRows.of([("entry_id", "bigint", True), ("offset", "bigint", True)], has_log=True)
 
 
 def plan(*ranges: LedgerRange, version: str = __version__) -> TaskPlan:
