@@ -174,13 +174,67 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         doc="`raw`: one row is one entry, its bytes are column `value`.",
     ),
     OptionDefinition(
+        name="includeMetadata",
+        kind=Kind.BOOLEAN,
+        uses=_READS,
+        default="false",
+        doc="Adds the columns `entry_length`, `ledger_ctime` and `ledger_closed`, and `row_index` with `codec=arrow`.",
+    ),
+    OptionDefinition(
+        name="columns",
+        kind=Kind.TEXT,
+        uses=_READS,
+        doc="Only these columns, in this order: `offset,value`. What is not named is not made, nor read where all can "
+        "do without. Short for a `.schema(…)` of the same columns.",
+    ),
+    OptionDefinition(
+        name="corruptEntries",
+        kind=Kind.CHOICE,
+        uses=_READS,
+        default="fail",
+        choices=("fail", "skip", "null"),
+        doc="What an entry does that was read and cannot be decoded: `fail` ends the query, `skip` leaves it out, "
+        "`null` makes a row whose data columns are null. Never hides an entry that cannot be read.",
+    ),
+    OptionDefinition(
         name="nullValues",
         kind=Kind.CHOICE,
         uses=(Use.WRITE,),
         default="fail",
-        choices=("fail",),
-        planned=("skip", "empty"),
-        doc="What a null `value` does: `fail` ends the job before anything is published.",
+        choices=("fail", "skip", "empty"),
+        doc="What a null `value` does with `codec=raw`: `fail` ends the job before anything is published, `skip` "
+        "leaves the row out, `empty` writes an entry without bytes. The other codecs keep nulls.",
+    ),
+    OptionDefinition(
+        name="ignoreMetadataColumns",
+        kind=Kind.BOOLEAN,
+        uses=(Use.WRITE,),
+        default="false",
+        doc="`true`: leave out columns that a read adds (`ledger_id`, `offset`, …), so that what was read can be "
+        "written as it is.",
+    ),
+    OptionDefinition(
+        name="mergeSchema",
+        kind=Kind.BOOLEAN,
+        uses=(Use.WRITE,),
+        default="false",
+        doc="With `codec=arrow`, `true`: new nullable columns are added to the log's schema. Rows written before have "
+        "nulls there.",
+    ),
+    OptionDefinition(
+        name="compression",
+        kind=Kind.CHOICE,
+        uses=(Use.WRITE,),
+        default="zstd",
+        choices=("none", "lz4", "zstd"),
+        doc="How `codec=arrow` compresses the columns of an entry.",
+    ),
+    OptionDefinition(
+        name="maxEntryBytes",
+        kind=Kind.BYTES,
+        uses=(Use.WRITE,),
+        doc="Largest entry to write, at most 5 MiB − 1 KiB, which is the default. A larger row ends the job. "
+        "`codec=arrow` puts as many rows into an entry as fit, into 1 MiB if this is not given.",
     ),
 )
 
@@ -191,9 +245,6 @@ PLANNED_OPTIONS: Mapping[str, str] = {
     "startingTimestamp": "use startingOffsets",
     "txnAppId": "leave it out: each job is published once",
     "txnVersion": "leave it out: each job is published once",
-    "includeMetadata": "leave it out",
-    "ignoreMetadataColumns": "select the column value before writing",
-    "mergeSchema": "leave it out",
     "minEntriesPerTrigger": "use a longer trigger",
     "maxTriggerDelay": "use a longer trigger",
 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, fence_from_table, not_built, unknown_option
 from bk_spark.offsets import EARLIEST, LATEST, parse_bound
 from bk_spark.option_table import (
@@ -58,7 +59,14 @@ class BkOptions:
     write_quorum_size: int
     ack_quorum_size: int
     codec: str
+    include_metadata: bool
+    columns: tuple[str, ...] | None
+    corrupt_entries: str
     null_values: str
+    ignore_metadata_columns: bool
+    merge_schema: bool
+    compression: str
+    max_entry_bytes: int | None
     ledger_password: bytes = field(repr=False)
     client_settings: tuple[tuple[str, str], ...] = ()
 
@@ -108,7 +116,14 @@ def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
         write_quorum_size=values["writeQuorumSize"],
         ack_quorum_size=values["ackQuorumSize"],
         codec=values["codec"],
+        include_metadata=values["includeMetadata"],
+        columns=_columns(values["columns"]),
+        corrupt_entries=values["corruptEntries"],
         null_values=values["nullValues"],
+        ignore_metadata_columns=values["ignoreMetadataColumns"],
+        merge_schema=values["mergeSchema"],
+        compression=values["compression"],
+        max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
         ledger_password=values["ledgerPassword"].encode(),
         client_settings=client,
     )
@@ -216,6 +231,21 @@ def _check_quorums(values: Mapping[str, Any]) -> None:
             value=f"ensembleSize={e}, writeQuorumSize={qw}, ackQuorumSize={qa}",
             remedy="choose ensembleSize ≥ writeQuorumSize ≥ ackQuorumSize",
         )
+
+
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise bad_value("columns", text, "names of columns, each once, with commas between them")
+    return names
+
+
+def _max_entry_bytes(given: int | None) -> int | None:
+    if given is not None and given > ENTRY_BYTES_MAX:
+        raise bad_value("maxEntryBytes", str(given), f"at most {ENTRY_BYTES_MAX}, which every reader can fetch")
+    return given
 
 
 def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:

@@ -91,7 +91,7 @@ def test_unknown_option_names_the_nearest() -> None:
 def test_planned_options_say_that_they_are_not_built() -> None:
     for name in PLANNED_OPTIONS:
         assert "BK_NOT_BUILT" in refusal(path="events", **{name.lower(): "x"})
-    for option, value in (("codec", "arrow"), ("readMode", "closedOnly"), ("nullValues", "skip")):
+    for option, value in (("codec", "arrow"), ("readMode", "closedOnly")):
         with pytest.raises(NotBuiltError, match="use "):
             parse(**{option: value})
 
