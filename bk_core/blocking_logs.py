@@ -9,7 +9,9 @@ from types import TracebackType
 from bk_core.client.loop_thread import Handle
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.logs import named_log
+from bk_core.logs.compaction import CompactionLimits, Run
 from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.transactions import Transaction
 from bk_core.logs.machines.vacuum import Vacuumed
 from bk_core.model import DigestType, LedgerId, Versioned
@@ -110,6 +112,16 @@ class NamedLog(Handle[named_log.NamedLog]):
 
     def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
         return self._thread.call(self._inner.compact(run, ledger))
+
+    def plan_compaction(self, limits: CompactionLimits | None = None) -> list[Run]:
+        """As :meth:`bk_core.logs.compactor.Compactor.plan`."""
+        return self._thread.call(self._inner.compactor(limits).plan())
+
+    def compact_small(
+        self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
+    ) -> Compacted:
+        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` is called on the client's thread."""
+        return self._thread.call(self._inner.compactor(limits, progress).run())
 
     def vacuum(
         self,

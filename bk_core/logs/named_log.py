@@ -29,6 +29,8 @@ from bk_core.errors import (
 )
 from bk_core.logs import commit
 from bk_core.logs.commit import LedgerEnd
+from bk_core.logs.compaction import CompactionLimits
+from bk_core.logs.compactor import Compactor
 from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.ledgers import recovered_end
@@ -228,6 +230,16 @@ class NamedLog:
             raise InvalidArgumentError("there is nothing to compact", value="an empty run")
         await self.head()
         return await self._carry_out(HeadChange(Compact(tuple(run), ledger, nonce)))
+
+    def compactor(
+        self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
+    ) -> Compactor:
+        """What merges small sealed extents into fewer ledgers: ``await log.compactor().run()``. Reads nothing yet.
+
+        ``progress`` hears of entries as they are copied.
+        """
+        limits = CompactionLimits() if limits is None else limits
+        return Compactor(self._bookkeeper, self, self._store, self._password, limits, progress)
 
     async def vacuum(
         self,

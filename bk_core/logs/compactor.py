@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a compaction out: reads runs of extents with several ledgers in flight, writes each into one new ledger, and
+reads that back. What is decided stands in :mod:`bk_core.logs.machines.compaction`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import numpy as np
+
+from bk_core.client.connect import BookKeeper
+from bk_core.client.reader import LedgerReader
+from bk_core.client.writer import LedgerWriter
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import BookKeeperError, IntegrityError
+from bk_core.logs.compaction import ENTRY_COST_BYTES, CompactionLimits, Content, Run, runs_to_compact, weight_of
+from bk_core.logs.head import Extent, LogHead, NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.machines import compaction as machine
+from bk_core.logs.store import LogStore
+from bk_core.model import EntryId, LedgerId
+
+if TYPE_CHECKING:
+    from bk_core.logs.named_log import NamedLog
+
+log = logging.getLogger("bk_core.logs")
+
+AHEAD_LEDGERS = 32
+"""Ledgers that are read at a time: small ones cost a round trip each."""
+AHEAD_BYTES = 16 << 20
+"""What is held of ledgers read ahead; a larger one is read at its turn, batch by batch."""
+JOIN_BYTES = 1 << 20
+"""Batches are joined up to this before they are appended: a frame for each small ledger would be as many frames."""
+
+Progress = Callable[[int], None]
+"""Hears of entries as they are copied."""
+
+
+class Compactor:
+    """One compaction of one log. ``run`` does it; ``plan`` only says what would be done."""
+
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        named_log: NamedLog,
+        store: LogStore,
+        password: bytes,
+        limits: CompactionLimits,
+        progress: Progress = lambda entries: None,
+    ) -> None:
+        self._bookkeeper, self._log, self._store, self._password = bookkeeper, named_log, store, password
+        self._limits, self._progress = limits, progress
+        self._publish_id = PublishId.job(str(uuid4()))  # names this compaction in its ledgers' metadata
+        self._head: LogHead | None = None
+
+    async def plan(self) -> list[Run]:
+        """The runs that the log as it is now offers."""
+        listed = await self._list()
+        return runs_to_compact(listed.extents, listed.limits)
+
+    async def run(self) -> machine.Compacted:
+        """Compact until nothing is left to do, or the limits are reached.
+
+        Safe beside everybody else who works on the log, and safe to end at any point: run it again to go on. Raises
+        what ended it; what was merged before stays so. WrongPasswordError, NotEnoughBookiesError, NoSuchEntryError
+        and EntryUnreadableError where entries cannot be read, IntegrityError for a copy that is not exact,
+        PublishConflictError when others changed the log too often.
+        """
+        await self._log.head()  # the password is right
+        steps = machine.Compaction(self._limits)
+        event: machine.Event = machine.Start()
+        while True:
+            for effect in steps.step(event):
+                match effect:
+                    case machine.Finish(result):
+                        return result
+                    case machine.Fail(error):
+                        raise error
+                    case machine.DropCopy(ledger_id):
+                        await self._drop(ledger_id)
+                    case _:
+                        event = await self._carry_out(effect)
+
+    async def _carry_out(self, request: machine.Request) -> machine.Event:
+        try:
+            match request:
+                case machine.ListExtents():
+                    return await self._list()
+                case machine.CopyRun(run, number):
+                    return await self._copy(run, number)
+                case machine.VerifyCopy(new):
+                    return machine.CopyVerified(await self._content(new))
+                case machine.ListCopy(run, new):
+                    return machine.CopyListed(await self._log.compact(run, new))
+        except BookKeeperError as error:
+            return machine.RequestFailed(error)
+
+    # --- the requests ------------------------------------------------------------------------------------------------
+
+    async def _list(self) -> machine.ExtentsListed:
+        def read() -> machine.ExtentsListed:
+            self._store.store.sync()
+            head = self._store.read().value
+            self._head = head
+            extents = self._store.extents(head, head.start_offset, head.next_offset)
+            return machine.ExtentsListed(head.uuid, extents, self._limits.for_log(head))
+
+        return await asyncio.to_thread(read)
+
+    async def _copy(self, run: Run, number: int) -> machine.Event:
+        writer = await self._create(run, number)
+        content = Content()
+        try:
+            async with aclosing(self._entries(run)) as batches, aclosing(_joined(batches)) as pieces:
+                async for piece in pieces:
+                    content = content.with_batch(piece)
+                    await writer.append_batch(piece)
+                    self._progress(len(piece))
+            await writer.close()
+        except BaseException:  # cancelled too: nobody knows of this ledger
+            await asyncio.shield(self._give_up(writer))
+            raise
+        metadata = writer.metadata
+        new = NewExtent(
+            ledger_id=writer.ledger_id,
+            entry_count=writer.last_add_confirmed + 1,
+            size_bytes=writer.length,
+            created_ms=max(extent.created_ms for extent in run),
+            codec=run[0].codec,
+            schema_number=run[0].schema_number,
+            ensemble_size=metadata.ensemble_size,
+            write_quorum_size=metadata.write_quorum_size,
+            ack_quorum_size=metadata.ack_quorum_size,
+            fragments=metadata.fragments,
+        )
+        return machine.RunCopied(new, content)
+
+    async def _create(self, run: Run, number: int) -> LedgerWriter:
+        """A ledger that is as safe as the safest of the run."""
+        assert self._head is not None
+        publish_id, codec = self._publish_id, run[0].codec
+        return await self._bookkeeper.create_ledger(
+            ensemble_size=max(extent.ensemble_size for extent in run),
+            write_quorum_size=max(extent.write_quorum_size for extent in run),
+            ack_quorum_size=max(extent.ack_quorum_size for extent in run),
+            digest_type=self._head.digest_type,
+            password=self._password,
+            custom_metadata=custom_metadata_for(self._head.uuid, publish_id, partition=number, attempt=0, codec=codec),
+        )
+
+    async def _content(self, new: NewExtent) -> Content:
+        """What the ledger holds, from its bookies."""
+        content = Content()
+        opening = self._bookkeeper.open_ledger(new.ledger_id, recover=False, password=self._password)
+        async with await opening as reader, aclosing(_batches(reader, 0, reader.last_add_confirmed)) as batches:
+            async for batch in batches:
+                content = content.with_batch(batch)
+        return content
+
+    async def _give_up(self, writer: LedgerWriter) -> None:
+        await writer.abandon()
+        await self._drop(writer.ledger_id)
+
+    async def _drop(self, ledger_id: LedgerId) -> None:
+        try:
+            await self._bookkeeper.delete_ledger(ledger_id)
+        except BookKeeperError as error:
+            log.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._log.name, error)
+
+    # --- reading a run -----------------------------------------------------------------------------------------------
+
+    async def _entries(self, run: Run) -> AsyncGenerator[EntryBatch, None]:
+        """All entries of the run in order; small extents are read ahead, many at a time."""
+        ahead = _Ahead(run, self._whole)
+        try:
+            while (extent_and_task := ahead.next()) is not None:
+                extent, task = extent_and_task
+                if task is not None:
+                    for batch in await task:
+                        yield batch
+                else:
+                    async with aclosing(self._extent(extent)) as batches:
+                        async for batch in batches:
+                            yield batch
+        finally:
+            await ahead.stop()
+
+    async def _whole(self, extent: Extent) -> list[EntryBatch]:
+        async with aclosing(self._extent(extent)) as batches:
+            return [batch async for batch in batches]
+
+    async def _extent(self, extent: Extent) -> AsyncGenerator[EntryBatch, None]:
+        opening = self._bookkeeper.open_ledger(extent.ledger_id, recover=False, password=self._password)
+        async with await opening as reader:
+            last = extent.end_entry_id - 1
+            if not reader.is_closed or last > reader.last_add_confirmed:
+                raise IntegrityError(
+                    f"ledger {extent.ledger_id} is not what the log lists",
+                    value=f"listed up to entry {last}, "
+                    f"{'closed' if reader.is_closed else 'open'} at {reader.last_add_confirmed}",
+                    remedy="look at it with bk ledger show",
+                )
+            async with aclosing(_batches(reader, extent.first_entry_id, last)) as batches:
+                async for batch in batches:
+                    yield batch
+
+
+Reading = asyncio.Task[list[EntryBatch]]
+
+
+class _Ahead:
+    """The extents of a run in order, each small one with a task that reads it."""
+
+    def __init__(self, run: Run, read: Callable[[Extent], Coroutine[Any, Any, list[EntryBatch]]]) -> None:
+        self._left, self._read = deque(run), read
+        self._begun: deque[tuple[Extent, Reading | None]] = deque()
+        self._held = 0
+
+    def next(self) -> tuple[Extent, Reading | None] | None:
+        """The next extent, and the task that reads it or None for a large one; None: that was all."""
+        while self._left and len(self._begun) < AHEAD_LEDGERS:
+            weight = weight_of(self._left[0])
+            if weight > AHEAD_BYTES // 4:
+                self._begun.append((self._left.popleft(), None))
+            elif self._begun and self._held + weight > AHEAD_BYTES:
+                break
+            else:
+                extent = self._left.popleft()
+                self._begun.append((extent, asyncio.create_task(self._read(extent))))
+                self._held += weight
+        if not self._begun:
+            return None
+        extent, task = self._begun.popleft()
+        self._held -= 0 if task is None else weight_of(extent)
+        return extent, task
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        tasks = [task for _, task in self._begun if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _joined(batches: AsyncIterator[EntryBatch]) -> AsyncGenerator[EntryBatch, None]:
+    """The same entries in batches of JOIN_BYTES or more, as new ones: without id, LAC and digest."""
+    held: list[EntryBatch] = []
+    size = 0
+    async for batch in batches:
+        held.append(batch)
+        size += batch.payload_bytes + ENTRY_COST_BYTES * len(batch)
+        if size >= JOIN_BYTES:
+            yield _as_new(held)
+            held, size = [], 0
+    if held:
+        yield _as_new(held)
+
+
+def _as_new(batches: Sequence[EntryBatch]) -> EntryBatch:
+    if len(batches) == 1:
+        return EntryBatch(lengths=batches[0].lengths, payload=batches[0].payload)
+    lengths = np.concatenate([batch.lengths for batch in batches])
+    return EntryBatch(lengths=lengths, payload=memoryview(b"".join(batch.payload for batch in batches)))
+
+
+def _batches(reader: LedgerReader, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+    return cast("AsyncGenerator[EntryBatch, None]", reader.read(first, last))
