@@ -8,9 +8,10 @@ answer on that thread and raises what it raised. Handles may be used from severa
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bk_core import client
 from bk_core.client.config import ClientConfig
@@ -23,6 +24,8 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, Ledg
 if TYPE_CHECKING:
     from bk_core.blocking_logs import NamedLog as NamedLog
     from bk_core.client.detached import Refresh
+
+T = TypeVar("T")
 
 
 class LedgerWriter(Handle[client.LedgerWriter]):
@@ -188,6 +191,11 @@ class BookKeeper(Handle[client.BookKeeper]):
         from bk_core.logs.named_log import NamedLog as AsyncNamedLog
 
         return blocking_logs.NamedLog(AsyncNamedLog(self._inner, name, password=password), self._thread)
+
+    def begin(self, work: Callable[[client.BookKeeper], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start what needs the asyncio client, on its own loop, and do not wait for it: many things can be watched by
+        one thread. Cancelling the future cancels it there; so does closing the client. Raises ClientClosedError."""
+        return self._thread.begin(work(self._inner))
 
     def close(self) -> None:
         """End the session, the connections and the thread."""

@@ -34,13 +34,17 @@ class LoopThread:
         finally:
             self.loop.close()
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and wait. An interrupt here cancels it there."""
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start ``work`` on the loop and do not wait. Cancelling the future cancels it there."""
         if self._guard.forked or not self._thread.is_alive():
             work.close()
             self._guard.check("this client")
             raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` on the loop and wait. An interrupt here cancels it there."""
+        future = self.begin(work)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
