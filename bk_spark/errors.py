@@ -11,6 +11,15 @@ from difflib import get_close_matches
 
 from bk_core.errors import InvalidArgumentError, NotBuiltError, PackageMismatchError
 
+SHOWN_MAX = 10
+
+
+def shown(names: Iterable[str], most: int = SHOWN_MAX) -> str:
+    """Names for a message: the first few and how many more."""
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
+
 
 def unknown_option(name: str, known: Iterable[str]) -> InvalidArgumentError:
     """An option that no table lists; names the nearest one."""

@@ -25,7 +25,7 @@ HEAD_AGE_MAX_S = 5.0
 def follower_for(bookkeeper: BookKeeper, options: BkOptions) -> Follower:
     """The follower of the options' selection. Opens nothing before its first look."""
     if isinstance(options.selection, LedgerSelection):
-        return LedgerFollower(bookkeeper, options, options.selection.ledger_id)
+        return LedgerFollower(bookkeeper, options, options.selection.ledger_ids[0])
     return LogFollower(bookkeeper, options)
 
 

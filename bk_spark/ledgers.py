@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bk_core.errors import BookKeeperError, WrongDigestTypeError
 from bk_core.model import DigestType, EntryId, LedgerMetadata
 from bk_spark.options import BkOptions
+from bk_spark.selection import Source
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, LedgerReader
@@ -73,12 +74,12 @@ def digest_type_of(options: BkOptions) -> DigestType | None:
     return None if options.digest_type is None else DigestType[options.digest_type]
 
 
-def check_digest(options: BkOptions, found: DigestType | None) -> None:
+def check_digest(options: BkOptions, source: Source, found: DigestType | None) -> None:
     """Raises InvalidArgumentError where option digestType contradicts the log's."""
     wanted = digest_type_of(options)
     if wanted is not None and found is not None and wanted is not found:
         raise WrongDigestTypeError(
-            f"{options.selection} has another digest type",
+            f"{source} has another digest type",
             value=f"digestType={wanted.name}, it has {found.name}",
             remedy="leave digestType out",
         )

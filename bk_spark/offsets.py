@@ -8,18 +8,58 @@ Spark compares offsets as JSON text, so the same position must always give the s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bk_core.errors import ClusterMismatchError, InvalidArgumentError
-from bk_core.logs.position import StreamOffset, decode_offset, encode_offset
-from bk_spark.errors import bad_value
-from bk_spark.selection import LedgerSelection, LogSelection, Selection
+from bk_core.logs.position import OFFSET_MAX, StreamOffset, decode_offset, encode_offset
+from bk_spark.errors import bad_value, shown
+from bk_spark.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, Selection, Source
 
 EARLIEST = -2
 LATEST = -1
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where to begin or end in each source: its position, EARLIEST or LATEST. ``positions`` go by the source's key;
+    a source that is not among them has ``everywhere``."""
+
+    everywhere: int
+    positions: Mapping[str, int] = field(default_factory=dict)
+
+    def at(self, source: Source) -> int:
+        """The position in ``source``, or EARLIEST or LATEST."""
+        return self.positions.get(source.key, self.everywhere)
+
+    def has(self, value: int) -> bool:
+        """Whether ``value`` is said of any source."""
+        return value in self.positions.values() if self.positions else value == self.everywhere
+
+    def check(self, option: str, sources: Iterable[Source]) -> None:
+        """Whether ``positions``, if any, are of exactly these sources.
+
+        Raises InvalidArgumentError that lists those missing and those that are too many.
+        """
+        if not self.positions:
+            return
+        keys = {source.key for source in sources}
+        problems = {"missing": keys - self.positions.keys(), "not selected": self.positions.keys() - keys}
+        found = [f"{what}: {shown(sorted(which, key=_by_number))}" for what, which in problems.items() if which]
+        if found:
+            raise InvalidArgumentError(
+                f"option {option} must have one position for each ledger or log that is selected",
+                value="; ".join(found),
+                remedy=f"give each of them, -2 for earliest and -1 for latest, or write {option} as one word",
+            )
+
+
+AT_EARLIEST = Bound(EARLIEST)
+AT_LATEST = Bound(LATEST)
 
 
 def to_json(offset: StreamOffset) -> dict[str, Any]:
@@ -40,10 +80,15 @@ def from_json(data: Mapping[str, Any]) -> StreamOffset:
         ) from error
 
 
-def next_of(offset: StreamOffset, selection: Selection, cluster: str) -> int:
-    """The next entry id or log offset of ``selection``; the log's identity is checked where its head is at hand.
+def sources_in(offset: StreamOffset) -> tuple[Source, ...]:
+    """The sources that an offset has positions of, in the order in which they are read."""
+    return (*map(LedgerSource, sorted(offset.ledgers)), *map(LogSource, sorted(offset.logs)))
 
-    Raises ClusterMismatchError for another cluster, InvalidArgumentError for another ledger or log.
+
+def next_of(offset: StreamOffset, source: Source, cluster: str) -> int:
+    """The next entry id or log offset of ``source``; the log's identity is checked where its head is at hand.
+
+    Raises ClusterMismatchError for another cluster, InvalidArgumentError when it has no position in ``source``.
     """
     if offset.cluster != cluster:
         raise ClusterMismatchError(
@@ -51,38 +96,75 @@ def next_of(offset: StreamOffset, selection: Selection, cluster: str) -> int:
             value=f"checkpoint {offset.cluster}, metadataServiceUri {cluster}",
             remedy="point metadataServiceUri at the first cluster, or use another checkpointLocation",
         )
-    if isinstance(selection, LedgerSelection) and set(offset.ledgers) == {selection.ledger_id}:
-        return offset.ledgers[selection.ledger_id]
-    if isinstance(selection, LogSelection) and set(offset.logs) == {selection.name}:
-        return offset.logs[selection.name].next
-    held = ", ".join([*(f"ledger {i}" for i in offset.ledgers), *(f"log {n}" for n in offset.logs)])
+    if isinstance(source, LedgerSource) and source.ledger_id in offset.ledgers:
+        return offset.ledgers[source.ledger_id]
+    if isinstance(source, LogSource) and source.name in offset.logs:
+        return offset.logs[source.name].next
     raise InvalidArgumentError(
         "the checkpoint belongs to something else",
-        value=f"checkpoint {held}, the query reads {selection}",
+        value=f"checkpoint {shown(map(str, sources_in(offset)))}, the query reads {source}",
         remedy="use another checkpointLocation for this query",
     )
 
 
-def parse_bound(option: str, text: str, selection: Selection) -> int:
+def parse_bound(option: str, text: str, selection: Selection) -> Bound:
     """``earliest``, ``latest``, or the short form ``{"events":1000234}`` or ``{"17":23}``; a number may be −2
-    (earliest) or −1 (latest).
+    (earliest) or −1 (latest). The keys are those of the selection; of a pattern the driver checks them later.
 
-    Raises InvalidArgumentError for anything else: a missing or a further key, a number below −2, the checkpoint form.
+    Raises InvalidArgumentError for anything else and says where: the place in malformed JSON, keys that are missing,
+    not selected or given twice, a position that is none, the form of a checkpoint.
     """
     word = text.strip().lower()
     if word in _WORDS:
-        return _WORDS[word]
-    expected = f'earliest, latest or {{"{selection.key}":N}} with N the next to read'
+        return Bound(_WORDS[word])
+    expected = f'earliest, latest or {{"{_example_key(selection)}":N}} with N the next to read'
+    bound = Bound(EARLIEST, _positions(option, text, expected))
+    if isinstance(selection, LedgerSelection | LogSelection):
+        bound.check(option, selection.sources)
+    return bound
+
+
+def _positions(option: str, text: str, expected: str) -> dict[str, int]:
+    twice: list[str] = []
+
+    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
+        return dict(pairs)
+
     try:
-        data = json.loads(text)
-    except ValueError:
+        data = json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}: {error.msg}"
+        raise bad_value(option, text, f"{expected}; {place}") from None
+    except (ValueError, RecursionError):
         raise bad_value(option, text, expected) from None
-    if not isinstance(data, dict) or set(data) != {selection.key}:
+    if not isinstance(data, dict) or not data:
         raise bad_value(option, text, expected)
-    number = data[selection.key]
-    if isinstance(number, bool) or not isinstance(number, int) or number < EARLIEST:
-        raise bad_value(option, text, expected)
-    return number
+    if twice:
+        raise bad_value(option, text, f"{expected}, each once; twice: {shown(twice)}")
+    wrong = [f"{key}={json.dumps(number)[:40]}" for key, number in data.items() if not _is_position(number)]
+    if wrong:
+        raise bad_value(option, text, f"{expected}: a whole number from -2 on; not {shown(wrong)}")
+    return data
+
+
+def _is_position(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and EARLIEST <= number <= OFFSET_MAX
+
+
+def _example_key(selection: Selection) -> str:
+    match selection:
+        case LedgerSelection(ids):
+            return str(ids[0])
+        case LogSelection(names):
+            return names[0]
+        case _:
+            return "events"
+
+
+def _by_number(key: str) -> tuple[int, str]:
+    return (int(key) if key.isascii() and key.isdigit() else -1, key)
 
 
 def resolve_bound(bound: int, earliest: int, latest: int) -> int:

@@ -27,9 +27,11 @@ class Kind(enum.Enum):
     SECRET = "secret text"
     COUNT = "count"
     BYTES = "bytes"
+    DURATION = "duration"
     BOOLEAN = "true or false"
     CHOICE = "choice"
     OFFSETS = "offsets"
+    TIMESTAMP = "timestamp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,25 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         doc="Required. Where the cluster's metadata is, for instance `zk://localhost:2181/ledgers`.",
     ),
     OptionDefinition(name="ledgerId", kind=Kind.TEXT, uses=_READS, doc="The ledger to read. Path form: `ledger:17`."),
+    OptionDefinition(
+        name="ledgerIds",
+        kind=Kind.TEXT,
+        uses=_READS,
+        doc="Several ledgers, by id and range: `3,5,9-12`, at most 100,000; each is read once, in order of its id.",
+    ),
     OptionDefinition(name="log", kind=Kind.TEXT, uses=_ALL, doc="The named log to read or write. Path form: the name."),
+    OptionDefinition(
+        name="logs",
+        kind=Kind.TEXT,
+        uses=_READS,
+        doc='Several named logs: `a,b`, read in order of their names. Path form: `load(["a","b"])`.',
+    ),
+    OptionDefinition(
+        name="logPattern",
+        kind=Kind.TEXT,
+        uses=_READS,
+        doc="Every log whose whole name matches this regular expression of Python, looked up on the driver: `ev.*`.",
+    ),
     OptionDefinition(
         name="ledgerPassword",
         kind=Kind.SECRET,
@@ -78,16 +98,17 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         kind=Kind.CHOICE,
         uses=(Use.READ,),
         default="lac",
-        choices=("lac", "fence"),
-        planned=("closedOnly",),
-        doc="`lac` reads to the last add confirmed and never disturbs a writer. `fence` recovers and closes the ledger "
-        "first, which ends its writer; needs `ledgerId`, batch only.",
+        choices=("lac", "closedOnly", "fence"),
+        doc="`lac` reads to the last add confirmed and never disturbs a writer. `closedOnly` reads closed ledgers "
+        "only: an open one gives no rows, and a log ends where it begins. `fence` recovers and closes the ledgers "
+        "first, which ends their writers; needs `ledgerId` or `ledgerIds`, batch only.",
     ),
     OptionDefinition(
         name="startingOffsets",
         kind=Kind.OFFSETS,
         uses=_READS,
-        doc='Where to begin, inclusive: `earliest`, `latest` (streams only), `{"events":1000234}` or `{"17":23}`. '
+        doc='Where to begin, inclusive: `earliest`, `latest` (streams only), `{"events":1000234}` or `{"17":23}`, with '
+        "exactly the logs or ledgers that are selected; −2 is earliest, −1 latest. "
         "Default: `earliest` for a batch, `latest` for a stream. A stream that has a checkpoint goes on from there.",
     ),
     OptionDefinition(
@@ -98,16 +119,24 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         doc="Where to end, exclusive: `latest` or JSON as above.",
     ),
     OptionDefinition(
+        name="startingTimestamp",
+        kind=Kind.TIMESTAMP,
+        uses=_READS,
+        doc="Where to begin, by time: milliseconds since 1970 or ISO 8601 with a zone, such as `2026-01-31T12:00:00Z`. "
+        "Each log begins with the newest ledger made at or before it: rows of up to one ledger may be older, none that "
+        "came later is left out. Instead of `startingOffsets`.",
+    ),
+    OptionDefinition(
         name="startingEntryId",
         kind=Kind.COUNT,
         uses=_READS,
-        doc="Short for `startingOffsets` with `ledgerId`: the first entry to read.",
+        doc="Short for `startingOffsets` with one ledger: the first entry to read.",
     ),
     OptionDefinition(
         name="endingEntryId",
         kind=Kind.COUNT,
         uses=(Use.READ,),
-        doc="Short for `endingOffsets` with `ledgerId`: the first entry not to read.",
+        doc="Short for `endingOffsets` with one ledger: the first entry not to read.",
     ),
     OptionDefinition(
         name="maxBytesPerPartition",
@@ -143,6 +172,30 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         default="1g",
         doc="Upper bound of payload bytes in a micro-batch, estimated from the average entry; at least one entry "
         "(Spark 4.2 and later).",
+    ),
+    OptionDefinition(
+        name="minEntriesPerTrigger",
+        kind=Kind.COUNT,
+        uses=(Use.STREAM,),
+        aliases=("minOffsetsPerTrigger",),
+        doc="Wait for so many entries before the next micro-batch, at most `maxTriggerDelay`. Not for "
+        "`availableNow` and `once` (Spark 4.2 and later).",
+    ),
+    OptionDefinition(
+        name="maxTriggerDelay",
+        kind=Kind.DURATION,
+        uses=(Use.STREAM,),
+        default="15m",
+        doc="With `minEntriesPerTrigger`: after so long since the last one a micro-batch takes what there is.",
+    ),
+    OptionDefinition(
+        name="onOverwrite",
+        kind=Kind.CHOICE,
+        uses=(Use.STREAM,),
+        default="fail",
+        choices=("fail", "skip"),
+        doc="What a stream does when a log was overwritten: `fail`, or `skip` the rows that it has not read and that "
+        "are gone, and go on with those that replaced them.",
     ),
     OptionDefinition(
         name="failOnDataLoss",
@@ -239,14 +292,8 @@ OPTIONS: tuple[OptionDefinition, ...] = (
 )
 
 PLANNED_OPTIONS: Mapping[str, str] = {
-    "ledgerIds": "load the ledgers one by one and union them",
-    "logs": "load the logs one by one and union them",
-    "logPattern": "load the logs one by one and union them",
-    "startingTimestamp": "use startingOffsets",
     "txnAppId": "leave it out: each job is published once",
     "txnVersion": "leave it out: each job is published once",
-    "minEntriesPerTrigger": "use a longer trigger",
-    "maxTriggerDelay": "use a longer trigger",
 }
 """Options the documentation of the connector plans: they answer BK_NOT_BUILT with what to do until then."""
 

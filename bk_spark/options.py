@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.logs.position import OFFSET_MAX
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, fence_from_table, not_built, unknown_option
-from bk_spark.offsets import EARLIEST, LATEST, parse_bound
+from bk_spark.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound
 from bk_spark.option_table import (
     CLIENT_PREFIX,
     OPTIONS,
@@ -29,24 +31,28 @@ from bk_spark.option_table import (
     OptionDefinition,
     Use,
 )
-from bk_spark.selection import LedgerSelection, LogSelection, Selection, select
+from bk_spark.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)", re.IGNORECASE)
+_DURATION_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BkOptions:
     """The options of one load or save, checked. Field names are the table's in snake_case; sizes are numbers.
 
-    ``starting_offset`` and ``ending_offset`` are the next entry id or log offset, or EARLIEST or LATEST.
+    ``starting`` and ``ending`` say of each source the next entry id or log offset, or EARLIEST or LATEST; with
+    ``starting_timestamp`` (milliseconds since 1970) ``starting`` is EARLIEST and the time decides.
     ``client_settings`` are the ``bookkeeper.*`` pairs, sorted; :func:`bk_spark.clients.client_config` reads them.
     """
 
     metadata_service_uri: str
     selection: Selection
-    starting_offset: int
-    ending_offset: int
+    starting: Bound
+    ending: Bound
+    starting_timestamp: int | None
     read_mode: str
     digest_type: str | None
     max_bytes_per_partition: int
@@ -54,6 +60,9 @@ class BkOptions:
     min_partitions: int | None
     max_entries_per_trigger: int | None
     max_bytes_per_trigger: int
+    min_entries_per_trigger: int | None
+    max_trigger_delay_ms: int
+    on_overwrite: str
     fail_on_data_loss: bool
     ensemble_size: int
     write_quorum_size: int
@@ -72,12 +81,14 @@ class BkOptions:
 
     @property
     def log(self) -> str:
-        """The log's name. Raises InvalidArgumentError when a ledger is selected: only logs can be written."""
-        if isinstance(self.selection, LogSelection):
-            return self.selection.name
+        """The name of the one log to write. Raises InvalidArgumentError for every other selection."""
+        selection = self.selection
+        if isinstance(selection, LogSelection) and len(selection.names) == 1:
+            return selection.names[0]
+        what = "nothing is selected" if isinstance(selection, ColumnSelection) else str(selection)
         raise InvalidArgumentError(
-            "Spark writes to a named log, because a job makes several ledgers",
-            value=str(self.selection),
+            "Spark writes to one named log, because a job makes several ledgers",
+            value=what,
             remedy='name a log: .save("events") or .option("log", "events")',
         )
 
@@ -94,16 +105,20 @@ def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
             "option metadataServiceUri is missing", remedy='.option("metadataServiceUri", "zk://host:2181/ledgers")'
         )
     by_key = {normalise(key): value for key, value in given.items()}
-    selection = select(texts.get("ledgerId"), texts.get("log"), by_key.get("path"), by_key.get("paths"))
+    selectors = dict(texts)
+    selectors.update((name, by_key[name]) for name in ("path", "paths") if name in by_key)
+    selection = select(selectors, by_column=use is Use.WRITE)
     _check_quorums(values)
+    _check_trigger(values)
     _check_read_mode(values["readMode"], selection, use)
     if values["readMode"] == "fence" and any(key.startswith(SPARKS_OWN_PREFIX) for key in by_key):
         raise fence_from_table(str(selection))
     return BkOptions(
         metadata_service_uri=values["metadataServiceUri"],
         selection=selection,
-        starting_offset=_starting(texts, selection, use),
-        ending_offset=_ending(texts, selection),
+        starting=_starting(texts, selection, use),
+        ending=_ending(texts, selection),
+        starting_timestamp=values["startingTimestamp"],
         read_mode=values["readMode"],
         digest_type=values["digestType"],
         max_bytes_per_partition=values["maxBytesPerPartition"],
@@ -111,6 +126,9 @@ def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
         min_partitions=values["minPartitions"],
         max_entries_per_trigger=values["maxEntriesPerTrigger"],
         max_bytes_per_trigger=values["maxBytesPerTrigger"],
+        min_entries_per_trigger=values["minEntriesPerTrigger"],
+        max_trigger_delay_ms=values["maxTriggerDelay"],
+        on_overwrite=values["onOverwrite"],
         fail_on_data_loss=values["failOnDataLoss"],
         ensemble_size=values["ensembleSize"],
         write_quorum_size=values["writeQuorumSize"],
@@ -143,11 +161,37 @@ def parse_bytes(option: str, text: str) -> int:
     return size
 
 
+def parse_duration_ms(option: str, text: str) -> int:
+    """``15m``, ``30s``, ``500ms``, ``2h``, or milliseconds as a number alone, as Spark reads durations."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise bad_value(option, text, "a duration such as 15m, 30s or 500ms")
+    return int(match[1]) * _DURATION_MS[match[2].lower()]
+
+
 def parse_count(option: str, text: str, minimum: int) -> int:
     """A decimal number of at least ``minimum``."""
     if not text.strip().isascii() or not text.strip().isdigit() or int(text) < minimum:
         raise bad_value(option, text, f"a number of at least {minimum}")
     return int(text)
+
+
+def parse_timestamp(option: str, text: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 with a zone; what is finer than a millisecond is dropped."""
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit() and int(stripped) <= OFFSET_MAX:
+        return int(stripped)
+    expected = "milliseconds since 1970, or ISO 8601 with a zone such as 2026-01-31T12:00:00Z"
+    try:
+        at = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise bad_value(option, text, expected) from None
+    if at.tzinfo is None:
+        raise bad_value(option, text, f"{expected}; this one has no zone")
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    if since < timedelta():
+        raise bad_value(option, text, expected)
+    return since // timedelta(milliseconds=1)
 
 
 def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
@@ -216,8 +260,10 @@ _READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
     Kind.TEXT: lambda _, text: text,
     Kind.SECRET: lambda _, text: text,
     Kind.OFFSETS: lambda _, text: text,
+    Kind.TIMESTAMP: lambda d, text: parse_timestamp(d.name, text),
     Kind.COUNT: _read_count,
     Kind.BYTES: lambda d, text: parse_bytes(d.name, text),
+    Kind.DURATION: lambda d, text: parse_duration_ms(d.name, text),
     Kind.BOOLEAN: _read_boolean,
     Kind.CHOICE: _read_choice,
 }
@@ -230,6 +276,16 @@ def _check_quorums(values: Mapping[str, Any]) -> None:
             "quorums do not fit each other",
             value=f"ensembleSize={e}, writeQuorumSize={qw}, ackQuorumSize={qa}",
             remedy="choose ensembleSize ≥ writeQuorumSize ≥ ackQuorumSize",
+        )
+
+
+def _check_trigger(values: Mapping[str, Any]) -> None:
+    least, most = values["minEntriesPerTrigger"], values["maxEntriesPerTrigger"]
+    if least is not None and most is not None and least > most:
+        raise InvalidArgumentError(
+            "a micro-batch cannot wait for more entries than it may take",
+            value=f"minEntriesPerTrigger={least}, maxEntriesPerTrigger={most}",
+            remedy="choose minEntriesPerTrigger ≤ maxEntriesPerTrigger",
         )
 
 
@@ -250,43 +306,55 @@ def _max_entry_bytes(given: int | None) -> int | None:
 
 def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
     """RULES K2: fencing ends a writer, so it must be asked for by ledger id, in a batch."""
-    if mode != "fence" or use is Use.WRITE:
+    if mode == "lac" or use is Use.WRITE:
         return
     if use is Use.STREAM:
         raise InvalidArgumentError(
-            "readMode=fence is not for a stream",
+            f"readMode={mode} is not for a stream",
             value=str(selection),
             remedy="leave it out: a stream follows the writer",
         )
-    if not isinstance(selection, LedgerSelection):
+    if mode == "fence" and not isinstance(selection, LedgerSelection):
         raise InvalidArgumentError(
-            "readMode=fence needs ledgerId",
+            "readMode=fence needs ledgerId or ledgerIds",
             value=str(selection),
-            remedy="name the ledger to fence with option ledgerId",
+            remedy="name the ledgers to fence with option ledgerId or ledgerIds",
         )
 
 
-def _starting(texts: Mapping[str, str], selection: Selection, use: Use | None) -> int:
+def _starting(texts: Mapping[str, str], selection: Selection, use: Use | None) -> Bound:
     bound = _bound(texts, "startingOffsets", "startingEntryId", selection)
+    if "startingTimestamp" in texts:
+        if bound is not None:
+            other = "startingOffsets" if "startingOffsets" in texts else "startingEntryId"
+            raise InvalidArgumentError(f"startingTimestamp and {other} exclude each other", remedy="keep one of them")
+        if isinstance(selection, LedgerSelection):
+            raise InvalidArgumentError(
+                "startingTimestamp needs logs: a ledger has one time for all its entries",
+                value=str(selection),
+                remedy="use startingOffsets, or read the log that lists the ledger",
+            )
+        return AT_EARLIEST
     if bound is None:
-        return LATEST if use is Use.STREAM else EARLIEST
-    if bound == LATEST and use is Use.READ:
+        return AT_LATEST if use is Use.STREAM else AT_EARLIEST
+    if bound.has(LATEST) and use is Use.READ:
         raise bad_value("startingOffsets", texts["startingOffsets"], "earliest or JSON: a batch from latest is empty")
     return bound
 
 
-def _ending(texts: Mapping[str, str], selection: Selection) -> int:
+def _ending(texts: Mapping[str, str], selection: Selection) -> Bound:
     bound = _bound(texts, "endingOffsets", "endingEntryId", selection)
-    if bound == EARLIEST:
+    if bound is not None and bound.has(EARLIEST):
         raise bad_value("endingOffsets", texts["endingOffsets"], "latest or JSON: a batch to earliest is empty")
-    return LATEST if bound is None else bound
+    return AT_LATEST if bound is None else bound
 
 
-def _bound(texts: Mapping[str, str], offsets: str, entry_id: str, selection: Selection) -> int | None:
-    if entry_id in texts:
-        if offsets in texts:
-            raise InvalidArgumentError(f"{offsets} and {entry_id} exclude each other", remedy=f"keep {offsets}")
-        if not isinstance(selection, LedgerSelection):
-            raise InvalidArgumentError(f"{entry_id} needs ledgerId", value=str(selection), remedy=f"use {offsets}")
-        return parse_count(entry_id, texts[entry_id], 0)
-    return parse_bound(offsets, texts[offsets], selection) if offsets in texts else None
+def _bound(texts: Mapping[str, str], offsets: str, entry_id: str, selection: Selection) -> Bound | None:
+    if entry_id not in texts:
+        return parse_bound(offsets, texts[offsets], selection) if offsets in texts else None
+    if offsets in texts:
+        raise InvalidArgumentError(f"{offsets} and {entry_id} exclude each other", remedy=f"keep {offsets}")
+    if not isinstance(selection, LedgerSelection) or len(selection.ledger_ids) != 1:
+        raise InvalidArgumentError(f"{entry_id} needs one ledger", value=str(selection), remedy=f"use {offsets}")
+    (source,) = selection.sources
+    return Bound(EARLIEST, {source.key: parse_count(entry_id, texts[entry_id], 0)})

@@ -18,14 +18,21 @@ from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId, Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRange:
-    """Entries ``first`` to ``last`` of a ledger, both inclusive. ``offset`` is the log offset of ``first``, or None for
-    a bare ledger. ``bytes`` are payload bytes, estimated."""
+    """Entries ``first`` to ``last`` of a ledger, both inclusive. ``log`` names the log they were found in and
+    ``offset`` is the log offset of ``first``; both are None for a bare ledger. ``bytes`` are payload bytes, estimated.
+
+    ``created_ms`` is when the ledger was made, if that is known; ``closed`` whether it was when planned.
+    """
 
     ledger_id: LedgerId
     first: EntryId
     last: EntryId
     bytes: int
+    log: str | None = None
     offset: int | None = None
+    schema_number: int = 0
+    created_ms: int | None = None
+    closed: bool = True
 
     @property
     def entries(self) -> int:
@@ -47,12 +54,12 @@ class TaskPlan:
     """Everything one reading task needs, so that it asks no metadata store (RULES K3). Picklable.
 
     ``ledgers`` holds the metadata of each ledger in ``ranges`` and ``bookies`` the endpoints of their ensembles.
-    ``version`` is the package's on the driver. ``prefer`` spreads tasks over replicas.
+    The ranges may be of several logs. ``version`` is the package's on the driver. ``prefer`` spreads tasks over
+    replicas.
     """
 
     version: str
     instance_id: str
-    log: str | None
     ranges: tuple[LedgerRange, ...]
     ledgers: Mapping[LedgerId, LedgerMetadata]
     bookies: Mapping[BookieId, BookieServiceInfo]

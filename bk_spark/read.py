@@ -67,7 +67,7 @@ def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> It
     for wanted in plan.ranges:
         metadata = plan.ledgers[wanted.ledger_id]
         batches = reader.read(wanted.ledger_id, metadata, wanted.first, wanted.last, prefer=plan.prefer)
-        expected, at = wanted.first, place_of(plan, wanted)
+        expected, at = wanted.first, place_of(wanted)
         for batch in batches:
             expected = check_order(batch, wanted, expected)
             yield from codec.rows(batch, batch.entry_ids(), at)
@@ -78,7 +78,7 @@ def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> It
 def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
     """Rows without values: the plan knows every entry, so no bookie is asked."""
     for wanted in plan.ranges:
-        at = place_of(plan, wanted)
+        at = place_of(wanted)
         for first in range(wanted.first, wanted.last + 1, ID_ROWS):
             ids = np.arange(first, min(first + ID_ROWS, wanted.last + 1), dtype=np.int64)
             yield from codec.rows(None, ids, at)
@@ -111,10 +111,10 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def place_of(plan: TaskPlan, wanted: LedgerRange) -> codecs.LedgerAt:
+def place_of(wanted: LedgerRange) -> codecs.LedgerAt:
     """Where the rows of a range come from."""
     shift = None if wanted.offset is None else wanted.offset - wanted.first
-    return codecs.LedgerAt(ledger_id=wanted.ledger_id, log=plan.log, offset_shift=shift)
+    return codecs.LedgerAt(ledger_id=wanted.ledger_id, log=wanted.log, offset_shift=shift)
 
 
 def check_order(batch: EntryBatch, wanted: LedgerRange, expected: int) -> int:

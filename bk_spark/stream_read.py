@@ -18,11 +18,12 @@ from pyspark.sql.datasource import InputPartition
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError
 from bk_core.logs.position import LogPosition, StreamOffset, check_position
 from bk_spark import clients, codecs, compat, follow, offsets, resolve
+from bk_spark.errors import not_built
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
 from bk_spark.plan import admit
 from bk_spark.read import read_rows
-from bk_spark.selection import LedgerSelection
+from bk_spark.selection import LedgerSource, Source
 from bk_spark.watch import Seen, Watch
 
 Json = dict[str, Any]
@@ -32,7 +33,13 @@ class StreamReader(compat.StreamReaderBase):
     """One streaming query's source. Picklable until the first call that needs the cluster."""
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
+        sources: tuple[Source, ...] = getattr(options.selection, "sources", ())
+        if len(sources) != 1:
+            raise not_built("a stream over several ledgers or logs", str(options.selection), "one query for each")
+        if options.starting_timestamp is not None:
+            raise not_built("startingTimestamp of a stream", str(options.starting_timestamp), "use startingOffsets")
         self.options = options
+        self.source = sources[0]
         self.codec = codecs.row_codec(options, schema)
         self._watch: Watch | None = None
         self._initial: Json | None = None
@@ -45,12 +52,12 @@ class StreamReader(compat.StreamReaderBase):
     def initialOffset(self) -> Json:
         """Where a new query begins. Asked again when batch 0 is replayed, so ``latest`` may have moved (§3.5)."""
         seen = self._seen()
-        start = offsets.resolve_bound(self.options.starting_offset, seen.start, seen.next)
+        start = offsets.resolve_bound(self.options.starting.at(self.source), seen.start, seen.next)
         if start < seen.start and self.options.fail_on_data_loss:
             raise self._trimmed(start, seen)
         if start > seen.next:
             raise InvalidArgumentError(
-                "startingOffsets is beyond the end", value=f"{start}, {self.options.selection} ends at {seen.next}"
+                "startingOffsets is beyond the end", value=f"{start}, {self.source} ends at {seen.next}"
             )
         self._initial = self._last = self._offset(max(start, seen.start), seen)
         return self._initial
@@ -63,7 +70,7 @@ class StreamReader(compat.StreamReaderBase):
         start = start if start is not None else self._last if self._last is not None else self.initialOffset()
         seen = self._seen()
         begin = self._position(start, seen)
-        if self._initial is not None and self.options.starting_offset == LATEST and start == self._initial:
+        if self._initial is not None and self.options.starting.at(self.source) == LATEST and start == self._initial:
             self._initial = None
             return start
         self._last = self._offset(self._end(begin, seen, limit), seen)
@@ -86,9 +93,9 @@ class StreamReader(compat.StreamReaderBase):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of one micro-batch. The range was confirmed when ``end`` was given out, so it is only looked up."""
         bookkeeper = clients.client(self.options)
-        selection, cluster = self.options.selection, bookkeeper.instance_id
-        first = offsets.next_of(offsets.from_json(start), selection, cluster)
-        stop = offsets.next_of(offsets.from_json(end), selection, cluster)
+        source, cluster = self.source, bookkeeper.instance_id
+        first = offsets.next_of(offsets.from_json(start), source, cluster)
+        stop = offsets.next_of(offsets.from_json(end), source, cluster)
         if first >= stop:
             return []
         seen = self._seen()
@@ -97,7 +104,7 @@ class StreamReader(compat.StreamReaderBase):
             if self.options.fail_on_data_loss:
                 raise self._trimmed(first, seen)
             first = min(seen.start, stop)
-        resolved = resolve.resolve_part(bookkeeper, self.options, first, stop, seen.spans)
+        resolved = resolve.resolve_part(bookkeeper, self.options, source, first, stop, seen.spans)
         return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -129,17 +136,17 @@ class StreamReader(compat.StreamReaderBase):
         return admit(begin, end, seen.spans, options.max_entries_per_trigger, options.max_bytes_per_trigger)
 
     def _offset(self, position: int, seen: Seen) -> Json:
-        selection = self.options.selection
-        if isinstance(selection, LedgerSelection):
-            return offsets.to_json(StreamOffset(seen.cluster, ledgers={selection.ledger_id: position}))
+        source = self.source
+        if isinstance(source, LedgerSource):
+            return offsets.to_json(StreamOffset(seen.cluster, ledgers={source.ledger_id: position}))
         assert seen.head is not None
         at = LogPosition(seen.head.uuid, seen.head.epoch, position)
-        return offsets.to_json(StreamOffset(seen.cluster, logs={selection.name: at}))
+        return offsets.to_json(StreamOffset(seen.cluster, logs={source.name: at}))
 
     def _position(self, data: Mapping[str, Any], seen: Seen) -> int:
         """The next to read of a checkpoint offset, after checking that it is of this very log (RULES N7)."""
         offset = offsets.from_json(data)
-        position = offsets.next_of(offset, self.options.selection, seen.cluster)
+        position = offsets.next_of(offset, self.source, seen.cluster)
         for name, at in offset.logs.items():
             assert seen.head is not None
             check_position(at, seen.head, name=name)
@@ -148,6 +155,6 @@ class StreamReader(compat.StreamReaderBase):
     def _trimmed(self, wanted: int, seen: Seen) -> NoSuchEntryError:
         return NoSuchEntryError(
             "the next entries of the stream were trimmed",
-            value=f"{self.options.selection} begins at {seen.start}, the stream needs {wanted}",
+            value=f"{self.source} begins at {seen.start}, the stream needs {wanted}",
             remedy="set failOnDataLoss=false to go on with what is left",
         )

@@ -9,8 +9,8 @@ import pytest
 
 from bk_core.errors import ClusterMismatchError, InvalidArgumentError
 from bk_core.logs.position import LogPosition, StreamOffset
-from bk_spark.offsets import EARLIEST, LATEST, from_json, next_of, resolve_bound, to_json
-from bk_spark.selection import LedgerSelection, LogSelection
+from bk_spark.offsets import EARLIEST, LATEST, from_json, next_of, resolve_bound, sources_in, to_json
+from bk_spark.selection import LedgerSource, LogSource
 
 LOG = StreamOffset("c-1", logs={"events": LogPosition("u-1", 0, 1000234)})
 LEDGER = StreamOffset("c-1", ledgers={17: 24})
@@ -37,13 +37,14 @@ def test_a_foreign_or_newer_offset_is_refused(data: dict[str, object]) -> None:
 
 
 def test_an_offset_of_something_else_is_refused() -> None:
-    assert next_of(LOG, LogSelection("events"), "c-1") == 1000234
-    assert next_of(LEDGER, LedgerSelection(17), "c-1") == 24
+    assert next_of(LOG, LogSource("events"), "c-1") == 1000234
+    assert next_of(LEDGER, LedgerSource(17), "c-1") == 24
     with pytest.raises(ClusterMismatchError):
-        next_of(LOG, LogSelection("events"), "c-2")
-    for selection in (LogSelection("other"), LedgerSelection(17)):
+        next_of(LOG, LogSource("events"), "c-2")
+    for source in (LogSource("other"), LedgerSource(17)):
         with pytest.raises(InvalidArgumentError, match="log events"):
-            next_of(LOG, selection, "c-1")
+            next_of(LOG, source, "c-1")
+    assert sources_in(StreamOffset("c", ledgers={10: 1, 9: 2})) == (LedgerSource(9), LedgerSource(10))
 
 
 def test_sentinels_become_numbers() -> None:

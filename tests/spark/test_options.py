@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import BookKeeperError, InvalidArgumentError, NotBuiltError
-from bk_spark.offsets import EARLIEST, LATEST
+from bk_core.errors import BookKeeperError, InvalidArgumentError
+from bk_spark.offsets import AT_EARLIEST, AT_LATEST, EARLIEST
 from bk_spark.option_table import OPTIONS, PLANNED_OPTIONS, Use, options_table
 from bk_spark.options import BkOptions, parse_bytes, parse_options
-from bk_spark.selection import LedgerSelection, LogSelection
+from bk_spark.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection
 
 URI = {"metadataserviceuri": "zk://localhost:2181/ledgers"}
 
@@ -36,8 +36,8 @@ def refusal(use: Use | None = Use.READ, **options: Any) -> str:
 
 def test_defaults_are_those_of_the_table() -> None:
     options = parse()
-    assert options.selection == LogSelection("events")
-    assert (options.starting_offset, options.ending_offset) == (EARLIEST, LATEST)
+    assert options.selection == LogSelection(("events",))
+    assert (options.starting, options.ending) == (AT_EARLIEST, AT_LATEST)
     assert (options.ensemble_size, options.write_quorum_size, options.ack_quorum_size) == (3, 3, 2)
     assert options.max_bytes_per_partition == 128 << 20
     assert options.max_bytes_per_trigger == 1 << 30
@@ -66,9 +66,10 @@ def test_kafkas_names_are_understood() -> None:
 
 def test_every_row_of_the_table_is_a_field() -> None:
     names = {re.sub(r"(?<!^)(?=[A-Z])", "_", d.name).lower() for d in OPTIONS}
-    shared = {"ledger_id", "log", "starting_entry_id", "ending_entry_id", "starting_offsets", "ending_offsets"}
-    extra = {"selection", "client_settings", "starting_offset", "ending_offset"}
-    assert names - shared == {f.name for f in fields(BkOptions)} - extra
+    selectors = {"ledger_id", "ledger_ids", "log", "logs", "log_pattern"}
+    shared = selectors | {"starting_entry_id", "ending_entry_id", "starting_offsets", "ending_offsets"}
+    extra = {"selection", "client_settings", "starting", "ending"}
+    assert names - shared == {f.name.removesuffix("_ms") for f in fields(BkOptions)} - extra
 
 
 def test_the_documentation_has_the_table() -> None:
@@ -91,9 +92,9 @@ def test_unknown_option_names_the_nearest() -> None:
 def test_planned_options_say_that_they_are_not_built() -> None:
     for name in PLANNED_OPTIONS:
         assert "BK_NOT_BUILT" in refusal(path="events", **{name.lower(): "x"})
-    for option, value in (("codec", "arrow"), ("readMode", "closedOnly")):
-        with pytest.raises(NotBuiltError, match="use "):
-            parse(**{option: value})
+    for option in OPTIONS:
+        for value in option.planned:
+            assert "use " in refusal(path="events", **{option.name: value})
 
 
 def test_metadata_service_uri_is_required() -> None:
@@ -104,12 +105,18 @@ def test_metadata_service_uri_is_required() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"path": "events"}, LogSelection("events")),
-        ({"log": "events"}, LogSelection("events")),
-        ({"path": "ledger:17"}, LedgerSelection(17)),
-        ({"ledgerid": "17"}, LedgerSelection(17)),
-        ({"paths": '["events"]'}, LogSelection("events")),
-        ({"ledgerid": str(2**63 - 1)}, LedgerSelection(2**63 - 1)),
+        ({"path": "events"}, LogSelection(("events",))),
+        ({"log": "events"}, LogSelection(("events",))),
+        ({"path": "ledger:17"}, LedgerSelection((17,))),
+        ({"ledgerid": "17"}, LedgerSelection((17,))),
+        ({"paths": '["events"]'}, LogSelection(("events",))),
+        ({"ledgerids": "5, 3,9-12,10"}, LedgerSelection((3, 5, 9, 10, 11, 12))),
+        ({"path": "ledger:3,5-6"}, LedgerSelection((3, 5, 6))),
+        ({"paths": '["ledger:5","ledger:3"]'}, LedgerSelection((3, 5))),
+        ({"logs": "b, a,b"}, LogSelection(("a", "b"))),
+        ({"paths": '["b","a"]'}, LogSelection(("a", "b"))),
+        ({"logpattern": "ev.*"}, PatternSelection("ev.*")),
+        ({"ledgerid": str(2**63 - 1)}, LedgerSelection((2**63 - 1,))),
     ],
 )
 def test_selection(options: dict[str, str], expected: object) -> None:
@@ -129,7 +136,21 @@ def test_selection(options: dict[str, str], expected: object) -> None:
         ({}, '.load("events")'),
         ({"path": "events", "ledgerid": "17"}, "keep exactly one"),
         ({"log": "events", "ledgerid": "17"}, "keep exactly one"),
-        ({"paths": '["a","b"]'}, "union"),
+        ({"path": "ledger:"}, "for instance ledger:17"),
+        ({"logs": "a,,b"}, "A-Z a-z 0-9"),
+        ({"logs": "a,17"}, '.load("ledger:17")'),
+        ({"logs": "a", "log": "a"}, "keep exactly one"),
+        ({"ledgerids": "3,x"}, "'x' is none"),
+        ({"ledgerids": "3,"}, "'' is none"),
+        ({"ledgerids": "3--5"}, "'-5' is none"),
+        ({"ledgerids": "9-3"}, "upwards, such as 9-12, not 9-3"),
+        ({"ledgerids": "0-100000"}, "more than 100000 ledgers"),
+        ({"ledgerids": f"0-{2**62}"}, "in several parts"),
+        ({"ledgerids": f"3,{2**63}"}, "3,5,9-12"),
+        ({"logpattern": "ev(.*"}, "at character 3"),
+        ({"logpattern": ""}, "ev.*"),
+        ({"paths": '["a","ledger:3"]'}, "union"),
+        ({"paths": "[]"}, "expected paths"),
     ],
 )
 def test_a_bad_selection_says_what_to_write(options: dict[str, str], hint: str) -> None:
@@ -152,40 +173,80 @@ def test_a_stored_table_cannot_fence() -> None:
 def test_streams_refuse_what_would_change_their_meaning() -> None:
     assert "availableNow" in refusal(Use.STREAM, path="events", endingoffsets='{"events":3}')
     assert "availableNow" in refusal(Use.STREAM, ledgerid="1", endingentryid="3")
-    assert parse_options({**URI, "path": "events"}, Use.STREAM).starting_offset == LATEST
+    assert parse_options({**URI, "path": "events"}, Use.STREAM).starting == AT_LATEST
+    for mode in ("closedOnly", "fence"):
+        assert "follows the writer" in refusal(Use.STREAM, ledgerid="1", readmode=mode)
 
 
 def test_a_batch_from_latest_or_to_earliest_is_refused() -> None:
     assert "startingOffsets" in refusal(path="events", startingoffsets="latest")
     assert "endingOffsets" in refusal(path="events", endingoffsets="earliest")
-    assert parse(None, startingoffsets="latest").starting_offset == LATEST
+    assert parse(None, startingoffsets="latest").starting == AT_LATEST
 
 
 @pytest.mark.rule("N7")
 def test_users_write_the_short_form_of_positions() -> None:
     options = parse(startingoffsets='{"events":10}', endingoffsets='{"events":20}')
-    assert (options.starting_offset, options.ending_offset) == (10, 20)
+    events = LogSource("events")
+    assert (options.starting.at(events), options.ending.at(events)) == (10, 20)
     ledger = parse_options({**URI, "ledgerid": "17", "startingoffsets": '{"17":23}'}, Use.READ)
-    assert ledger.starting_offset == 23
-    for text in (
-        '{"other":1}',
-        '{"events":1,"b":2}',
-        '{"events":"1"}',
-        '{"events":true}',
-        '{"events":-3}',
-        "soon",
-        "[1]",
-    ):
+    assert ledger.starting.at(LedgerSource(17)) == 23
+    for text in ('{"events":"1"}', '{"events":true}', '{"events":-3}', '{"events":1.0}', "soon", "[1]", "{}", "1"):
         assert '{"events":N}' in refusal(path="events", startingoffsets=text)
     full = '{"cluster":"c","logs":{"events":{"epoch":0,"next":1,"uuid":"u"}},"v":1}'
     assert '{"events":N}' in refusal(path="events", startingoffsets=full)
 
 
+def test_each_selected_source_needs_its_position_and_no_other_has_one() -> None:
+    options = parse_options({**URI, "logs": "a,b", "startingoffsets": '{"b":-2,"a":7}'}, Use.READ)
+    assert [options.starting.at(LogSource(name)) for name in "ab"] == [7, EARLIEST]
+    missing = refusal(logs="a,b,c", startingoffsets='{"b":1,"d":2}')
+    assert "missing: a, c; not selected: d" in missing
+    many = refusal(ledgerids="1-30", endingoffsets='{"2":1,"02":1}')
+    assert "missing: 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 19 more; not selected: 02" in many
+    pattern = parse_options({**URI, "logpattern": "a.*", "startingoffsets": '{"x":1}'}, Use.READ)
+    with pytest.raises(InvalidArgumentError, match="missing: ab; not selected: x"):
+        pattern.starting.check("startingOffsets", [LogSource("ab")])
+
+
+def test_malformed_offsets_say_where() -> None:
+    assert "line 2 column 1: Expecting property name" in refusal(path="events", startingoffsets='{"events":1,\n}')
+    assert "twice: events" in refusal(path="events", startingoffsets='{"events":1,"events":1}')
+    assert "not b=1.5, c=null" in refusal(logs="a,b,c", startingoffsets='{"a":1,"b":1.5,"c":null}')
+
+
 def test_entry_ids_are_short_for_offsets_of_one_ledger() -> None:
     options = parse_options({**URI, "ledgerid": "17", "startingentryid": "0", "endingentryid": "5"}, Use.READ)
-    assert (options.starting_offset, options.ending_offset) == (0, 5)
-    assert "needs ledgerId" in refusal(path="events", startingentryid="1")
+    assert (options.starting.at(LedgerSource(17)), options.ending.at(LedgerSource(17))) == (0, 5)
+    assert "needs one ledger" in refusal(path="events", startingentryid="1")
+    assert "needs one ledger" in refusal(ledgerids="1,2", startingentryid="1")
     assert "exclude each other" in refusal(ledgerid="17", startingentryid="1", startingoffsets="earliest")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0),
+        ("1769860800123", 1769860800123),
+        ("2026-01-31T12:00:00Z", 1769860800000),
+        (" 2026-01-31T13:00:00.1239+01:00 ", 1769860800123),
+    ],
+)
+def test_a_time_is_milliseconds_or_iso_with_a_zone(text: str, milliseconds: int) -> None:
+    options = parse(startingtimestamp=text)
+    assert (options.starting_timestamp, options.starting) == (milliseconds, AT_EARLIEST)
+    assert parse_options({**URI, "log": "a", "startingtimestamp": text}, Use.STREAM).starting == AT_EARLIEST
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "2026-01-31T12:00:00", "1960-01-01T00:00:00Z", "1.5", "9" * 30])
+def test_a_time_that_is_none_is_refused(text: str) -> None:
+    assert "ISO 8601 with a zone" in refusal(path="events", startingtimestamp=text)
+
+
+def test_a_time_goes_with_logs_and_without_offsets() -> None:
+    assert "exclude each other" in refusal(path="events", startingtimestamp="1", startingoffsets="earliest")
+    assert "exclude each other" in refusal(ledgerid="1", startingtimestamp="1", startingentryid="1")
+    assert "one time for all its entries" in refusal(ledgerid="1", startingtimestamp="1")
 
 
 @pytest.mark.parametrize(
@@ -219,10 +280,12 @@ def test_options_of_another_use_are_ignored_because_views_share_them() -> None:
     assert parse(Use.READ, ensemblesize="5").ensemble_size == 5
 
 
-def test_writing_to_a_ledger_is_refused() -> None:
-    options = parse_options({**URI, "ledgerid": "17"}, Use.WRITE)
+@pytest.mark.parametrize(
+    "options", [{"ledgerid": "17"}, {"ledgerids": "1-3"}, {"logs": "a,b"}, {"logpattern": "a.*"}, {}]
+)
+def test_writing_to_anything_but_one_log_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(InvalidArgumentError, match=r'\.save\("events"\)'):
-        _ = options.log
+        _ = parse_options({**URI, **options}, Use.WRITE).log
 
 
 def test_client_settings_pass_through_and_protected_ones_do_not() -> None:

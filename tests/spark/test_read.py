@@ -21,7 +21,7 @@ IDS = raw.RawRows.of([("entry_id", "bigint", True), ("offset", "bigint", True)],
 
 
 def plan(*ranges: LedgerRange, version: str = __version__) -> TaskPlan:
-    return TaskPlan(version=version, instance_id="c", log="events", ranges=ranges, ledgers={}, bookies={})
+    return TaskPlan(version=version, instance_id="c", ranges=ranges, ledgers={}, bookies={})
 
 
 def test_nothing_to_read_is_no_row() -> None:

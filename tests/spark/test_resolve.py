@@ -26,6 +26,7 @@ from bk_spark.ledgers import OpenLedger, length_of
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.plan import Span
+from bk_spark.selection import LogSource
 
 
 def options(ledger_id: int, use: Use = Use.READ, **more: str) -> BkOptions:
@@ -167,7 +168,9 @@ def test_readers_never_pass_an_unsealed_extent(bookkeeper: BookKeeper) -> None:
     following = Extent(ledger_id=999, base_offset=0, is_open=True, **quorums)  # its base offset is not known yet
     log = parse_options({"metadataserviceuri": "memory://x", "path": "events"}, Use.READ)
     spans = (Span(0, 5, 50), Span(5, 15, 100))
-    found = resolve.ranges_of(bookkeeper, log, LogHead(uuid="u"), [sealed, rolling, following], 2, 12, spans)
+    found = resolve.ranges_of(
+        bookkeeper, log, LogSource("events"), LogHead(uuid="u"), [sealed, rolling, following], 2, 12, spans
+    )
     assert [(r.ledger_id, r.first, r.last, r.offset, r.bytes) for r in found.ranges] == [
         (7, 2, 4, 2, 30),
         (ledger.ledger_id, 0, 6, 5, 70),
