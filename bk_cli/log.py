@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk log``: named logs, ordered lists of ledgers with one integer as the position."""
+"""``bk log``: named logs, ordered lists of ledgers with one integer as the position. What changes them stands in
+``log_upkeep.py`` and ``log_txn.py``."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_cli import options, output
+from bk_cli.log_txn import txn
+from bk_cli.log_upkeep import compact, retention_facts, set_settings, trim, vacuum
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
             "leader": f"{len(head.open_extents)} open extents" if head.open_extents else "none: nothing is open",
             "pages": len(head.pages),
             "publishes": f"{len(head.published)} remembered",
+            **retention_facts(head.retention_ms, head.retention_bytes),
         }
     )
     output.print_line()
@@ -105,6 +109,10 @@ def read(name: str, first: int | None, limit: int | None, raw: bool, password: b
             )
         for offset, batch in named_log.read(start, end if limit is None else min(end, start + limit)):
             output.print_entries(range(offset, offset + len(batch)), batch.to_list(), raw, as_json, "offset")
+
+
+for _command in (compact, trim, vacuum, set_settings, txn):
+    log.add_command(_command)
 
 
 def _extents(store: LogStore, head: LogHead, every: bool) -> list[Extent]:
@@ -142,4 +150,6 @@ def _as_object(name: str, head: LogHead) -> dict[str, object]:
         "digestType": head.digest_type.name,
         "createdMs": head.created_ms,
         "openExtents": len(head.open_extents),
+        "retentionMs": head.retention_ms,
+        "retentionBytes": head.retention_bytes,
     }

@@ -31,6 +31,10 @@ def as_json(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, for programs.")(command)
 
 
+def dry_run(command: Command) -> Command:
+    return click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")(command)
+
+
 def ledger_password(command: Command) -> Command:
     return click.option(
         "--ledger-password",

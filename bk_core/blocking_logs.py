@@ -8,9 +8,9 @@ from types import TracebackType
 
 from bk_core.client.loop_thread import Handle
 from bk_core.entries.batch import Bytes, EntryBatch
-from bk_core.logs import named_log
+from bk_core.logs import named_log, upkeep
 from bk_core.logs.compaction import CompactionLimits, Run
-from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.transactions import Transaction
 from bk_core.logs.machines.vacuum import Vacuumed
@@ -110,6 +110,14 @@ class NamedLog(Handle[named_log.NamedLog]):
     def trim_expired(self) -> int:
         return self._thread.call(self._inner.trim_expired())
 
+    def expired_offset(self) -> int:
+        return self._thread.call(self._inner.expired_offset())
+
+    def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
+        """As :func:`bk_core.logs.upkeep.set_retention`."""
+        self.head()  # the password is right
+        return upkeep.set_retention(self._inner.records, retention_ms=retention_ms, retention_bytes=retention_bytes)
+
     def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
         return self._thread.call(self._inner.compact(run, ledger))
 
@@ -132,6 +140,24 @@ class NamedLog(Handle[named_log.NamedLog]):
     ) -> Vacuumed:
         vacuuming = self._inner.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
         return self._thread.call(vacuuming)
+
+    def vacuum_candidates(self, before_ms: int, txns_before_ms: int) -> Vacuumed:
+        """As :func:`bk_core.logs.upkeep.vacuum_candidates`."""
+        return upkeep.vacuum_candidates(self._inner.records, before_ms, txns_before_ms)
+
+    def transactions(self) -> Iterator[LogTransactions]:
+        """As :func:`bk_core.logs.upkeep.transactions`."""
+        return upkeep.transactions(self._inner.records)
+
+    def transactions_of(self, app_id: str) -> LogTransactions | None:
+        """What an application or query has published to this log, None: nothing is remembered."""
+        found = self._inner.records.transactions(app_id)
+        return None if found is None else found.value
+
+    def forget_transactions(self, app_id: str) -> LogTransactions | None:
+        """As :func:`bk_core.logs.upkeep.forget_transactions`."""
+        self.head()  # the password is right
+        return upkeep.forget_transactions(self._inner.records, app_id)
 
     def end_offset(self) -> int:
         return self._thread.call(self._inner.end_offset())

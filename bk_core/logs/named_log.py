@@ -65,6 +65,11 @@ class NamedLog:
         self._store = LogStore(bookkeeper.store, name, bookkeeper.tell_deleted)
         self._reading = LogReading(bookkeeper, self._store, self._password)
 
+    @property
+    def records(self) -> LogStore:
+        """The log's records in the metadata store, for :mod:`bk_core.logs.upkeep`; its calls block."""
+        return self._store
+
     # --- the list ----------------------------------------------------------------------------------------------------
 
     async def head(self, *, check_password: bool = True) -> Versioned[LogHead]:
@@ -216,9 +221,12 @@ class NamedLog:
     async def trim_expired(self) -> int:
         """Trim what the log's own retention lets go of; returns its start offset. Offsets never go back, so what is
         decided on one head is right for every later one."""
-        head = (await self.head()).value
-        expired = partial(commit.expired_below, head, _now_ms())
-        return await self.trim(await asyncio.to_thread(self._store.with_pages, expired))
+        return await self.trim(await self.expired_offset())
+
+    async def expired_offset(self) -> int:
+        """The offset that the log's own retention lets go of everything below now."""
+        expired = partial(commit.expired_below, (await self.head()).value, _now_ms())
+        return await asyncio.to_thread(self._store.with_pages, expired)
 
     async def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
         """List one closed ledger, which holds copies of the same entries, in the place of a run of sealed extents.
@@ -256,18 +264,7 @@ class NamedLog:
         there twice. Raises InvalidArgumentError, MetadataUnavailableError, MetadataCorruptError; whatever was done
         stays done, and the next one goes on.
         """
-        if delete_delay_ms < 0 or (delete_delay_ms < DELETE_DELAY_MS and not force):
-            raise InvalidArgumentError(
-                "ledgers of running jobs might be deleted",
-                value=f"delete_delay_ms={delete_delay_ms}",
-                remedy="take 7 days or more, or force it if no job is running",
-            )
-        if txn_retention_ms < 0 or (txn_retention_ms < TXN_RETENTION_MS and not force):
-            raise InvalidArgumentError(
-                "transactions might be forgotten that are published again",
-                value=f"txn_retention_ms={txn_retention_ms}",
-                remedy="take 30 days or more, or force it if no query or job comes back with an old version",
-            )
+        check_delays(delete_delay_ms, txn_retention_ms, force)
         head, now_ms = (await self.head()).value, _now_ms()
         vacuum = Vacuum(head.uuid, now_ms - delete_delay_ms, nonce, txns_before_ms=now_ms - txn_retention_ms)
         ended = await asyncio.to_thread(self._store.advance, vacuum, ev.Start())
@@ -354,6 +351,22 @@ class NamedLog:
                 f"the password of log {self.name} is another one",
                 remedy="give the password it was created with (password=, --password, ledgerPassword)",
             )
+
+
+def check_delays(delete_delay_ms: int, txn_retention_ms: int, force: bool) -> None:
+    """Whether a vacuum may go by these; raises InvalidArgumentError as :meth:`NamedLog.vacuum` does."""
+    if delete_delay_ms < 0 or (delete_delay_ms < DELETE_DELAY_MS and not force):
+        raise InvalidArgumentError(
+            "ledgers of running jobs might be deleted",
+            value=f"delete_delay_ms={delete_delay_ms}",
+            remedy="take 7 days or more, or force it if no job is running",
+        )
+    if txn_retention_ms < 0 or (txn_retention_ms < TXN_RETENTION_MS and not force):
+        raise InvalidArgumentError(
+            "transactions might be forgotten that are published again",
+            value=f"txn_retention_ms={txn_retention_ms}",
+            remedy="take 30 days or more, or force it if no query or job comes back with an old version",
+        )
 
 
 def _now_ms() -> int:

@@ -272,7 +272,7 @@ class LogStore:
                 return ev.TransactionsListed(tuple(self.store.list_txns(self.name)))
             case ev.ReadTransactions(keys):
                 head = self.read()
-                found = {key: self._record(key) for key in keys}
+                found = {key: self.record(key) for key in keys}
                 return ev.TransactionsRead(head, {key: each for key, each in found.items() if each is not None})
             case ev.DeleteTransactions(versions, head_version):
                 self.store.delete_txns(self.name, versions, head_version)
@@ -281,9 +281,10 @@ class LogStore:
 
     def transactions(self, app_id: str) -> Versioned[LogTransactions] | None:
         """What an application or query has published to this log (RULES N5). Raises MetadataCorruptError."""
-        return self._record(LogTransactions(app_id=app_id).key)
+        return self.record(LogTransactions(app_id=app_id).key)
 
-    def _record(self, key: str) -> Versioned[LogTransactions] | None:
+    def record(self, key: str) -> Versioned[LogTransactions] | None:
+        """The transactions under this key. Raises MetadataCorruptError."""
         found = self.store.read_txns(self.name, key)
         return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
 

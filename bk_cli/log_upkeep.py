@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk log compact | trim | vacuum | set``: keeping named logs in shape. ``--dry-run`` says what would be done."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from bk_cli import options, output, units
+from bk_core.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bk_core.logs.compaction import Run
+    from bk_core.logs.head import Extent, LogHead
+    from bk_core.logs.machines.vacuum import Vacuumed
+
+SETTINGS = ("retentionMs", "retentionBytes")
+
+
+@click.command("compact")
+@click.argument("name")
+@click.option("--max-ledger-bytes", type=units.Size(), default="256m", help="Size of a merged ledger at most.")
+@click.option("--max-bytes", type=units.Size(), help="Stop after copying about so much.  [default: when all is done]")
+@options.dry_run
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def compact(
+    name: str, max_ledger_bytes: int, max_bytes: int | None, dry_run: bool, password: bytes, uri: str, as_json: bool
+) -> None:
+    """Merge small neighbouring extents of a log into fewer ledgers.
+
+    Offsets, checkpoints, running queries and a leader that writes are unaffected. Entries are copied, read back and
+    compared before the log lists the copy; the replaced ledgers stay until bk log vacuum deletes them. It may be
+    stopped at any moment: run it again to go on.
+    """
+    from bk_core import blocking
+    from bk_core.logs.compaction import CompactionLimits
+
+    limits = CompactionLimits(ledger_bytes_max=max_ledger_bytes, copy_bytes_max=max_bytes)
+    with blocking.connect(uri) as bookkeeper:
+        log = bookkeeper.log(name, password=password)
+        if dry_run:
+            _print_runs(name, log.plan_compaction(limits), as_json)
+            return
+        with output.progress("copying entries") as advance:
+            done = log.compact_small(limits, advance)
+    if as_json:
+        output.print_json(
+            {
+                "log": name,
+                "extents": done.extents,
+                "ledgers": list(done.ledgers),
+                "entries": done.entries,
+                "bytes": done.size_bytes,
+            }
+        )
+    elif done.ledgers:
+        output.print_line(
+            f"log {name}: {done.extents:,} extents became {len(done.ledgers):,}, {done.entries:,} entries, "
+            f"{output.in_words(done.size_bytes)}; bk log vacuum deletes the replaced ledgers later"
+        )
+    else:
+        output.print_line(f"log {name}: nothing to compact")
+
+
+def _print_runs(name: str, runs: Sequence[Run], as_json: bool) -> None:
+    rows = []
+    for run in runs:
+        entries, size = sum(extent.entry_count for extent in run), sum(extent.size_bytes for extent in run)
+        if as_json:
+            output.print_json(
+                {
+                    "log": name,
+                    "baseOffset": run[0].base_offset,
+                    "extents": len(run),
+                    "entries": entries,
+                    "bytes": size,
+                    "dryRun": True,
+                }
+            )
+        rows.append((run[0].base_offset, f"{len(run):,}", f"{entries:,}", output.in_words(size)))
+    if as_json:
+        return
+    if rows:
+        output.print_table(("from offset ", "extents ", "entries ", "bytes "), rows)
+    output.print_line(f"would become {len(runs)} extents; nothing was changed" if runs else "nothing to compact")
+
+
+@click.command("trim")
+@click.argument("name")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Forget the entries below this offset.")
+@click.option("--expired", is_flag=True, help="Forget what the log's own retention lets go of (bk log set).")
+@options.dry_run
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def trim(name: str, before: int | None, expired: bool, dry_run: bool, password: bytes, uri: str, as_json: bool) -> None:
+    """Let a log begin later: its first entries are unlinked, and deleted by a later bk log vacuum.
+
+    Offsets of the other entries stay. What a leader still writes is never trimmed.
+    """
+    from bk_core import blocking
+    from bk_core.logs import commit
+
+    if (before is not None) == expired:
+        raise click.UsageError("Give either --before OFFSET or --expired.")
+    with blocking.connect(uri) as bookkeeper:
+        log = bookkeeper.log(name, password=password)
+        head = log.head().value
+        wanted = log.expired_offset() if before is None else before
+        start = commit.trimmed_start(head, wanted)
+        below = [each for each in log.extents(head.start_offset, start) if each.next_offset <= start]
+        if not dry_run:
+            start = log.trim(wanted)
+    _print_trimmed(name, head, start, below, dry_run, as_json)
+
+
+def _print_trimmed(name: str, head: LogHead, start: int, below: list[Extent], dry_run: bool, as_json: bool) -> None:
+    size = sum(extent.size_bytes for extent in below)
+    if as_json:
+        output.print_json(
+            {
+                "log": name,
+                "startOffset": start,
+                "entries": start - head.start_offset,
+                "unlinkedExtents": len(below),
+                "unlinkedBytes": size,
+                "dryRun": dry_run,
+            }
+        )
+    elif start == head.start_offset:
+        output.print_line(f"log {name}: nothing to trim, it begins at offset {start}")
+    else:
+        verb, would = ("would begin", "would be") if dry_run else ("begins", "are")
+        output.print_line(
+            f"log {name}: {verb} at offset {start}, {start - head.start_offset:,} entries {would} gone, "
+            f"{len(below):,} extents of {output.in_words(size)} unlinked"
+        )
+
+
+@click.command("vacuum")
+@click.argument("name")
+@click.option("--delete-delay-ms", type=units.TimeMs(), default="7d", help="Leave what is younger than this.")
+@click.option("--txn-retention-ms", type=units.TimeMs(), default="30d", help="Remember unused transactions for this.")
+@click.option("--force", is_flag=True, help="Allow less than 7 days and 30 days: only when no job is running.")
+@options.dry_run
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def vacuum(
+    name: str,
+    delete_delay_ms: int,
+    txn_retention_ms: int,
+    force: bool,
+    dry_run: bool,
+    password: bytes,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Delete for good what a log no longer lists: trimmed, overwritten and compacted ledgers, those of failed jobs,
+    old pages, and transactions that nobody used for long. Ledgers that were not made for this log are never touched.
+
+    A job that takes longer than the delay before it publishes loses its ledgers.
+    """
+    from bk_core import blocking
+    from bk_core.logs.named_log import check_delays
+
+    check_delays(delete_delay_ms, txn_retention_ms, force)
+    with blocking.connect(uri) as bookkeeper:
+        log = bookkeeper.log(name, password=password)
+        if dry_run:
+            log.head()
+            now_ms = int(time.time() * 1000)
+            done = log.vacuum_candidates(now_ms - delete_delay_ms, now_ms - txn_retention_ms)
+        else:
+            done = log.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
+    _print_vacuumed(name, done, dry_run, as_json)
+
+
+def _print_vacuumed(name: str, done: Vacuumed, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        output.print_json(
+            {
+                "log": name,
+                "ledgers": list(done.ledgers),
+                "remaining": list(done.remaining),
+                "pages": list(done.pages),
+                "transactions": list(done.transactions),
+                "dryRun": dry_run,
+            }
+        )
+        return
+    would = "would delete" if dry_run else "deleted"
+    output.print_line(
+        f"log {name}: {would} {len(done.ledgers):,} ledgers, {len(done.pages):,} pages, "
+        f"{len(done.transactions):,} transaction records"
+    )
+    if done.remaining:
+        output.print_note(f"{len(done.remaining):,} ledgers could not be deleted now; the next vacuum tries again")
+
+
+@click.command("set")
+@click.argument("name")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@options.dry_run
+@options.ledger_password
+@options.metadata_service_uri
+@options.as_json
+def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, password: bytes, uri: str, as_json: bool) -> None:
+    """Set what a log keeps: retentionMs=7d, retentionBytes=100g; 0 keeps for ever. Without settings: show them.
+
+    Nothing is forgotten at once: bk log trim --expired goes by these, whenever it is run.
+    """
+    from bk_core import blocking
+
+    wanted = parse_settings(settings)
+    with blocking.connect(uri) as bookkeeper:
+        log = bookkeeper.log(name, password=password)
+        head = log.head().value
+        if wanted and not dry_run:
+            head = log.set_retention(
+                retention_ms=wanted.get("retentionMs"), retention_bytes=wanted.get("retentionBytes")
+            )
+    found = {"retentionMs": head.retention_ms, "retentionBytes": head.retention_bytes, **wanted}
+    if as_json:
+        output.print_json({"log": name, **found, "dryRun": dry_run})
+        return
+    output.print_facts(retention_facts(found["retentionMs"], found["retentionBytes"]))
+    if dry_run:
+        output.print_note("nothing was changed")
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, int]:
+    """``KEY=VALUE`` texts as numbers. Raises InvalidArgumentError."""
+    parsers = {"retentionms": (SETTINGS[0], units.parse_time_ms), "retentionbytes": (SETTINGS[1], units.parse_size)}
+    wanted: dict[str, int] = {}
+    for text in settings:
+        key, is_pair, value = text.partition("=")
+        known = parsers.get(key.strip().replace("_", "").replace("-", "").lower())
+        number = known[1](value) if known is not None and is_pair else None
+        if known is None or number is None or known[0] in wanted:
+            raise InvalidArgumentError(
+                "a log has the settings retentionMs and retentionBytes, each given once",
+                value=text,
+                remedy="for instance retentionMs=7d retentionBytes=100g; 0 keeps for ever",
+            )
+        wanted[known[0]] = number
+    return wanted
+
+
+def retention_facts(retention_ms: int, retention_bytes: int) -> dict[str, str]:
+    """What ``trim --expired`` keeps, in words."""
+    return {
+        "retentionMs": f"{retention_ms} ({units.time_in_words(retention_ms)})" if retention_ms else "0 (for ever)",
+        "retentionBytes": f"{retention_bytes} ({output.in_words(retention_bytes)})" if retention_bytes else "0 (all)",
+    }

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What whoever looks after a log asks beside its changes: its settings, its transactions, and what a vacuum would take.
+Blocking, as :class:`bk_core.logs.store.LogStore` is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bk_core.errors import InvalidArgumentError, MetadataConflictError, MetadataUnavailableError, Outcome
+from bk_core.logs.head import LogHead, LogTransactions
+from bk_core.logs.ledgers import of_log
+from bk_core.logs.machines.vacuum import Vacuumed
+from bk_core.logs.paging import Change, Pages, fit, ledgers_listed, page_names
+from bk_core.logs.store import LogStore, nonce
+
+FORGET_ATTEMPTS_MAX = 10
+RETENTION_MAX = 2**62
+
+
+def set_retention(store: LogStore, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
+    """What ``trim --expired`` keeps of the log: entries not older than ``retention_ms``, the newest
+    ``retention_bytes``; 0: everything, None: as it is. Returns the head. Unlinks nothing itself.
+
+    Raises InvalidArgumentError for a negative number, NoSuchLogError, PublishConflictError, MetadataUnavailableError.
+    """
+    for name, value in (("retention_ms", retention_ms), ("retention_bytes", retention_bytes)):
+        if value is not None and not 0 <= value <= RETENTION_MAX:
+            raise InvalidArgumentError(f"{name} is 0, for ever, or a positive number", value=f"{name}={value}")
+
+    def wanted(head: LogHead) -> LogHead:
+        return replace(
+            head,
+            retention_ms=head.retention_ms if retention_ms is None else retention_ms,
+            retention_bytes=head.retention_bytes if retention_bytes is None else retention_bytes,
+        )
+
+    def apply(head: LogHead, pages: Pages) -> Change:
+        return fit(wanted(head), nonce, pages)
+
+    return store.change(apply, lambda head: head if wanted(head) == head else None)
+
+
+def transactions(store: LogStore) -> Iterator[LogTransactions]:
+    """What every application and streaming query has published to the log, in no order (RULES N5)."""
+    for key in store.store.list_txns(store.name):
+        if (found := store.record(key)) is not None:
+            yield found.value
+
+
+def forget_transactions(store: LogStore, app_id: str) -> LogTransactions | None:
+    """Delete what is remembered of an application or query, and return it; None: nothing is remembered.
+
+    A version of it that is published again afterwards may be there twice: only the log's last 128 publishes are known
+    beside this. Raises MetadataConflictError when the log changes too fast, MetadataUnavailableError.
+    """
+    forgotten: LogTransactions | None = None
+    for attempt in range(1, FORGET_ATTEMPTS_MAX + 1):
+        head = store.read()  # before the record: one that is used meanwhile fails the multi
+        found = store.transactions(app_id)
+        if found is None:
+            return forgotten
+        try:
+            store.store.delete_txns(store.name, {found.value.key: found.version}, head.version)
+        except (MetadataConflictError, MetadataUnavailableError) as error:
+            if attempt == FORGET_ATTEMPTS_MAX:
+                raise
+            if isinstance(error, MetadataUnavailableError) and error.outcome is Outcome.UNKNOWN:
+                forgotten = found.value  # if it is gone at the next look, it was us
+        else:
+            return found.value
+    raise AssertionError("unreachable")
+
+
+def vacuum_candidates(store: LogStore, before_ms: int, txns_before_ms: int) -> Vacuumed:
+    """What a vacuum would delete now of what was made before ``before_ms``, and of transactions last used before
+    ``txns_before_ms``. Changes nothing."""
+    head = store.read().value
+    listed = store.with_pages(lambda pages: ledgers_listed(head, pages))
+    reached = store.with_pages(lambda pages: page_names(head, pages))
+    condemned = [each for each in head.condemned if each not in listed]
+    orphans = [each for each in of_log(store.store, head.uuid, before_ms) if each not in listed]
+    made = {page: store.store.page_ctime_ms(store.name, page) for page in store.store.list_pages(store.name)}
+    pages = [page for page, at_ms in made.items() if at_ms is not None and at_ms < before_ms and page not in reached]
+    unused = [record.app_id for record in transactions(store) if record.last_used_ms < txns_before_ms]
+    return Vacuumed(tuple(sorted({*condemned, *orphans})), (), tuple(pages), tuple(unused))
