@@ -7,6 +7,7 @@ Admission control (``latestOffset(start, limit)``) and ``Trigger.AvailableNow`` 
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -52,6 +53,28 @@ def default_read_limit(entries_max: int | None, bytes_max: int | None) -> Any:
 def is_unlimited(limit: Any) -> bool:
     """Whether Spark asks for everything: ``Trigger.Once``, or a pyspark without limits."""
     return limit is None or ReadAllAvailable is None or isinstance(limit, ReadAllAvailable)
+
+
+def as_columns(schema: Any) -> Any:
+    """A StructType, from one or from DDL text of simple types. Spark's own parser of DDL needs a session, which the
+    process that asks for the columns does not have."""
+    from pyspark.sql.types import StructType
+
+    if not isinstance(schema, str):
+        return schema
+    columns = StructType()
+    for column in schema.split(","):
+        name, kind = column.split()
+        columns.add(name, _NAMES_IN_JSON.get(kind.lower(), kind.lower()))
+    return columns
+
+
+_NAMES_IN_JSON = {"bigint": "long", "int": "integer"}
+
+
+def captures_logs() -> bool:
+    """Whether Spark collects this worker's log lines into ``python_worker_logs()`` (pyspark 4.1 and later)."""
+    return "PYSPARK_SPARK_SESSION_UUID" in os.environ
 
 
 def columns_of(schema: Any) -> list[tuple[str, str, bool]]:

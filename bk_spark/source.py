@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
+from bk_spark import compat, table_options
 from bk_spark.errors import not_built, overwrite_not_built
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 
 if TYPE_CHECKING:
+    from bk_spark.options import BkOptions
     from bk_spark.read import LedgerReader
     from bk_spark.stream_read import StreamReader
     from bk_spark.write import LogWriter
@@ -33,35 +35,41 @@ class BookKeeperDataSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """The default columns. Checks the options, does no I/O: side effects belong in ``partitions()``."""
         from bk_spark import codecs
 
-        schema: str = codecs.default_schema(parse_options(self.options, None))
-        return schema
+        columns = compat.as_columns(codecs.default_schema(parse_options(self.options, None)))
+        if table_options.creates_table(self.options):
+            return table_options.columns_of_new_table(self.options, columns)
+        return columns
 
     def reader(self, schema: Any) -> LedgerReader:
         from bk_spark.read import LedgerReader
 
-        return LedgerReader(parse_options(self.options, Use.READ), schema)
+        return LedgerReader(parse_options(table_options.for_read(self.options, schema), Use.READ), schema)
 
     def streamReader(self, schema: Any) -> StreamReader:
         from bk_spark.stream_read import StreamReader
 
-        return StreamReader(parse_options(self.options, Use.STREAM), schema)
+        return StreamReader(parse_options(table_options.for_read(self.options, schema), Use.STREAM), schema)
 
     def writer(self, schema: Any, overwrite: bool) -> LogWriter:
         from bk_spark.write import LogWriter
 
-        options = parse_options(self.options, Use.WRITE)
+        options = self._write_options()
         if overwrite:
             raise overwrite_not_built(options.log)
         return LogWriter.plan(options, schema)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        options = parse_options(self.options, Use.WRITE)
+        options = self._write_options()
         raise not_built(
             "writing a stream",
             f"log {options.log}",
             'until then writeStream.foreachBatch and .mode("append"), at least once',
         )
+
+    def _write_options(self) -> BkOptions:
+        table_options.check_write(self.options)
+        return parse_options(self.options, Use.WRITE)
