@@ -23,8 +23,19 @@ SETTINGS = ("retentionMs", "retentionBytes")
 
 @click.command("compact")
 @click.argument("name")
-@click.option("--max-ledger-bytes", type=units.Size(), default="256m", help="Size of a merged ledger at most.")
-@click.option("--max-bytes", type=units.Size(), help="Stop after copying about so much.  [default: when all is done]")
+@click.option(
+    "--max-ledger-bytes",
+    metavar="SIZE",
+    callback=units.size_option,
+    default="256m",
+    help="Size of a merged ledger at most.",
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    callback=units.size_option,
+    help="Stop after copying about so much.  [default: when all is done]",
+)
 @options.dry_run
 @options.ledger_password
 @options.metadata_service_uri
@@ -145,8 +156,20 @@ def _print_trimmed(name: str, head: LogHead, start: int, below: list[Extent], dr
 
 @click.command("vacuum")
 @click.argument("name")
-@click.option("--delete-delay-ms", type=units.TimeMs(), default="7d", help="Leave what is younger than this.")
-@click.option("--txn-retention-ms", type=units.TimeMs(), default="30d", help="Remember unused transactions for this.")
+@click.option(
+    "--delete-delay-ms",
+    metavar="TIME",
+    callback=units.time_option,
+    default="7d",
+    help="Leave what is younger than this.",
+)
+@click.option(
+    "--txn-retention-ms",
+    metavar="TIME",
+    callback=units.time_option,
+    default="30d",
+    help="Remember unused transactions for this.",
+)
 @click.option("--force", is_flag=True, help="Allow less than 7 days and 30 days: only when no job is running.")
 @options.dry_run
 @options.ledger_password

@@ -33,25 +33,17 @@ def time_in_words(time_ms: int) -> str:
     return f"{time_ms} ms"
 
 
-class Size(click.ParamType[int]):
-    """An option's value in bytes, at least 1."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        size = value if isinstance(value, int) else parse_size(str(value))
-        if size is None or size < 1:
-            self.fail(f"{value!r} is not a size such as 256m, 1g or 1048576", param, ctx)
-        return size
+def size_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """Callback of an option in bytes, at least 1; None where it is not given."""
+    size = None if text is None else parse_size(text)
+    if text is not None and not size:
+        raise click.BadParameter(f"{text!r} is not a size such as 256m, 1g or 1048576", ctx, param)
+    return size
 
 
-class TimeMs(click.ParamType[int]):
-    """An option's value in milliseconds, 0 allowed."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        time_ms = value if isinstance(value, int) else parse_time_ms(str(value))
-        if time_ms is None:
-            self.fail(f"{value!r} is not a time such as 7d, 12h, 90s or 60000 (milliseconds)", param, ctx)
-        return time_ms
+def time_option(ctx: click.Context, param: click.Parameter, text: str) -> int:
+    """Callback of an option in milliseconds, 0 allowed."""
+    time_ms = parse_time_ms(text)
+    if time_ms is None:
+        raise click.BadParameter(f"{text!r} is not a time such as 7d, 12h, 90s or 60000 (milliseconds)", ctx, param)
+    return time_ms
