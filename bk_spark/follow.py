@@ -1,58 +1,229 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following a ledger or a log for :mod:`bk_spark.watch`: never fences, wakes as soon as something is confirmed."""
+"""Follows ledgers and logs on the client's loop for :mod:`bk_spark.watch`: never fences, wakes as soon as something is
+confirmed. One task a source; what troubles one source does not hold up the others.
+"""
 
 from __future__ import annotations
 
-import threading
-import time
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from bk_spark.ledgers import OpenLedger
+from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchLedgerError, NoSuchLogError
+from bk_core.logs.head import Extent, LogHead
+from bk_spark import clients
+from bk_spark.ledgers import check_digest, digest_type_of
+from bk_spark.log_spans import LogSpans
 from bk_spark.options import BkOptions
 from bk_spark.plan import Span
-from bk_spark.selection import LedgerSelection
-from bk_spark.watch import Follower, Seen
+from bk_spark.positions import SourceSeen
+from bk_spark.selection import LedgerSource, LogSource, PatternSelection, Source
+from bk_spark.watch import TRANSIENT, Begin, Board, Run, WatchTimes
 
 if TYPE_CHECKING:
-    from bk_core.blocking import BookKeeper
-    from bk_core.logs.head import Extent, LogHead
+    from bk_core.client import BookKeeper
+    from bk_core.client.reader import LedgerReader
+    from bk_core.metadata.port import CancelWatch
+
+TAIL_WAIT_S = 30.0
+REESTIMATE_GROWTH = 2
+"""The average entry of an open ledger is looked up anew when it has grown by this factor."""
+HEAD_READS_PER_S = 20
+"""Of many logs the heads are read again more seldom than of one."""
+REFINE_S = 0.2
+"""How often a stream that lags is asked how far it is, to know the sizes of what comes next."""
 
 
-HEAD_AGE_MAX_S = 5.0
-"""A watch that was lost with its session must not leave a stream behind for ever."""
+def begin_following(options: BkOptions, hints: Mapping[Source, int]) -> Begin:
+    """How a :class:`~bk_spark.watch.Watch` begins to follow the sources. ``hints`` say where the stream reads."""
+
+    def begin(times: WatchTimes) -> tuple[Board, Run]:
+        bookkeeper = clients.client(options)
+        board = Board(bookkeeper.instance_id, times)
+        return board, bookkeeper.begin(lambda inner: Followers(inner, options, board, times, hints).run())
+
+    return begin
 
 
-def follower_for(bookkeeper: BookKeeper, options: BkOptions) -> Follower:
-    """The follower of the options' selection. Opens nothing before its first look."""
-    if isinstance(options.selection, LedgerSelection):
-        return LedgerFollower(bookkeeper, options, options.selection.ledger_ids[0])
-    return LogFollower(bookkeeper, options)
+class Followers:
+    """All sources of one stream."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, options: BkOptions, board: Board, times: WatchTimes, hints: Mapping[Source, int]
+    ) -> None:
+        self._bookkeeper, self._options, self._board = bookkeeper, options, board
+        self._times, self._hints = times, hints
+        self._tasks: dict[Source, asyncio.Task[None]] = {}
+        self._settled: set[Source] = set()  # closed ledgers: nothing new for ever
+
+    async def run(self) -> None:
+        """Until nobody asks any more, or something is wrong that will not pass."""
+        try:
+            while self._board.goes_on():
+                await self._look_for_sources()
+                await asyncio.sleep(min(self._times.list_s, self._times.idle_s))
+        except Exception as error:
+            self._board.fail(error)
+        finally:
+            self._board.end()
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _look_for_sources(self) -> None:
+        try:
+            wanted = await self._sources()
+        except TRANSIENT as error:
+            self._board.trouble(None, error)
+            return
+        self._board.expect(wanted)
+        for source in wanted:
+            task = self._tasks.get(source)
+            if source not in self._settled and (task is None or task.done()):
+                self._tasks[source] = asyncio.create_task(self._follow(source))
+
+    async def _sources(self) -> tuple[Source, ...]:
+        selection = self._options.selection
+        if not isinstance(selection, PatternSelection):
+            sources: tuple[Source, ...] = selection.sources  # type: ignore[union-attr]  # a column is for writes only
+            return sources
+        names = await asyncio.to_thread(self._bookkeeper.store.list_logs)
+        return tuple(LogSource(name) for name in sorted(names) if selection.matches(name))
+
+    async def _follow(self, source: Source) -> None:
+        """One source until it is settled or gone."""
+        while True:
+            try:
+                await self._follower(source)
+                self._settled.add(source)
+                return
+            except (NoSuchLogError, NoSuchLedgerError) as error:
+                self._board.gone(source, error)
+                return
+            except TRANSIENT as error:
+                self._board.trouble(source, error)
+            except Exception as error:
+                self._board.fail(error)
+                return
+            await asyncio.sleep(self._times.retry_s)
+
+    def _follower(self, source: Source) -> Coroutine[Any, Any, None]:
+        if isinstance(source, LedgerSource):
+            return LedgerFollower(self._bookkeeper, self._options, source, self._board).run()
+        age_s = max(self._times.head_age_s, len(self._tasks) / HEAD_READS_PER_S)
+        return LogFollower(self._bookkeeper, self._options, source, self._board, self._hints, age_s).run()
+
+
+class OpenTail:
+    """One ledger that may still grow: its LAC, and how large its entries are on average. Sets ``changed``."""
+
+    def __init__(self, bookkeeper: BookKeeper, options: BkOptions, ledger_id: int, changed: asyncio.Event) -> None:
+        self._bookkeeper, self._options, self._changed = bookkeeper, options, changed
+        self.ledger_id = ledger_id
+        self._reader: LedgerReader | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._entries = self._bytes = 0
+
+    async def open(self) -> None:
+        """Begin. Raises what opening raises."""
+        options = self._options
+        self._reader = await self._bookkeeper.open_ledger(
+            self.ledger_id, recover=False, password=options.ledger_password, digest_type=digest_type_of(options)
+        )
+        await self.estimate()
+        self._task = asyncio.create_task(self._wait())
+
+    @property
+    def reader(self) -> LedgerReader:
+        assert self._reader is not None
+        return self._reader
+
+    @property
+    def next_entry(self) -> int:
+        return self.reader.last_add_confirmed + 1
+
+    def check(self) -> None:
+        """Raises what ended the waiting."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+
+    def bytes_of(self, entries: int) -> int:
+        """Payload bytes of the first ``entries`` entries, estimated."""
+        return self._bytes * entries // self._entries if self._entries else 0
+
+    @property
+    def needs_estimate(self) -> bool:
+        """Whether the ledger has grown much since :meth:`estimate`."""
+        return self.next_entry >= max(1, self._entries * REESTIMATE_GROWTH)
+
+    async def estimate(self) -> None:
+        """Look its size up: of an open ledger the last entry knows, not the record."""
+        reader, entries = self.reader, self.next_entry
+        if not entries:
+            return
+        if reader.is_closed and entries == reader.last_add_confirmed + 1:
+            size = reader.length
+        else:
+            size = 0
+            async for batch in reader.read(entries - 1, entries - 1):
+                size = batch.length_before + batch.payload_bytes
+        self._bytes, self._entries = size, entries
+
+    async def close(self) -> None:
+        """End the watches. Never raises."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._reader is not None:
+            with suppress(BookKeeperError):
+                await self._reader.close()
+
+    async def _wait(self) -> None:
+        try:
+            last = self.reader.last_add_confirmed
+            while not self.reader.is_closed:
+                last = await self.reader.wait_lac(last, TAIL_WAIT_S)
+                self._changed.set()
+        finally:
+            self._changed.set()
 
 
 class LedgerFollower:
-    """A bare ledger. Closed, it has nothing new for ever."""
+    """A bare ledger. Closed, it has nothing new for ever, and nothing is held open for it."""
 
-    def __init__(self, bookkeeper: BookKeeper, options: BkOptions, ledger_id: int) -> None:
-        self._bookkeeper, self._options, self._ledger_id = bookkeeper, options, ledger_id
-        self._ledger: OpenLedger | None = None
-        self._idle = threading.Event()
+    def __init__(self, bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, board: Board) -> None:
+        self._bookkeeper, self._options, self._source, self._board = bookkeeper, options, source, board
+        self._changed = asyncio.Event()
 
-    def look(self) -> Seen:
-        ledger = self._ledger = self._ledger or OpenLedger(self._bookkeeper, self._options, self._ledger_id)
-        end = ledger.next_entry
-        spans = (Span(0, end, ledger.bytes_of(end)),) if end else ()
-        return Seen(self._bookkeeper.instance_id, 0, end, spans)
+    async def run(self) -> None:
+        """Until it is closed. Raises NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError and what may pass."""
+        options, ledger_id = self._options, self._source.ledger_id
+        metadata = (await self._bookkeeper.read_metadata(ledger_id)).value
+        if metadata.is_closed:
+            self._bookkeeper.digester_of(ledger_id, metadata, options.ledger_password, digest_type_of(options))
+            self._note(metadata.last_entry_id + 1, metadata.length, is_open=False)
+            return
+        tail = OpenTail(self._bookkeeper, options, ledger_id, self._changed)
+        try:
+            await tail.open()
+            while True:
+                self._changed.clear()
+                tail.check()
+                end, is_open = tail.next_entry, not tail.reader.is_closed
+                self._note(end, tail.bytes_of(end), is_open=is_open)
+                if not is_open:
+                    return
+                if tail.needs_estimate:
+                    await tail.estimate()
+                    continue
+                await self._changed.wait()
+        finally:
+            await tail.close()
 
-    def wait(self, timeout_s: float) -> None:
-        assert self._ledger is not None
-        if self._ledger.reader.is_closed:
-            self._idle.wait(timeout_s)
-        else:
-            self._ledger.wait(timeout_s)
-
-    def close(self) -> None:
-        if self._ledger is not None:
-            self._ledger.close()
+    def _note(self, end: int, size: int, *, is_open: bool) -> None:
+        spans = (Span(0, end, size),) if end else ()
+        self._board.note(self._source, SourceSeen(0, end, spans, None, is_open))
 
 
 class LogFollower:
@@ -61,67 +232,123 @@ class LogFollower:
     Readers never pass an unsealed extent (RULES N2), so at most one ledger is open here.
     """
 
-    def __init__(self, bookkeeper: BookKeeper, options: BkOptions) -> None:
-        self._bookkeeper, self._options = bookkeeper, options
-        self._log = bookkeeper.log(options.log, password=options.ledger_password)
-        self._changed = threading.Event()
-        self._changed.set()
-        self._log.head()  # names the nearest logs where there is none
-        self._cancel = bookkeeper.store.watch_log(options.log, lambda _: self._changed.set())
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        options: BkOptions,
+        source: LogSource,
+        board: Board,
+        hints: Mapping[Source, int],
+        head_age_s: float,
+    ) -> None:
+        from bk_core.logs.named_log import NamedLog
+
+        self._bookkeeper, self._options, self._source, self._board = bookkeeper, options, source, board
+        self._hints, self._head_age_s = hints, head_age_s
+        self._log = NamedLog(bookkeeper, source.name, password=options.ledger_password)
+        self._spans = LogSpans(bookkeeper.store, source.name, 2 * options.max_bytes_per_trigger)
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._head_changed = True
         self._head: LogHead | None = None
         self._read_at = 0.0
-        self._sealed: tuple[Span, ...] = ()
-        self._open: tuple[Extent, OpenLedger] | None = None
+        self._open: tuple[Extent, OpenTail] | None = None
 
-    def look(self) -> Seen:
-        if self._changed.is_set() or self._head is None or time.monotonic() - self._read_at > HEAD_AGE_MAX_S:
-            self._changed.clear()
-            self._read_head()
-            self._read_at = time.monotonic()
+    async def run(self) -> None:
+        """Until the log is deleted: raises NoSuchLogError then, and what opening and waiting raise."""
+        cancel = None
+        try:
+            cancel = await self._set_watch()
+            while True:
+                await self._turn()
+        except NoSuchLedgerError as error:  # of the open extent: the head will say what comes after it
+            raise EntryUnreadableError(
+                f"the open ledger of {self._source} is gone", value=str(error.value), remedy="bk log show"
+            ) from error
+        finally:
+            if cancel is not None:
+                cancel()
+            await self._close_open()
+
+    async def _turn(self) -> None:
+        self._changed.clear()
+        await self._look()
+        if self._open is not None and self._open[1].needs_estimate:
+            await self._open[1].estimate()
+            self._note()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pause_s()):
+                await self._changed.wait()
+
+    async def _set_watch(self) -> CancelWatch:
+        from bk_core.logs.store import LogStore
+
+        store = LogStore(self._bookkeeper.store, self._source.name)
+        await asyncio.to_thread(store.read)  # names the nearest logs where there is none
+        return await asyncio.to_thread(store.store.watch_log, self._source.name, lambda _: self._on_head())
+
+    def _on_head(self) -> None:
+        """On a thread of the store."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._head_changed = True
+        self._changed.set()
+
+    async def _look(self) -> None:
+        if self._head_changed or self._loop.time() - self._read_at >= self._head_age_s:
+            self._head_changed = False
+            await self._read_head()
+            self._read_at = self._loop.time()
+        else:
+            assert self._head is not None
+            await self._spans.update(self._head, self._hints.get(self._source))
+        self._note()
+
+    def _note(self) -> None:
         head = self._head
         assert head is not None
-        end, spans = head.next_offset, self._sealed
+        end, spans = head.next_offset, self._spans.sealed
+        is_open = False
         if self._open is not None:
-            extent, ledger = self._open
-            readable = max(0, ledger.next_entry - extent.first_entry_id)
+            extent, tail = self._open
+            tail.check()
+            is_open = not tail.reader.is_closed
+            readable = max(0, tail.next_entry - extent.first_entry_id)
             if readable:
-                spans = (*spans, Span(end, end + readable, ledger.bytes_of(ledger.next_entry)))
+                spans = (*spans, Span(end, end + readable, tail.bytes_of(tail.next_entry)))
                 end += readable
-        return Seen(self._bookkeeper.instance_id, head.start_offset, end, spans, head)
+        self._board.note(self._source, SourceSeen(head.start_offset, end, spans, head, is_open))
 
-    def wait(self, timeout_s: float) -> None:
-        if self._open is None or self._open[1].reader.is_closed:
-            self._changed.wait(timeout_s)
-        else:
-            self._open[1].wait(timeout_s)
+    def _pause_s(self) -> float:
+        assert self._head is not None
+        if self._spans.is_short(self._head, self._hints.get(self._source)):
+            return REFINE_S
+        return self._head_age_s
 
-    def close(self) -> None:
-        self._cancel()
-        self._close_open()
-
-    def _read_head(self) -> None:
-        head = self._log.head().value
-        known = self._head
-        if known is None or (known.uuid, known.epoch) != (head.uuid, head.epoch):
-            self._sealed = ()
-        self._add_sealed(head)
+    async def _read_head(self) -> None:
+        head = (await self._log.head()).value
+        check_digest(self._options, self._source, head.digest_type)
+        await self._spans.update(head, self._hints.get(self._source))
         first = head.open_extents[0] if head.open_extents else None
-        if first is None or self._open is None or self._open[0].ledger_id != first.ledger_id:
-            self._close_open()
-        if first is not None and self._open is None:
-            self._open = (first, OpenLedger(self._bookkeeper, self._options, first.ledger_id))
+        if self._open is not None and (first is None or self._open[0].ledger_id != first.ledger_id):
+            await self._close_open()
+        if first is not None:
+            tail = self._open[1] if self._open is not None else await self._open_tail(first)
+            self._open = first, tail
         self._head = head
 
-    def _add_sealed(self, head: LogHead) -> None:
-        """Sealed extents never change, so only those after the known ones are read."""
-        known = self._sealed[-1].end if self._sealed else head.start_offset
-        if known >= head.next_offset:
-            return
-        extents = self._log.extents(known, head.next_offset)
-        new = [Span(e.base_offset, e.next_offset, e.size_bytes) for e in extents if not e.is_open and e.entry_count]
-        self._sealed = (*self._sealed, *(span for span in new if span.begin >= known or not self._sealed))
+    async def _open_tail(self, extent: Extent) -> OpenTail:
+        tail = OpenTail(self._bookkeeper, self._options, extent.ledger_id, self._changed)
+        try:
+            await tail.open()
+        except BaseException:
+            await tail.close()
+            raise
+        return tail
 
-    def _close_open(self) -> None:
+    async def _close_open(self) -> None:
         if self._open is not None:
-            self._open[1].close()
-            self._open = None
+            opened, self._open = self._open, None
+            await opened[1].close()

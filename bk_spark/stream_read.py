@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream source: follows a ledger or a log without fencing, exactly the same rows when a batch is replayed.
+"""The stream source: follows ledgers and logs without fencing, exactly the same rows when a batch is replayed.
 
 One instance lives in a process on the driver for the whole run and answers offsets from memory (:mod:`bk_spark.watch`);
 another is pickled into tasks and only reads, so partitions carry everything. Traps of Spark that shape this (facts:
@@ -9,22 +9,22 @@ replayed batch asks ``partitions`` before ``latestOffset``; start may lie behind
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bk_core.errors import InvalidArgumentError, NoSuchEntryError
-from bk_core.logs.position import LogPosition, StreamOffset, check_position
-from bk_spark import clients, codecs, compat, follow, offsets, resolve
-from bk_spark.errors import not_built
+from bk_core.logs.position import StreamOffset
+from bk_spark import clients, codecs, compat, follow, offsets, positions, resolve, stream_plan
+from bk_spark.admission import Backlog, HoldBack, Limits, admit_all
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
-from bk_spark.plan import admit
+from bk_spark.positions import Seen, Standing
 from bk_spark.read import read_rows
-from bk_spark.selection import LedgerSource, Source
-from bk_spark.watch import Seen, Watch
+from bk_spark.selection import Source
+from bk_spark.watch import Watch
 
 Json = dict[str, Any]
 
@@ -33,18 +33,15 @@ class StreamReader(compat.StreamReaderBase):
     """One streaming query's source. Picklable until the first call that needs the cluster."""
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
-        sources: tuple[Source, ...] = getattr(options.selection, "sources", ())
-        if len(sources) != 1:
-            raise not_built("a stream over several ledgers or logs", str(options.selection), "one query for each")
-        if options.starting_timestamp is not None:
-            raise not_built("startingTimestamp of a stream", str(options.starting_timestamp), "use startingOffsets")
         self.options = options
-        self.source = sources[0]
         self.codec = codecs.row_codec(options, schema)
+        self._hold = HoldBack(options.min_entries_per_trigger, options.max_trigger_delay_ms / 1000)
         self._watch: Watch | None = None
+        self._hints: dict[Source, int] = {}  # where the stream reads, for the followers
         self._initial: Json | None = None
         self._last: Json | None = None
-        self._target: int | None = None
+        self._served_first: Source | None = None
+        self._target: Mapping[Source, int] | None = None
         self._available_now = False
 
     # --- offsets ---------------------------------------------------------------------------------------------------
@@ -52,37 +49,40 @@ class StreamReader(compat.StreamReaderBase):
     def initialOffset(self) -> Json:
         """Where a new query begins. Asked again when batch 0 is replayed, so ``latest`` may have moved (§3.5)."""
         seen = self._seen()
-        start = offsets.resolve_bound(self.options.starting.at(self.source), seen.start, seen.next)
-        if start < seen.start and self.options.fail_on_data_loss:
-            raise self._trimmed(start, seen)
-        if start > seen.next:
-            raise InvalidArgumentError(
-                "startingOffsets is beyond the end", value=f"{start}, {self.source} ends at {seen.next}"
-            )
-        self._initial = self._last = self._offset(max(start, seen.start), seen)
+        dated = None
+        if self.options.starting_timestamp is not None:
+            dated = stream_plan.dated_starts(clients.client(self.options), self.options, seen)
+        ends = positions.initial_ends(self.options, seen, dated)
+        self._hints.update(ends)
+        self._initial = self._last = offsets.to_json(positions.offset_at(seen, ends))
         return self._initial
 
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:
         """The end of the next micro-batch, from memory. pyspark before 4.2 gives neither start nor limit.
 
         The first answer to a new query that begins at ``latest`` is its start: the empty batch 0 makes that durable.
+        Raises what :func:`bk_spark.positions.standings` raises, and what following the sources raised.
         """
         start = start if start is not None else self._last if self._last is not None else self.initialOffset()
+        offset = self._from_checkpoint(start)
         seen = self._seen()
-        begin = self._position(start, seen)
-        if self._initial is not None and self.options.starting.at(self.source) == LATEST and start == self._initial:
+        standings = positions.standings(offset, seen, self.options)
+        if self._initial is not None and self.options.starting.has(LATEST) and start == self._initial:
             self._initial = None
             return start
-        self._last = self._offset(self._end(begin, seen, limit), seen)
+        ends = self._ends(standings, seen, limit)
+        if ends is None:
+            return start
+        self._last = offsets.to_json(positions.offset_at(seen, ends, offset))
         return self._last
 
     def getDefaultReadLimit(self) -> Any:
         return compat.default_read_limit(self.options.max_entries_per_trigger, self.options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> Json:
-        """Where the source ends now, for the progress report: the lag is visible there."""
+        """Where the sources end now, for the progress report: the lag is visible there."""
         seen = self._seen()
-        return self._offset(seen.next, seen)
+        return offsets.to_json(positions.offset_at(seen, {source: each.next for source, each in seen.sources.items()}))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The target is fixed by the first ``latestOffset``, not here: a replayed batch comes before it."""
@@ -92,19 +92,11 @@ class StreamReader(compat.StreamReaderBase):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of one micro-batch. The range was confirmed when ``end`` was given out, so it is only looked up."""
+        first, stop = self._from_checkpoint(start), offsets.from_json(end)
         bookkeeper = clients.client(self.options)
-        source, cluster = self.source, bookkeeper.instance_id
-        first = offsets.next_of(offsets.from_json(start), source, cluster)
-        stop = offsets.next_of(offsets.from_json(end), source, cluster)
-        if first >= stop:
-            return []
         seen = self._seen()
-        self._position(end, seen)
-        if first < seen.start:
-            if self.options.fail_on_data_loss:
-                raise self._trimmed(first, seen)
-            first = min(seen.start, stop)
-        resolved = resolve.resolve_part(bookkeeper, self.options, source, first, stop, seen.spans)
+        parts = positions.parts(first, stop, seen, self.options)
+        resolved = stream_plan.plan_parts(bookkeeper, self.options, parts, seen)
         return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,40 +113,40 @@ class StreamReader(compat.StreamReaderBase):
 
     def _seen(self) -> Seen:
         if self._watch is None:
-            options = self.options
-            self._watch = Watch(lambda: follow.follower_for(clients.client(options), options))
+            self._watch = Watch(follow.begin_following(self.options, self._hints))
         return self._watch.seen()
 
-    def _end(self, begin: int, seen: Seen, limit: Any) -> int:
-        end = seen.next
-        if self._available_now:
-            self._target = end if self._target is None else self._target
-            end = min(end, self._target)
-        if compat.is_unlimited(limit):
-            return max(begin, end)
-        options = self.options
-        return admit(begin, end, seen.spans, options.max_entries_per_trigger, options.max_bytes_per_trigger)
-
-    def _offset(self, position: int, seen: Seen) -> Json:
-        source = self.source
-        if isinstance(source, LedgerSource):
-            return offsets.to_json(StreamOffset(seen.cluster, ledgers={source.ledger_id: position}))
-        assert seen.head is not None
-        at = LogPosition(seen.head.uuid, seen.head.epoch, position)
-        return offsets.to_json(StreamOffset(seen.cluster, logs={source.name: at}))
-
-    def _position(self, data: Mapping[str, Any], seen: Seen) -> int:
-        """The next to read of a checkpoint offset, after checking that it is of this very log (RULES N7)."""
+    def _from_checkpoint(self, data: Json) -> StreamOffset:
+        """An offset of a checkpoint; tells the followers where the stream reads."""
         offset = offsets.from_json(data)
-        position = offsets.next_of(offset, self.source, seen.cluster)
-        for name, at in offset.logs.items():
-            assert seen.head is not None
-            check_position(at, seen.head, name=name)
-        return position
+        for source in offsets.sources_in(offset):
+            self._hints[source] = positions.next_of(offset, source)
+        return offset
 
-    def _trimmed(self, wanted: int, seen: Seen) -> NoSuchEntryError:
-        return NoSuchEntryError(
-            "the next entries of the stream were trimmed",
-            value=f"{self.source} begins at {seen.start}, the stream needs {wanted}",
-            remedy="set failOnDataLoss=false to go on with what is left",
-        )
+    def _ends(self, standings: Mapping[Source, Standing], seen: Seen, limit: Any) -> Mapping[Source, int] | None:
+        """Where the next micro-batch ends in each source, or None while it is to wait for more."""
+        options, unlimited = self.options, compat.is_unlimited(limit)
+        if self._available_now:
+            if self._target is None:
+                self._target = {source: each.next for source, each in seen.sources.items()}
+            target = self._target
+            standings = {source: each for source, each in standings.items() if not each.is_fresh or source in target}
+        backlogs = {source: self._backlog(source, each, seen) for source, each in standings.items()}
+        if unlimited:
+            return admit_all(backlogs, Limits(None, None)).ends
+        waiting = sum(each.entries for each in backlogs.values())
+        if not self._available_now and self._hold.holds(waiting, time.monotonic()):
+            return None
+        limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
+        admission = admit_all(backlogs, limits, self._served_first)
+        self._served_first = admission.first
+        return admission.ends
+
+    def _backlog(self, source: Source, standing: Standing, seen: Seen) -> Backlog:
+        known = seen.sources.get(source)
+        if standing.is_fresh or known is None:
+            return Backlog(standing.begin, standing.begin)
+        end = known.next
+        if self._target is not None:
+            end = min(end, self._target.get(source, standing.begin))
+        return Backlog(standing.begin, end, known.spans)
