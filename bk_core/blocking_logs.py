@@ -82,6 +82,9 @@ class NamedLog(Handle[named_log.NamedLog]):
     def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
         return self._thread.call(self._inner.extents(start_offset, end_offset))
 
+    def schemas(self) -> dict[int, bytes]:
+        return self._thread.call(self._inner.schemas())
+
     def publish(
         self,
         ledgers: Sequence[NewExtent],
@@ -89,8 +92,17 @@ class NamedLog(Handle[named_log.NamedLog]):
         *,
         takeover: bool = False,
         transaction: Transaction | None = None,
+        schema: bytes | None = None,
+        merge_schema: bool = False,
     ) -> Published:
-        publishing = self._inner.publish(ledgers, publish_id, takeover=takeover, transaction=transaction)
+        publishing = self._inner.publish(
+            ledgers,
+            publish_id,
+            takeover=takeover,
+            transaction=transaction,
+            schema=schema,
+            merge_schema=merge_schema,
+        )
         return self._thread.call(publishing)
 
     def overwrite(
@@ -100,8 +112,17 @@ class NamedLog(Handle[named_log.NamedLog]):
         *,
         takeover: bool = False,
         transaction: Transaction | None = None,
+        schema: bytes | None = None,
+        merge_schema: bool = False,
     ) -> Published:
-        overwriting = self._inner.overwrite(ledgers, publish_id, takeover=takeover, transaction=transaction)
+        overwriting = self._inner.overwrite(
+            ledgers,
+            publish_id,
+            takeover=takeover,
+            transaction=transaction,
+            schema=schema,
+            merge_schema=merge_schema,
+        )
         return self._thread.call(overwriting)
 
     def trim(self, before_offset: int) -> int:

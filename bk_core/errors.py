@@ -13,6 +13,7 @@
         EntryUnreadableError          no replica could say: try again
         LedgerExistsError
         EntryTooLargeError
+        CorruptEntryError             read as it was written, and not decodable by the codec
         WrongPasswordError
         WrongDigestTypeError
       QuorumError
@@ -35,7 +36,9 @@
       ForkedHandleError
       LogError
         NoSuchLogError, LogExistsError, LogHasLeaderError, LogRecreatedError, LogOverwrittenError,
-        LeadershipLostError, PublishConflictError, TransactionReplayDiffersError, TransactionVersionRegressedError
+        LeadershipLostError, PublishConflictError, TransactionReplayDiffersError, TransactionVersionRegressedError,
+        SchemaMismatchError           the columns do not fit the log's schema
+        SchemaChangedError            the log's schema is newer than the one planned with
       BookieError                     the server's own: identity, data directory, port
         BookieIdentityError, DataDirectoryError, PortInUseError, StorageFailedError
       JavaMissingError, PackageMismatchError, NotBuiltError
@@ -138,6 +141,12 @@ class EntryTooLargeError(LedgerError):
     """An entry is over the limit of 5 MiB − 1 KiB (RULES L5)."""
 
     code = "BK_ENTRY_TOO_LARGE"
+
+
+class CorruptEntryError(LedgerError):
+    """An entry was read as it was written and is nothing that the codec can decode."""
+
+    code = "BK_CORRUPT_ENTRY"
 
 
 class WrongPasswordError(LedgerError):
@@ -326,6 +335,18 @@ class TransactionVersionRegressedError(LogError):
     """A transaction version is lower than the last and is not remembered (RULES N5)."""
 
     code = "BK_TXN_VERSION_REGRESSED"
+
+
+class SchemaMismatchError(LogError):
+    """Columns to write or read do not fit the log's schema (RULES K8)."""
+
+    code = "BK_SCHEMA_MISMATCH"
+
+
+class SchemaChangedError(LogError):
+    """The log got a newer schema than the one that a stream was planned with (RULES K8)."""
+
+    code = "BK_SCHEMA_CHANGED"
 
 
 class BookieError(BookKeeperError):

@@ -166,6 +166,8 @@ def replace_extents(
     start, end = run[0].base_offset, run[-1].next_offset
     if end - start != new.entry_count or any(b.base_offset != a.next_offset for a, b in pairwise(run)):
         raise InvalidArgumentError("a ledger must hold what it replaces", value=f"{new.entry_count} of {end - start}")
+    if any((extent.codec, extent.schema_number) != (new.codec, new.schema_number) for extent in run):
+        raise InvalidArgumentError("a ledger must be written as what it replaces", value=f"codec {new.codec}")
     _check_listable(head, new)
     if not has_run(head, run, pages or {}):
         raise PublishConflictError(

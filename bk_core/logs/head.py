@@ -26,6 +26,8 @@ PUBLISHED_MAX = 128
 """Publish ids that a head remembers (RULES N4)."""
 CONDEMNED_MAX = 256
 """Ledger ids that may be condemned at a time (RULES N6)."""
+SCHEMAS_MAX = 24
+"""Schemas that a log has in its life: they stand in the head, which must stay small (RULES K8, N3)."""
 OPEN_EXTENTS_MAX = 2
 """Only the last two extents may be open: the roll of the protocol document (RULES N2)."""
 CODEC_NAME_BYTES_MAX = 32
@@ -228,6 +230,9 @@ class LogHead:
             return "page levels must fall towards the end"
         if len(self.published) > PUBLISHED_MAX or len(self.condemned) > CONDEMNED_MAX:
             return f"{len(self.published)} publish ids and {len(self.condemned)} condemned ledgers: over the limit"
+        numbers = [schema.number for schema in self.schemas]
+        if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 1):
+            return f"schemas are numbered {numbers}"
         return contiguity_problem(covered)
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from bk_core.client.connect import BookKeeper
@@ -42,6 +42,7 @@ from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.requests import LeadOptions
+from bk_core.logs.schemas import schema_in
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
 from bk_core.model import DigestType, LedgerId, Versioned
@@ -128,6 +129,15 @@ class NamedLog:
 
         return await asyncio.to_thread(read)
 
+    async def schemas(self) -> dict[int, bytes]:
+        """The log's schemas by number, the newest last; none for a log whose codecs need none (RULES K8)."""
+
+        def read() -> dict[int, bytes]:
+            head = self._store.read().value
+            return {schema.number: self._store.with_pages(partial(schema_in, schema=schema)) for schema in head.schemas}
+
+        return await asyncio.to_thread(read)
+
     # --- publishing --------------------------------------------------------------------------------------------------
 
     async def publish(
@@ -137,6 +147,8 @@ class NamedLog:
         *,
         takeover: bool = False,
         transaction: Transaction | None = None,
+        schema: bytes | None = None,
+        merge_schema: bool = False,
     ) -> Published:
         """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
 
@@ -146,8 +158,19 @@ class NamedLog:
         than reported; TransactionReplayDiffersError for the same id or version with other rows;
         TransactionVersionRegressedError; in all cases nothing was published. An error with outcome UNKNOWN: publish
         again with the same id, and delete nothing.
+
+        ``schema`` is what the entries were written with: it gets a number in the log together with them, or
+        SchemaMismatchError is raised; ``merge_schema`` lets it add columns (RULES K8).
         """
-        return await self._publish(ledgers, publish_id, takeover, transaction, overwrite=False)
+        return await self._publish(
+            ledgers,
+            publish_id,
+            takeover=takeover,
+            overwrite=False,
+            transaction=transaction,
+            schema=schema,
+            merge_schema=merge_schema,
+        )
 
     async def overwrite(
         self,
@@ -156,32 +179,25 @@ class NamedLog:
         *,
         takeover: bool = False,
         transaction: Transaction | None = None,
+        schema: bytes | None = None,
+        merge_schema: bool = False,
     ) -> Published:
         """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
         offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
         """
-        return await self._publish(ledgers, publish_id, takeover, transaction, overwrite=True)
-
-    async def _publish(
-        self,
-        ledgers: Sequence[NewExtent],
-        publish_id: PublishId,
-        takeover: bool,
-        transaction: Transaction | None,
-        *,
-        overwrite: bool,
-    ) -> Published:
-        await self.head()  # the password is right
-        wanted = Publish(
-            tuple(ledgers),
+        return await self._publish(
+            ledgers,
             publish_id,
-            _now_ms(),
-            nonce,
             takeover=takeover,
-            overwrite=overwrite,
+            overwrite=True,
             transaction=transaction,
+            schema=schema,
+            merge_schema=merge_schema,
         )
-        return await self._carry_out(Publication(wanted))
+
+    async def _publish(self, ledgers: Sequence[NewExtent], publish_id: PublishId, **how: Any) -> Published:
+        await self.head()  # the password is right
+        return await self._carry_out(Publication(Publish(tuple(ledgers), publish_id, _now_ms(), nonce, **how)))
 
     async def _carry_out(self, machine: HeadChange[R]) -> R:
         """Run a machine to its end; raises its error."""

@@ -223,7 +223,7 @@ class _Maker:
 
     def referenced_from(self, head: LogHead) -> tuple[NewPage, ...]:
         """The pages made that ``head`` reaches: merging may have left others behind."""
-        named = {ref.name for ref in head.pages}
+        named = {ref.name for ref in head.pages} | {schema.page for schema in head.schemas}
         for new in reversed(self._made.values()):  # a page is made after those it names
             if new.name in named:
                 named.update(ref.name for ref in new.page.pages)

@@ -33,6 +33,7 @@ SOMETIMES = {
     "replay differs",
     "replayed by its transaction alone",
     "rolled",
+    "several schemas",
     "stale read",
     "takeover by a publish",
     "transactions vacuumed",
@@ -50,6 +51,7 @@ SOMETIMES = {
 @pytest.mark.rule("N5")
 @pytest.mark.rule("N6")
 @pytest.mark.rule("N7")
+@pytest.mark.rule("K8")
 @pytest.mark.rule("MUST15")
 def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> None:
     reached: Counter[str] = Counter()
@@ -60,7 +62,7 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
 
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
-    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [2540120103] * 2  # under any PYTHONHASHSEED
+    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [1016104872] * 2  # under any PYTHONHASHSEED
 
 
 @pytest.mark.sim

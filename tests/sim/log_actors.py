@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from bk_core.errors import (
@@ -20,6 +21,7 @@ from bk_core.logs.machines.transactions import Transaction
 from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import ledgers_listed, page_names, sealed_extents
+from bk_core.logs.schemas import encode
 from bk_core.model import LedgerId
 from tests.sim.log_leader import QUORUM, Leader
 from tests.sim.logs import TXN_RETENTION, UUID, Actor, LogWorld, require
@@ -27,8 +29,26 @@ from tests.sim.logs import TXN_RETENTION, UUID, Actor, LogWorld, require
 KINDS = ("job", "job", "job", "again", "older", "trim", "compact", "vacuum", "vacuum", "leader", "leader")
 
 
-def new_extent(ledger_id: LedgerId, count: int, made: int) -> NewExtent:
-    return NewExtent(ledger_id=ledger_id, entry_count=count, size_bytes=count, created_ms=made, **QUORUM)
+COLUMNS = [{"name": name, "nullable": True, "type": {"name": "utf8"}, "children": []} for name in "abcx"]
+SCHEMAS = (
+    *[None] * 12,
+    *[encode(COLUMNS[:1])] * 4,
+    *[encode(COLUMNS[:2])] * 2,
+    encode(COLUMNS[:3]),
+    encode(COLUMNS[3:]),
+)
+"""What jobs write with: mostly no schema, some longer and longer ones, rarely one that nothing can follow."""
+
+
+def new_extent(ledger_id: LedgerId, count: int, made: int, schema_number: int = 0) -> NewExtent:
+    return NewExtent(
+        ledger_id=ledger_id,
+        entry_count=count,
+        size_bytes=count,
+        created_ms=made,
+        schema_number=schema_number,
+        **QUORUM,
+    )
 
 
 def vacuum_of(world: LogWorld, before: int) -> Vacuum:
@@ -93,6 +113,7 @@ class Job:
     transaction: Transaction | None = None
     overwrite: bool = False
     takeover: bool = False
+    schema: bytes | None = None
     is_published: bool = False  # an attempt said so
     is_doubtful: bool = False  # an attempt crashed, or ended with outcome unknown
     attempts: int = 0
@@ -105,7 +126,8 @@ class Publisher(Runner):
         self.job = job
         job.attempts += 1
         half = len(job.values) // 2
-        ledgers = [world.make_ledger(part) for part in (job.values[:half], job.values[half:]) if part]
+        halves = (job.values[:half], job.values[half:])
+        ledgers = [world.make_ledger(part, schema=job.schema) for part in halves if part]
         extents = [new_extent(each, len(world.ledgers[each].values), world.time) for each in ledgers]
         intent = Publish(
             tuple(extents),
@@ -115,6 +137,8 @@ class Publisher(Runner):
             takeover=job.takeover,
             overwrite=job.overwrite,
             transaction=job.transaction,
+            schema=job.schema,
+            merge_schema=True,
         )
         super().__init__(world, Publication(intent, failures_max=world.random.choice((2, 5))))
 
@@ -151,8 +175,10 @@ class Compacter(Runner):
         extents = sealed_extents(head, world.pages, head.start_offset, head.next_offset)
         first = world.random.randrange(len(extents))
         run = extents[first : first + world.random.randint(1, 3)]
+        schema, number = world.ledgers[run[0].ledger_id].schema, run[0].schema_number
+        run = list(takewhile(lambda extent: extent.schema_number == number, run))
         values = [value for extent in run for value in world.ledgers[extent.ledger_id].values]
-        new = new_extent(world.make_ledger(values), len(values), world.time)
+        new = new_extent(world.make_ledger(values, schema=schema), len(values), world.time, number)
         super().__init__(
             world, HeadChange(Compact(tuple(run), new, world.nonce), failures_max=world.random.choice((2, 5)))
         )
@@ -230,6 +256,7 @@ class Stage:
         random, number = self.world.random, len(self.jobs)
         values = [f"job {number}.{n}" for n in range(random.choice((0, 1, 2, 2, 3)))]
         job = Job(PublishId.job(str(number)), values, None, random.random() < 0.1, random.random() < 0.5)
+        job.schema = random.choice(SCHEMAS)
         if random.random() < 0.4:
             app = random.choice("ab")
             self.versions[app] = version = self.versions.get(app, -1) + random.choice((1, 1, 2))

@@ -16,7 +16,7 @@ from random import Random
 from typing import Protocol
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, PublishConflictError
-from bk_core.logs import commit, paging
+from bk_core.logs import commit, paging, schemas
 from bk_core.logs.codec import encode_head
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, NewExtent
@@ -37,6 +37,7 @@ SMALL = {
     (paging, "REFS_MAX"): 2,
     (upkeep, "CONDEMNED_MAX"): 3,
     (transactions, "VERSIONS_MAX"): 5,
+    (schemas, "SCHEMAS_MAX"): 3,
 }
 """Limits so small that pages, their pages, and rounds of condemning come up all the time."""
 FATES = ((0.25, ("applied", "late", "never", "refused")), (0.5, ("late", "refused")))
@@ -67,6 +68,7 @@ class SimLedger:
     made: int
     is_closed: bool = True
     is_ours: bool = True  # carries the keys of RULES N6
+    schema: bytes | None = None  # what its entries were written with
 
 
 class Actor(Protocol):
@@ -112,10 +114,12 @@ class LogWorld:
 
     # --- ledgers ---
 
-    def make_ledger(self, values: list[str], *, is_closed: bool = True, is_ours: bool = True) -> LedgerId:
+    def make_ledger(
+        self, values: list[str], *, is_closed: bool = True, is_ours: bool = True, schema: bytes | None = None
+    ) -> LedgerId:
         """A new ledger; ids are never used again."""
         self.next_ledger += 1
-        self.ledgers[self.next_ledger] = SimLedger(values, self.time, is_closed, is_ours)
+        self.ledgers[self.next_ledger] = SimLedger(values, self.time, is_closed, is_ours, schema)
         return self.next_ledger
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
@@ -209,6 +213,7 @@ class LogWorld:
         )
         require(head.start_offset >= before.start_offset, "what was trimmed comes back")
         require(head.epoch >= before.epoch, "the epoch goes back")
+        require(head.schemas[: len(before.schemas)] == before.schemas, "a schema was changed or forgotten")
         missing = _reached(head, self.pages) - self.pages.keys()
         require(not missing, f"the head reaches pages that do not exist: {sorted(missing)}")
         listed = ledgers_listed(head, self.pages)
@@ -221,8 +226,11 @@ class LogWorld:
             require(len(self.history) == head.start_offset, f"offset {len(self.history)} has no entry")
         extents = sealed_extents(head, self.pages, head.start_offset, head.next_offset)
         require(not head.next_offset > head.start_offset or bool(extents), "offsets without extents")
+        stored = {schema.number: self.pages[schema.page].schema for schema in head.schemas}
+        require(len(set(stored.values())) == len(stored), f"a schema has two numbers: {stored}")
         for extent in extents:
-            self._check_extent(extent)
+            self._check_extent(extent, stored)
+        self.reached["several schemas"] += len(stored) > 1
         require(len(self.history) >= head.next_offset, f"offset {len(self.history)} has no entry")
         self.reached["pages of pages"] += any(ref.level for ref in head.pages)
 
@@ -234,8 +242,10 @@ class LogWorld:
         require(digest not in self.published[-commit.PUBLISHED_MAX :], f"{digest.hex()} is published twice")
         self.published.append(digest)
 
-    def _check_extent(self, extent: Extent) -> None:
+    def _check_extent(self, extent: Extent, schemas: Mapping[int, bytes]) -> None:
         ledger = self.ledgers[extent.ledger_id]
+        found_schema = schemas.get(extent.schema_number)
+        require(found_schema == ledger.schema, f"{extent} was written with schema {ledger.schema!r}")
         require(ledger.is_closed, f"ledger {extent.ledger_id} is sealed and still written")
         values = ledger.values[extent.first_entry_id : extent.end_entry_id]
         require(len(values) == extent.entry_count == len(ledger.values), f"{extent} has entries {ledger.values}")

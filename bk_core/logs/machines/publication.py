@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bk_core.errors import NoSuchLedgerError, PublishConflictError
-from bk_core.logs import commit
+from bk_core.logs import commit, schemas
 from bk_core.logs.head import PUBLISHED_MAX, LogHead, NewExtent, Published, PublishId
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Ask, Effects, Facts, HeadChange, Intent, State
@@ -26,7 +26,8 @@ FORGOTTEN_OFFSET = -1
 @dataclass(frozen=True)
 class Publish(Intent[Published]):
     """List ``extents`` in order. ``now_ms`` is the time of the publish; ``takeover`` fences a leader instead of giving
-    way to it; ``overwrite`` unlinks what was there."""
+    way to it; ``overwrite`` unlinks what was there. ``schema`` is what the entries were written with, in canonical
+    bytes; the log gets it if it has no equal one, behind others only with ``merge_schema`` (RULES K8)."""
 
     extents: tuple[NewExtent, ...]
     publish_id: PublishId
@@ -35,6 +36,8 @@ class Publish(Intent[Published]):
     takeover: bool = False
     overwrite: bool = False
     transaction: Transaction | None = None
+    schema: bytes | None = None
+    merge_schema: bool = False
     is_repeatable = False  # once
 
     @property
@@ -70,13 +73,23 @@ class Publish(Intent[Published]):
         commit.check_unpublished(head, self.extents)
         if not facts.is_checked:
             return ev.CheckLedgers(head, self.extents)
-        put = commit.overwrite if self.overwrite else commit.publish
-        change = put(head, self.extents, self.publish_id, now_ms=self.now_ms, nonce=self.nonce, pages=facts.pages)
+        change = self._put(head, facts)
         if self.transaction is None:
             return change
         record = facts.transactions.value if facts.transactions else None
         transactions = recorded(record, self.transaction, self.publish_id, self.rows, self.now_ms)
         return replace(change, transactions=transactions)
+
+    def _put(self, head: LogHead, facts: Facts) -> Change:
+        """The head with the extents in it, and with their schema, which comes with the first entry of its kind."""
+        extents, page = self.extents, None
+        if self.schema is not None and self.rows:
+            found = schemas.registered(head, self.schema, self.merge_schema, nonce=self.nonce, pages=facts.pages)
+            head, page = found.head, found.page
+            extents = tuple(replace(extent, schema_number=found.number) for extent in extents)
+        put = commit.overwrite if self.overwrite else commit.publish
+        change = put(head, extents, self.publish_id, now_ms=self.now_ms, nonce=self.nonce, pages=facts.pages)
+        return change if page is None else replace(change, new_pages=(page, *change.new_pages))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
         """The head remembers the last publishes, the transaction's record every version until 128 higher ones came."""

@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bk_core.logs import commit, paging
+from bk_core.errors import PublishConflictError
+from bk_core.logs import commit, paging, schemas
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import LogHead, Published
 from bk_core.logs.machines import change_events as ev
@@ -24,6 +25,7 @@ from bk_core.logs.machines.publication import Publication, Publish, ledgers_of
 from bk_core.logs.machines.upkeep import Condemn, FencePages
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change, Pages, last_ledgers
+from bk_core.logs.schemas import Registered
 from bk_core.model import LedgerId
 from tests.sim.logs import LogWorld
 
@@ -43,6 +45,7 @@ def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 _STEP, _ABORT, _WRITE_ENDED = Publication._step, Publication._abort, HeadChange._on_write_ended
 _CHANGE_STEP, _ON_READ, _SETTLED = HeadChange._step, HeadChange._on_read, Publish.settled
 _PUBLISH, _CHECK, _RECOVER = commit.publish, commit.check_unpublished, LogWorld.recover
+_OVERWRITE, _PUT, _REGISTERED, _PAGE_NAMES = commit.overwrite, Publish._put, schemas.registered, paging.page_names
 
 
 def _deletes_duplicates(self: Publication, event: ev.Event) -> Effects:
@@ -111,6 +114,33 @@ def _unknown_drops_pages(self: HeadChange[Any], event: ev.Event) -> Effects:
 
 def _doubts_end_early(self: HeadChange[Any]) -> None:
     self._doubts = ()
+
+
+def _renumbered(head: LogHead, wanted: bytes, merge: bool, **more: Any) -> Registered:
+    """Looks at its own newest number only, without reading what it stands for."""
+    if head.schemas:
+        return Registered(head, head.schemas[-1].number)
+    return _REGISTERED(head, wanted, merge, **more)
+
+
+def _registered_again(head: LogHead, wanted: bytes, merge: bool, *, nonce: Any, pages: Pages) -> Registered:
+    last = schemas.newest(head)
+    if last is not None and schemas.merged(schemas.schema_in(pages, last), wanted, merge) != wanted:
+        raise PublishConflictError("not the next one")
+    return schemas._appended(head, wanted, 1 if last is None else last.number + 1, nonce)
+
+
+def _schema_page_forgotten(self: Publish, head: LogHead, facts: Facts) -> Change:
+    made = _PUT(self, head, facts)
+    return replace(made, new_pages=tuple(new for new in made.new_pages if not new.page.schema))
+
+
+def _schemas_unlinked(head: LogHead, *args: Any, **more: Any) -> Change:
+    return _OVERWRITE(replace(head, schemas=head.schemas[-1:]), *args, **more)
+
+
+def _pages_without_schemas(head: LogHead, pages: Pages) -> set[str]:
+    return _PAGE_NAMES(head, pages) - {schema.page for schema in head.schemas}
 
 
 def _overwrite_from_zero(head: LogHead, extents: Any, publish_id: Any, **more: Any) -> Change:
@@ -192,4 +222,9 @@ MUTANTS: list[tuple[str, str, Planted]] = [
     ("offsets reused after an overwrite", "N7", partial(_patched, commit, "overwrite", _overwrite_from_zero)),
     ("compaction of what was replaced", "N7", partial(_patched, commit, "replace_extents", _compact_blindly)),
     ("trim unlinks what it cuts", "N7", partial(_patched, paging._Splice, "covers", _touches)),
+    ("the newest schema taken for one's own", "K8", partial(_patched, schemas, "registered", _renumbered)),
+    ("an equal schema registered again", "K8", partial(_patched, schemas, "registered", _registered_again)),
+    ("a schema named before its page is there", "K8", partial(_patched, Publish, "_put", _schema_page_forgotten)),
+    ("an overwrite forgets old schemas", "K8", partial(_patched, commit, "overwrite", _schemas_unlinked)),
+    ("pages of schemas are vacuumed", "K8", partial(_patched, upkeep, "page_names", _pages_without_schemas)),
 ]
