@@ -7,7 +7,6 @@ Admission control (``latestOffset(start, limit)``) and ``Trigger.AvailableNow`` 
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -70,11 +69,6 @@ def as_columns(schema: Any) -> Any:
 
 
 _NAMES_IN_JSON = {"bigint": "long", "int": "integer"}
-
-
-def captures_logs() -> bool:
-    """Whether Spark collects this worker's log lines into ``python_worker_logs()`` (pyspark 4.1 and later)."""
-    return "PYSPARK_SPARK_SESSION_UUID" in os.environ
 
 
 def columns_of(schema: Any) -> list[tuple[str, str, bool]]:

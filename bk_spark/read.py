@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
-from bk_spark import clients, codecs, compat, resolve
+from bk_spark import clients, codecs, compat, resolve, task_log
 from bk_spark.errors import fence_by_pushdown, package_mismatch
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange, TaskPlan
@@ -58,7 +58,7 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
     if plan.version != __version__:
         raise package_mismatch(plan.version, __version__)
     rows = value_rows(plan, codec, options) if codec.reads_values else id_rows(plan, codec)
-    yield from joined(rows)
+    yield from task_log.reading(plan.ranges, joined(rows))
 
 
 def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NotEnoughBookiesError
 from bk_core.logs.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.model import DigestType
-from bk_spark import clients, codecs, commit, resolve
+from bk_spark import clients, codecs, commit, resolve, task_log
 from bk_spark.errors import package_mismatch
 from bk_spark.ledgers import digest_type_of
 from bk_spark.options import BkOptions
@@ -78,11 +78,14 @@ class LogWriter(DataSourceArrowWriter):
         partition, attempt = task_numbers()
         attempted, rows = TaskLedger(self.options, self.target, partition, attempt), 0
         try:
-            for batch in iterator:
-                for entries in self.codec.entries(batch, first_row=rows):
-                    attempted.append(entries)
-                rows += batch.num_rows
-            return commit.WrittenLedger(partition, attempt, attempted.finish())
+            with task_log.Writing(iterator, partition, attempt) as batches:
+                for batch in batches:
+                    for entries in self.codec.entries(batch, first_row=rows):
+                        attempted.append(entries)
+                    rows += batch.num_rows
+                extent = attempted.finish()
+                batches.ledgers = [extent.ledger_id] if extent else []
+            return commit.WrittenLedger(partition, attempt, extent)
         except BaseException:
             attempted.give_up()
             raise
