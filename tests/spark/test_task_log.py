@@ -19,9 +19,9 @@ RANGES = [LedgerRange(ledger_id=i, first=0, last=9, bytes=100, log="events") for
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     with caplog.at_level(logging.INFO, logger="bk_spark.task"):
-        yield caplog.messages
+        yield caplog
 
 
 def batches(count: int) -> Iterator[pa.RecordBatch]:
@@ -29,14 +29,14 @@ def batches(count: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"n": pa.array([1, 2], pa.int64())})
 
 
-def test_a_read_says_what_it_read_and_how_it_ended(lines: list[str]) -> None:
+def test_a_read_says_what_it_read_and_how_it_ended(logged: pytest.LogCaptureFixture) -> None:
     assert len(list(task_log.reading(RANGES, batches(3)))) == 3
-    (line,) = lines
+    (line,) = logged.messages
     assert line.startswith("read 6 rows, 48 bytes from ledgers 3:0-9, 4:0-9, 5:0-9 and 2 more of log events in ")
     assert line.endswith(": done")
 
 
-def test_a_read_that_spark_stops_early_ends_what_is_under_way(lines: list[str]) -> None:
+def test_a_read_that_spark_stops_early_ends_what_is_under_way(logged: pytest.LogCaptureFixture) -> None:
     closed = []
 
     def source() -> Iterator[pa.RecordBatch]:
@@ -50,20 +50,20 @@ def test_a_read_that_spark_stops_early_ends_what_is_under_way(lines: list[str]) 
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert closed == [True]
-    assert [line.rsplit(": ", 1)[1] for line in lines] == ["stopped early"]
+    assert [line.rsplit(": ", 1)[1] for line in logged.messages] == ["stopped early"]
 
 
-def test_a_read_that_fails_says_why(lines: list[str]) -> None:
+def test_a_read_that_fails_says_why(logged: pytest.LogCaptureFixture) -> None:
     def source() -> Iterator[pa.RecordBatch]:
         yield from batches(1)
         raise ValueError("no such entry")
 
     with pytest.raises(ValueError, match="no such entry"):
         list(task_log.reading(RANGES[:1], source()))
-    assert [line.rsplit("Spark: ", 1)[1] for line in lines] == ["failed: no such entry"]
+    assert [line.rsplit("Spark: ", 1)[1] for line in logged.messages] == ["failed: no such entry"]
 
 
-def test_a_write_says_what_it_wrote_into_which_ledgers(lines: list[str]) -> None:
+def test_a_write_says_what_it_wrote_into_which_ledgers(logged: pytest.LogCaptureFixture) -> None:
     with task_log.Writing(batches(2), partition=4, attempt=1) as rows:
         assert sum(batch.num_rows for batch in rows) == 4
         rows.ledgers = [17]
@@ -75,7 +75,7 @@ def test_a_write_says_what_it_wrote_into_which_ledgers(lines: list[str]) -> None
 
     with pytest.raises(ValueError, match="too large"):
         fail()
-    done, failed = lines
+    done, failed = logged.messages
     assert done.startswith("wrote 4 rows, 32 bytes into ledgers 17 in ")
     assert done.endswith("partition 4, attempt 1: done")
     assert failed.startswith("wrote 2 rows, 16 bytes into no ledger in ")
