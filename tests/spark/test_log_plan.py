@@ -25,7 +25,6 @@ from bk_core.errors import (
 )
 from bk_spark import clients, resolve
 from bk_spark.commit import WrittenLedger
-from bk_spark.follow import follower_for
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.stream_read import StreamReader
@@ -168,34 +167,6 @@ def test_a_leaders_entries_are_planned_to_the_lac_and_publishing_is_refused(book
             job(uri)
         leader.append(b"still the leader")
     assert planned(bookkeeper, uri)[-1][:2] == (10, 6)
-
-
-@pytest.mark.rule("N2")
-def test_a_follower_goes_with_the_log_over_leaders_and_rolls(bookkeeper: BookKeeper, uri: str) -> None:
-    save(uri, 10)
-    follower = follower_for(bookkeeper, options(uri, Use.STREAM))
-
-    def reaches(end: int) -> bool:
-        deadline = time.monotonic() + 5
-        while follower.look().next < end and time.monotonic() < deadline:
-            follower.wait(0.2)
-        return follower.look().next == end
-
-    try:
-        assert reaches(10)
-        with bookkeeper.log("events").lead() as leader:
-            leader.append(b"1")
-            assert reaches(11)
-            leader.roll()
-            leader.append(b"22")
-            assert reaches(12)
-        save(uri, 8)
-        assert reaches(20)
-        spans = follower.look().spans
-        assert [(s.begin, s.end) for s in spans] == [(0, 10), (10, 11), (11, 12), (12, 20)]
-        assert sum(s.bytes for s in spans) == 100 + 1 + 2 + 80
-    finally:
-        follower.close()
 
 
 @pytest.mark.rule("N7")

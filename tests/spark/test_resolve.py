@@ -21,7 +21,6 @@ from bk_core.errors import (
 )
 from bk_core.logs.head import Extent, LogHead
 from bk_spark import resolve
-from bk_spark.follow import follower_for
 from bk_spark.ledgers import OpenLedger, length_of
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
@@ -124,25 +123,6 @@ def test_the_length_of_a_ledger_is_that_of_the_entries_asked_for_though_it_grows
     ledger.close()
     sealed = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
     assert [length_of(sealed, last) for last in (24, 49)] == [250, 500]
-
-
-def test_a_follower_sees_what_is_confirmed_and_never_fences(bookkeeper: BookKeeper) -> None:
-    ledger = written(bookkeeper, 50, close=False)
-    follower = follower_for(bookkeeper, options(ledger.ledger_id, Use.STREAM))
-    try:
-        first = follower.look()
-        ledger.append(b"x" * 10)
-        for _ in range(50):
-            if (seen := follower.look()).next > 50:
-                break
-            follower.wait(0.1)
-        assert first.next <= 50 < seen.next
-        assert seen.spans == (Span(0, 51, 510),)
-        ledger.close()
-        follower.wait(1)
-        assert follower.look().next == 51
-    finally:
-        follower.close()
 
 
 def test_the_size_of_a_growing_ledger_is_looked_up_anew(bookkeeper: BookKeeper) -> None:

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Following ledgers, logs and patterns; bookies of this process behind the blocking client. Never fences."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from bk_core.blocking import BookKeeper, LedgerWriter
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import MetadataUnavailableError, NoSuchLogError, WrongDigestTypeError, WrongPasswordError
+from bk_core.logs.head import NewExtent, PublishId
+from bk_spark import clients
+from bk_spark.follow import begin_following
+from bk_spark.option_table import Use
+from bk_spark.options import parse_options
+from bk_spark.plan import Span
+from bk_spark.positions import SourceSeen
+from bk_spark.selection import LedgerSource, LogSource, Source
+from bk_spark.watch import Watch, WatchTimes
+
+QUICK = WatchTimes(retry_s=0.05, list_s=0.05)
+Follow = Callable[..., Watch]
+
+
+@pytest.fixture
+def follow(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Iterator[Follow]:
+    """Begins to follow what the options select."""
+    uri = f"memory://{request.node.name}"
+    clients._clients.get((uri, ()), lambda: bookkeeper)
+    with ExitStack() as stack:
+
+        def begin(hints: dict[Source, int] | None = None, times: WatchTimes = QUICK, **given: str) -> Watch:
+            options = parse_options({"metadataserviceuri": uri, **given}, Use.STREAM)
+            watch = Watch(begin_following(options, {} if hints is None else hints), times)
+            stack.callback(watch.stop)
+            return watch
+
+        yield begin
+
+
+def written(bookkeeper: BookKeeper, count: int, *, close: bool = True, password: bytes = b"") -> LedgerWriter:
+    ledger = bookkeeper.create_ledger(password=password)
+    if count:
+        ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"x" * 10] * count)))
+    if close:
+        ledger.close()
+    return ledger
+
+
+def publish(bookkeeper: BookKeeper, name: str, *sizes: int, entry: bytes = b"x" * 10) -> None:
+    """Append sealed extents of so many entries to a log."""
+    log = bookkeeper.log(name)
+    log.open_or_create()
+    for size in sizes:
+        with log.lead() as leader:
+            leader.append_batch(EntryBatch.from_list([entry] * size))
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 5
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return condition()
+
+
+def ends(watch: Watch) -> dict[str, int]:
+    return {source.key: seen.next for source, seen in watch.seen().sources.items()}
+
+
+def seen_of(watch: Watch, name: str) -> SourceSeen:
+    return watch.seen().sources[LogSource(name)]
+
+
+@pytest.mark.rule("K2")
+def test_open_and_closed_ledgers_are_followed_and_never_fenced(bookkeeper: BookKeeper, follow: Follow) -> None:
+    done, growing = written(bookkeeper, 30), written(bookkeeper, 50, close=False)
+    ids = [str(each.ledger_id) for each in (done, growing)]
+    watch = follow(ledgerids=",".join(ids))
+    assert eventually(lambda: ends(watch) == dict(zip(ids, (30, 50), strict=True)))
+    growing.append(b"x" * 10)
+    assert eventually(lambda: ends(watch)[ids[1]] == 51)
+    assert watch.seen().sources[LedgerSource(growing.ledger_id)].spans == (Span(0, 51, 510),)
+    growing.append(b"x" * 10)
+    growing.close()
+    assert eventually(lambda: not watch.seen().sources[LedgerSource(growing.ledger_id)].is_open)
+    assert ends(watch) == dict(zip(ids, (30, 52), strict=True))
+
+
+def test_the_average_entry_is_looked_up_anew_as_a_ledger_grows(bookkeeper: BookKeeper, follow: Follow) -> None:
+    growing = written(bookkeeper, 4, close=False)
+    watch = follow(ledgerid=str(growing.ledger_id))
+    (source,) = watch.seen().sources
+
+    def spans() -> Sequence[Span]:
+        return watch.seen().sources[source].spans
+
+    assert eventually(lambda: spans() == (Span(0, 4, 40),))
+    growing.wait_confirmed(growing.append_batch(EntryBatch.from_list([b"y" * 100] * 20)))
+    assert eventually(lambda: spans() == (Span(0, 24, 2040),))
+
+
+@pytest.mark.rule("N2")
+def test_a_log_is_followed_over_leaders_and_rolls(bookkeeper: BookKeeper, follow: Follow) -> None:
+    publish(bookkeeper, "events", 10)
+    watch = follow(log="events")
+    assert ends(watch) == {"events": 10}
+    with bookkeeper.log("events").lead() as leader:
+        leader.append(b"1")
+        assert eventually(lambda: ends(watch) == {"events": 11})
+        leader.roll()
+        leader.append(b"22")
+        assert eventually(lambda: ends(watch) == {"events": 12})
+        with bookkeeper.log("events").lead() as successor:
+            successor.append(b"333")
+            assert eventually(lambda: ends(watch) == {"events": 13})
+    assert eventually(lambda: not seen_of(watch, "events").is_open)
+    spans = seen_of(watch, "events").spans
+    assert [(s.begin, s.end) for s in spans] == [(0, 10), (10, 11), (11, 12), (12, 13)]
+    assert sum(s.bytes for s in spans) == 100 + 1 + 2 + 3
+
+
+def test_new_logs_of_a_pattern_are_taken_up_and_deleted_ones_are_gone(bookkeeper: BookKeeper, follow: Follow) -> None:
+    publish(bookkeeper, "ev-b", 10)
+    publish(bookkeeper, "other", 10)
+    watch = follow(logpattern="ev-.*")
+    assert ends(watch) == {"ev-b": 10}
+    publish(bookkeeper, "ev-a", 3)
+    assert eventually(lambda: ends(watch) == {"ev-a": 3, "ev-b": 10})
+    bookkeeper.store.delete_log("ev-b")
+    assert eventually(lambda: ends(watch) == {"ev-a": 3})
+    assert list(watch.seen().gone) == [LogSource("ev-b")]
+    publish(bookkeeper, "ev-b", 4)
+    assert eventually(lambda: ends(watch) == {"ev-a": 3, "ev-b": 4})
+    assert not watch.seen().gone
+
+
+def test_a_pattern_without_a_log_is_no_error(bookkeeper: BookKeeper, follow: Follow) -> None:
+    watch = follow(logpattern="ev-.*")
+    assert ends(watch) == {}
+    publish(bookkeeper, "ev-a", 3)
+    assert eventually(lambda: ends(watch) == {"ev-a": 3})
+
+
+def test_an_unknown_log_is_gone_by_the_error_that_names_the_nearest(bookkeeper: BookKeeper, follow: Follow) -> None:
+    publish(bookkeeper, "events", 1)
+    (error,) = follow(log="evnts").seen().gone.values()
+    assert isinstance(error, NoSuchLogError)
+    assert "near names: events" in str(error)
+
+
+def test_a_wrong_password_or_digest_type_ends_the_stream(bookkeeper: BookKeeper, follow: Follow) -> None:
+    closed, growing = (written(bookkeeper, 3, close=close, password=b"secret") for close in (True, False))
+    publish(bookkeeper, "events", 1)
+    for each in (closed, growing):
+        with pytest.raises(WrongPasswordError):
+            follow(ledgerid=str(each.ledger_id)).seen()
+        with pytest.raises(WrongDigestTypeError):
+            follow(ledgerid=str(each.ledger_id), ledgerpassword="secret", digesttype="MAC").seen()
+    with pytest.raises(WrongDigestTypeError):
+        follow(log="events", digesttype="MAC").seen()
+    with pytest.raises(WrongPasswordError):
+        follow(log="events", ledgerpassword="another").seen()
+
+
+@pytest.mark.rule("K1")
+def test_following_ends_a_while_after_the_last_call(bookkeeper: BookKeeper, follow: Follow) -> None:
+    growing = written(bookkeeper, 3, close=False)
+    watch = follow(ledgerid=str(growing.ledger_id), times=WatchTimes(idle_s=0.2, list_s=0.05))
+    watch.seen()
+    assert eventually(lambda: not watch.is_running)
+    assert eventually(lambda: bookkeeper.begin(_tasks).result() == 0)
+    growing.append(b"x")
+    assert eventually(lambda: list(ends(watch).values()) == [4])
+
+
+async def _tasks(_: object) -> int:
+    """Tasks on the client's loop that follow something."""
+    return sum("Follow" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
+def test_a_client_that_was_closed_is_replaced(bookkeeper: BookKeeper, follow: Follow) -> None:
+    publish(bookkeeper, "events", 1)
+    watch = follow(log="events", times=WatchTimes(first_look_s=1.0))
+    watch.seen()
+    bookkeeper._thread.call(_cancel_others())
+    assert eventually(lambda: not watch.is_running)
+    assert ends(watch) == {"events": 1}
+
+
+async def _cancel_others() -> None:
+    """What closing a client does to everything on its loop."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+def test_a_log_that_cannot_be_reached_keeps_its_last_answer_and_is_reported_when_it_lasts(
+    bookkeeper: BookKeeper, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(bookkeeper, "a", 1)
+    publish(bookkeeper, "b", 1)
+    watch = follow(logs="a,b", times=WatchTimes(retry_s=0.02, list_s=0.05, give_up_s=0.5, head_age_s=0.05))
+    assert ends(watch) == {"a": 1, "b": 1}
+    read_log = bookkeeper.store.read_log
+
+    def unreachable(name: str) -> object:
+        if name == "a":
+            raise MetadataUnavailableError("no answer")
+        return read_log(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bookkeeper.store, "read_log", unreachable)
+        began = time.monotonic()
+        publish(bookkeeper, "b", 1)
+        assert eventually(lambda: ends(watch) == {"a": 1, "b": 2})
+        assert eventually(lambda: _is_told(watch))
+        assert time.monotonic() - began > 0.4
+    publish(bookkeeper, "a", 1)
+    assert eventually(lambda: not _is_told(watch) and ends(watch) == {"a": 2, "b": 2})
+
+
+def _is_told(watch: Watch) -> bool:
+    try:
+        watch.seen()
+    except MetadataUnavailableError:
+        return True
+    return False
+
+
+def test_sizes_are_known_where_the_stream_reads_and_by_page_elsewhere(bookkeeper: BookKeeper, follow: Follow) -> None:
+    log = bookkeeper.log("events")
+    log.open_or_create()
+    for job in range(3):
+        ledger = written(bookkeeper, 400)
+        fragments = bookkeeper.read_metadata(ledger.ledger_id).value.fragments
+        extents = [
+            NewExtent(
+                ledger_id=ledger.ledger_id,
+                first_entry_id=entry,
+                entry_count=1,
+                size_bytes=10,
+                created_ms=1,
+                ensemble_size=3,
+                write_quorum_size=3,
+                ack_quorum_size=2,
+                fragments=fragments,
+            )
+            for entry in range(400)
+        ]
+        log.publish(extents, PublishId.job(str(job)))
+    head = log.head().value
+    assert head.pages
+    hints: dict[Source, int] = {}
+    watch = follow(hints, log="events", maxbytespertrigger="100")
+    coarse = seen_of(watch, "events").spans
+    assert len(coarse) == len(head.pages) + len(head.sealed_tail)
+    assert sum(span.bytes for span in coarse) == 12_000
+    hints[LogSource("events")] = 50
+    watch.stop()
+    fine = seen_of(watch, "events").spans
+    assert fine[:3] == (Span(50, 51, 10), Span(51, 52, 10), Span(52, 53, 10))
+    assert sum(span.bytes for span in fine) == 12_000 - 500
+    hints[LogSource("events")] = 66
+    assert eventually(lambda: seen_of(watch, "events").spans[0] == Span(66, 67, 10))
