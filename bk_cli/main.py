@@ -24,7 +24,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
     "bookie": ("bk_cli.bookie:bookie", "Run a bookie."),
     "ledger": ("bk_cli.ledger:ledger", "List, show, read, tail, append, recover and delete ledgers."),
-    "log": ("bk_cli.log:log", "List, show and read named logs."),
+    "log": ("bk_cli.log:log", "List, show and read named logs; compact, trim and vacuum them."),
+    "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
     "doctor": ("bk_cli.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),
 }
 

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checkpoint directory of a Structured Streaming query holds, and what is wrong with it.
+
+Layout (Spark 3 to 4.3): ``metadata`` is ``{"id": the query's id}``; ``offsets/N`` is written when batch N is planned: a
+line ``v1``, a line of JSON about the batch, then for each source the position where the batch ends, or ``-`` for none;
+in ``v2`` each of those lines begins with the source's name and a colon. ``commits/N`` is written once batch N is done.
+Only these are read, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bk_core.errors import InvalidArgumentError
+
+VERSIONS = ("v1", "v2")
+COMMIT_VERSIONS = ("v1", "v2", "v3")
+NO_POSITION = "-"
+FILE_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong, and where. ``line`` counts from 1; 0: the file as a whole."""
+
+    path: Path
+    line: int
+    what: str
+
+    @property
+    def place(self) -> str:
+        """``offsets/7 line 3``, below the checkpoint's directory."""
+        name = "/".join(self.path.parts[-2:])
+        return f"{name} line {self.line}" if self.line else name
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A planned batch: the text of each source's position by its name (its number in v1), None for none."""
+
+    number: int
+    positions: dict[str, str | None]
+    lines: dict[str, int]  # where each stands
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One query's directory. ``planned`` is the last batch that was planned; ``committed`` the last that is done,
+    None if its plan cannot be read or nothing is done; ``committed_number`` says which, −1 for none."""
+
+    path: Path
+    query_id: str | None
+    planned: Batch | None
+    committed: Batch | None
+    committed_number: int
+    problems: tuple[Problem, ...] = field(default=())
+
+
+def find_checkpoints(text: str) -> list[Path]:
+    """The checkpoint at a path or ``file:`` URI, or those directly below it. Raises InvalidArgumentError."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() == "file":
+        text = "/" + rest.lstrip("/")
+    elif colon and len(scheme) > 1 and rest.startswith("//"):
+        raise InvalidArgumentError(
+            "only local checkpoints can be read", value=text, remedy="copy the directory here first"
+        )
+    path = Path(text)
+    if not path.is_dir():
+        raise InvalidArgumentError("there is no such directory", value=text, remedy="give a query's checkpointLocation")
+    found = [each for each in (path, *sorted(path.iterdir())) if (each / "offsets").is_dir()]
+    if not found and not (path / "metadata").is_file():
+        raise InvalidArgumentError(
+            "this is not a checkpoint of a streaming query: it has no directory offsets",
+            value=text,
+            remedy="give what the query has as checkpointLocation",
+        )
+    return found or [path]
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read one, with everything that is wrong in it as a problem instead of an error."""
+    problems: list[Problem] = []
+    query_id = _query_id(path / "metadata", problems)
+    offsets, commits = _numbers(path / "offsets"), _numbers(path / "commits")
+    _check_numbers(path, offsets, commits, problems)
+    committed_number = commits[-1] if commits else -1
+    for number in commits[-1:]:
+        _check_commit(path / "commits" / str(number), problems)
+    last = offsets[-1] if offsets else -1
+    planned = committed = _batch(path / "offsets" / str(last), problems) if offsets else None
+    if committed_number != last:
+        is_there = committed_number in offsets
+        committed = _batch(path / "offsets" / str(committed_number), problems) if is_there else None
+    return Checkpoint(path, query_id, planned, committed, committed_number, tuple(problems))
+
+
+def _query_id(path: Path, problems: list[Problem]) -> str | None:
+    text = _read(path, problems)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)["id"]
+    except (ValueError, TypeError, KeyError):
+        problems.append(Problem(path, 1, f"no query id in it: {text[:100]!r}"))
+        return None
+    return str(found)
+
+
+def _numbers(directory: Path) -> list[int]:
+    """Batches with a file, in order; temporary files and checksums have other names."""
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isascii() and path.name.isdigit())
+
+
+def _check_numbers(path: Path, offsets: list[int], commits: list[int], problems: list[Problem]) -> None:
+    for name, numbers in (("offsets", offsets), ("commits", commits)):
+        missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers)) if numbers else []
+        for number in missing[:10]:
+            why = "the file is missing, and Spark needs those between"
+            problems.append(Problem(path / name / str(number), 0, why))
+    if commits and (not offsets or commits[-1] > offsets[-1]):
+        why = "the batch was done, and its plan is missing: the query cannot go on"
+        problems.append(Problem(path / "offsets" / str(commits[-1]), 0, why))
+    if offsets and offsets[-1] > (commits[-1] if commits else offsets[0] - 1) + 1:
+        last = f"batch {commits[-1]}" if commits else "none"
+        why = f"planned, and the last batch that is done is {last}: commits are missing between"
+        problems.append(Problem(path / "offsets" / str(offsets[-1]), 0, why))
+
+
+def _check_commit(path: Path, problems: list[Problem]) -> None:
+    text = _read(path, problems)
+    if text is None:
+        return
+    version, _, body = text.partition("\n")
+    if version not in COMMIT_VERSIONS:
+        problems.append(Problem(path, 1, f"unknown version {version[:20]!r}"))
+    elif body.strip() and _as_json(body) is None:
+        problems.append(Problem(path, 2, f"not JSON: {body[:100]!r}"))
+
+
+def _batch(path: Path, problems: list[Problem]) -> Batch | None:
+    text = _read(path, problems)
+    if text is None:
+        return None
+    lines = text.split("\n")
+    if lines[0] not in VERSIONS:
+        problems.append(Problem(path, 1, f"unknown version {lines[0][:20]!r}"))
+        return None
+    if len(lines) < 2 or not isinstance(_as_json(lines[1]), dict):
+        problems.append(Problem(path, 2, "what Spark knows of the batch is missing or not JSON: the file was cut"))
+        return None
+    positions: dict[str, str | None] = {}
+    places: dict[str, int] = {}
+    for place, name, position in _positions(lines, path, problems):
+        positions[name] = None if position == NO_POSITION else position
+        places[name] = place
+    if not positions:
+        problems.append(Problem(path, 3, "no source has a position: the file was cut"))
+        return None
+    return Batch(int(path.name), positions, places)
+
+
+def _positions(lines: list[str], path: Path, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
+    """(line, source, position); sources have no names in v1."""
+    for place, line in enumerate(lines[2:], 3):
+        if lines[0] == "v1":
+            if line or place < len(lines):  # what follows the last line feed is no line
+                yield place, str(place - 3), line
+            continue
+        name, colon, position = line.partition(":")
+        if colon:
+            yield place, name, position
+        elif line:
+            problems.append(Problem(path, place, f"no source's name and position: {line[:100]!r}"))
+
+
+def _read(path: Path, problems: list[Problem]) -> str | None:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ValueError(f"{path.stat().st_size} bytes, which none of Spark's files has")
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        problems.append(Problem(path, 0, "the file is missing"))
+    except (OSError, ValueError) as error:
+        problems.append(Problem(path, 0, f"cannot be read: {error}"))
+    else:
+        if text.strip():
+            return text
+        problems.append(Problem(path, 0, "the file is empty"))
+    return None
+
+
+def _as_json(text: str) -> object | None:
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return None
+    return found

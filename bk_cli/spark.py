@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk spark offsets CHECKPOINT``: where streaming queries over ledgers and logs stand, and whether that still fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from bk_cli import exit_codes, options, output
+from bk_cli.checkpoint import Batch, Checkpoint, Problem, find_checkpoints, read_checkpoint
+from bk_core.errors import BookKeeperError, InvalidArgumentError, WrongPasswordError
+from bk_core.logs.position import LogPosition, StreamOffset, check_position, decode_offset
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+
+Key = tuple[str, str]
+"""``("log", name)`` or ``("ledger", id)``."""
+
+
+@click.group()
+def spark() -> None:
+    """What Spark keeps of its queries over ledgers and logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A position of a checkpoint: the next offset or entry id, of which cluster, and of which log if it is one."""
+
+    cluster: str
+    next: int
+    log: LogPosition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a position meets in the cluster: ``state`` is ``fits`` or one word for why not, ``text`` the same in words.
+    ``end`` is the next position that cannot be read yet; ``is_exact`` False: there may be more."""
+
+    state: str
+    text: str
+    end: int | None = None
+    is_exact: bool = True
+
+
+@spark.command("offsets")
+@click.argument("checkpoint")
+@click.option(
+    "--metadata-service-uri",
+    "uri",
+    metavar="URI",
+    envvar=options.URI_VARIABLE,
+    help=f"Also ask this cluster (or {options.URI_VARIABLE}) for the lag, and whether the positions still fit.",
+)
+@options.ledger_password
+@options.as_json
+@click.pass_context
+def offsets(context: click.Context, checkpoint: str, uri: str | None, password: bytes, as_json: bool) -> None:
+    """Show where a query's checkpoint stands: its last planned and its last committed batch, source by source.
+
+    CHECKPOINT is a query's checkpointLocation, or a directory of several; it is only read. The exit code is 6 when
+    something in it is damaged, 4 when a position no longer fits the cluster.
+    """
+    code = 0
+    with _Cluster(uri, password) as cluster:
+        for path in find_checkpoints(checkpoint):
+            found = read_checkpoint(path)
+            code = max(code, _show(found, cluster, as_json))
+    context.exit(code)
+
+
+def _show(checkpoint: Checkpoint, cluster: _Cluster, as_json: bool) -> int:
+    problems, rows = list(checkpoint.problems), list[tuple[object, ...]]()
+    if not as_json:
+        output.print_facts(_facts(checkpoint))
+    is_misfit = False
+    planned, committed = _positions(checkpoint.planned, problems), _positions(checkpoint.committed, problems)
+    for source, key in sorted({*planned, *committed}):
+        at, done = planned.get((source, key)), committed.get((source, key))
+        last = done or at
+        assert last is not None
+        found = cluster.look(key, last)
+        is_misfit = is_misfit or (found is not None and found.state != "fits")
+        if as_json:
+            output.print_json(_as_object(checkpoint, source, key, at, done, found))
+        rows.append(_row(source, key, at, done, found))
+    if as_json:
+        for each in dict.fromkeys(problems):
+            output.print_json({"checkpoint": str(checkpoint.path), "problem": each.what, "at": each.place})
+    else:
+        _print(rows, problems)
+    return exit_codes.INTEGRITY if problems else exit_codes.CONFLICT if is_misfit else 0
+
+
+def _print(rows: list[tuple[object, ...]], problems: list[Problem]) -> None:
+    output.print_line()
+    if rows:
+        columns = ("source", "log or ledger", "committed to ", "planned to ", "lag ", "")
+        output.print_table(columns, rows)
+    else:
+        output.print_line("no source of it is a ledger or log of this connector")
+    for each in dict.fromkeys(problems):
+        output.print_line(f"damaged: {each.place}: {each.what}")
+    output.print_line()
+
+
+def _facts(checkpoint: Checkpoint) -> dict[str, object]:
+    planned, committed = checkpoint.planned, checkpoint.committed_number
+    if planned is not None and planned.number > committed:
+        state = f"batch {planned.number} was planned and not committed: a restart runs it again, with the same ends"
+    elif planned is not None:
+        state = "every planned batch is committed: a restart plans the next"
+    else:
+        state = "unknown: no planned batch can be read"
+    return {
+        "checkpoint": checkpoint.path,
+        "query": checkpoint.query_id or "unknown",
+        "planned batch": planned.number if planned else "-",
+        "committed batch": committed if committed >= 0 else "none",
+        "state": state,
+    }
+
+
+# --- positions --------------------------------------------------------------------------------------------------------
+
+
+def _positions(batch: Batch | None, problems: list[Problem]) -> dict[tuple[str, Key], At]:
+    """Where a batch ends, by source and by log or ledger. What is not of this connector is left out."""
+    found: dict[tuple[str, Key], At] = {}
+    for source, text in (batch.positions if batch is not None else {}).items():
+        if text is None or not _is_ours(text):
+            continue
+        try:
+            offset = decode_offset(text)
+        except InvalidArgumentError as error:
+            assert batch is not None
+            problems.append(_problem(batch, source, error))
+        else:
+            found.update({(source, key): at for key, at in _keys(offset)})
+    return found
+
+
+def _is_ours(text: str) -> bool:
+    """Whether it may be a position of this connector: cut ones are, those of other sources are not."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text.startswith("{")
+    return isinstance(found, dict) and "cluster" in found
+
+
+def _problem(batch: Batch, source: str, error: InvalidArgumentError) -> Problem:
+    from pathlib import Path
+
+    return Problem(Path("offsets", str(batch.number)), batch.lines[source], " ".join(str(error).split()))
+
+
+def _keys(offset: StreamOffset) -> Iterator[tuple[Key, At]]:
+    for name, at in offset.logs.items():
+        yield ("log", name), At(offset.cluster, at.next, at)
+    for ledger_id, entry_id in offset.ledgers.items():
+        yield ("ledger", str(ledger_id)), At(offset.cluster, entry_id)
+
+
+def _row(source: str, key: Key, at: At | None, done: At | None, found: Found | None) -> tuple[object, ...]:
+    lag = _lag(done or at, found)
+    return (
+        source,
+        " ".join(key),
+        "-" if done is None else done.next,
+        "-" if at is None else at.next,
+        "-" if lag is None else f"{lag:,}" if found is None or found.is_exact else f"{lag:,} or more",
+        "" if found is None else found.text,
+    )
+
+
+def _as_object(
+    checkpoint: Checkpoint, source: str, key: Key, at: At | None, done: At | None, found: Found | None
+) -> dict[str, object]:
+    position = done or at
+    assert position is not None
+    log: Mapping[str, object] = {}
+    if position.log is not None:
+        log = {"uuid": position.log.uuid, "epoch": position.log.epoch}
+    asked: Mapping[str, object] = {}
+    if found is not None:
+        lag = _lag(position, found)
+        asked = {"state": found.state, "text": found.text, "end": found.end, "lag": lag, "isExact": found.is_exact}
+    return {
+        "checkpoint": str(checkpoint.path),
+        "queryId": checkpoint.query_id,
+        "source": source,
+        key[0]: key[1] if key[0] == "log" else int(key[1]),
+        "cluster": position.cluster,
+        **log,
+        "plannedBatch": None if checkpoint.planned is None else checkpoint.planned.number,
+        "plannedNext": None if at is None else at.next,
+        "committedBatch": None if checkpoint.committed_number < 0 else checkpoint.committed_number,
+        "committedNext": None if done is None else done.next,
+        **asked,
+    }
+
+
+def _lag(at: At | None, found: Found | None) -> int | None:
+    return None if at is None or found is None or found.end is None else max(0, found.end - at.next)
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+class _Cluster:
+    """What positions are compared with; nothing without an address."""
+
+    def __init__(self, uri: str | None, password: bytes) -> None:
+        self._uri, self._password = uri, password
+        self._bookkeeper: BookKeeper | None = None
+
+    def __enter__(self) -> _Cluster:
+        if self._uri is not None:
+            from bk_core import blocking
+
+            self._bookkeeper = blocking.connect(self._uri)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bookkeeper is not None:
+            self._bookkeeper.close()
+
+    def look(self, key: Key, at: At) -> Found | None:
+        """How the position fits; None: there is no cluster to ask. Raises when it cannot be reached."""
+        bookkeeper = self._bookkeeper
+        if bookkeeper is None:
+            return None
+        if at.cluster != bookkeeper.instance_id:
+            return Found("otherCluster", f"of another cluster: {at.cluster}, this one is {bookkeeper.instance_id}")
+        try:
+            if at.log is not None:
+                return self._log(bookkeeper, key[1], at.log)
+            return self._ledger(bookkeeper, int(key[1]), at.next)
+        except BookKeeperError as error:
+            if exit_codes.exit_code_of(type(error)) == exit_codes.NOT_FOUND:
+                return Found("missing", "does not exist any more")
+            if isinstance(error, InvalidArgumentError):
+                return Found("impossible", str(error))
+            raise
+
+    def _log(self, bookkeeper: BookKeeper, name: str, at: LogPosition) -> Found:
+        from bk_core.errors import LogOverwrittenError, LogRecreatedError
+
+        log = bookkeeper.log(name, password=self._password)
+        head = log.head(check_password=False).value
+        try:
+            check_position(at, head, name=name)
+        except LogRecreatedError:
+            return Found("recreated", f"deleted and made again: its uuid is {head.uuid} now")
+        except LogOverwrittenError:
+            text = f"overwritten since: epoch {head.epoch} now, begin again at offset {head.start_offset}"
+            return Found("overwritten", text, head.next_offset)
+        end, is_exact = head.next_offset, True
+        if head.open_extents:
+            try:
+                end = log.end_offset()
+            except WrongPasswordError:
+                is_exact = False
+        if at.next < head.start_offset:
+            text = f"{head.start_offset - at.next:,} entries were trimmed before they were read"
+            return Found("trimmed", text, end, is_exact)
+        return _at_end(at.next, end, is_exact)
+
+    def _ledger(self, bookkeeper: BookKeeper, ledger_id: int, position: int) -> Found:
+        metadata = bookkeeper.read_metadata(ledger_id).value
+        if metadata.is_closed:
+            return _at_end(position, metadata.last_entry_id + 1, True)
+        try:
+            with bookkeeper.open_ledger(ledger_id, recover=False, password=self._password) as reader:
+                return _at_end(position, reader.last_add_confirmed + 1, True)
+        except WrongPasswordError:
+            return Found("fits", "being written; its end takes the password", None, False)
+
+
+def _at_end(position: int, end: int, is_exact: bool) -> Found:
+    if position > end and is_exact:
+        return Found("beyond", f"beyond the end, which is {end}: entries were lost, or it is another cluster", end)
+    return Found("fits", "fits", end, is_exact)
