@@ -97,7 +97,7 @@ def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: 
             continue
         ends[source] = begin + 1
         entries_left = None if entries_left is None else entries_left - 1
-        bytes_left = None if bytes_left is None else bytes_left - size
+        bytes_left = None if bytes_left is None else max(0, bytes_left - size)
     served = {source: Backlog(ends[source], waiting[source].end, waiting[source].spans) for source in order}
     if entries_left is not None:
         served = _by_entries(served, entries_left)
