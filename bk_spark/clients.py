@@ -21,7 +21,7 @@ from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata
 from bk_spark.errors import unknown_option
 from bk_spark.option_table import CLIENT_PREFIX
 from bk_spark.options import BkOptions, normalise
-from bk_spark.plan import TaskPlan
+from bk_spark.task_plan import TaskPlan
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, DetachedReader

@@ -9,11 +9,59 @@ are assumed to be of like size. The partition count may differ when a batch is p
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId, LedgerMetadata
+from bk_core.model import DigestType, EntryId, Fragment, LedgerId, LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which bookies hold an entry and how it is verified: what reading takes of a ledger's record.
+
+    Most ledgers of a log have one of a few layouts: they share an object (:class:`Layouts`), which a task carries once.
+    """
+
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    fragments: tuple[Fragment, ...]
+    digest_type: DigestType | None = DigestType.CRC32C
+    password: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata, password: bytes) -> Layout:
+        """Of a ledger's record; tasks verify MACs with the password that the record or else the user gave."""
+        return cls(
+            metadata.ensemble_size,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            metadata.fragments,
+            metadata.digest_type,
+            password if metadata.password is None else metadata.password,
+        )
+
+    def metadata(self) -> LedgerMetadata:
+        """As a record, which says nothing of the ledger's end: ranges that are read are known to exist."""
+        return LedgerMetadata(
+            ensemble_size=self.ensemble_size,
+            write_quorum_size=self.write_quorum_size,
+            ack_quorum_size=self.ack_quorum_size,
+            fragments=self.fragments,
+            digest_type=self.digest_type,
+            password=self.password,
+        )
+
+
+class Layouts:
+    """Layouts, each kept once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Layout, Layout] = {}
+
+    def __call__(self, layout: Layout) -> Layout:
+        return self._known.setdefault(layout, layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +69,8 @@ class LedgerRange:
     """Entries ``first`` to ``last`` of a ledger, both inclusive. ``log`` names the log they were found in and
     ``offset`` is the log offset of ``first``; both are None for a bare ledger. ``bytes`` are payload bytes, estimated.
 
-    ``created_ms`` is when the ledger was made, if that is known; ``closed`` whether it was when planned.
+    ``created_ms`` is when the ledger was made, if that is known; ``closed`` whether it was when planned. ``layout`` is
+    None only where entries are not to be read.
     """
 
     ledger_id: LedgerId
@@ -33,83 +82,104 @@ class LedgerRange:
     schema_number: int = 0
     created_ms: int | None = None
     closed: bool = True
+    layout: Layout | None = None
 
     @property
     def entries(self) -> int:
         return self.last - self.first + 1
 
-    def part(self, skip: int, entries: int) -> LedgerRange:
-        """``entries`` entries from the ``skip``-th on."""
-        return replace(
-            self,
-            first=self.first + skip,
-            last=self.first + skip + entries - 1,
-            bytes=self.bytes * entries // self.entries,
-            offset=None if self.offset is None else self.offset + skip,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPlan:
-    """Everything one reading task needs, so that it asks no metadata store (RULES K3). Picklable.
-
-    ``ledgers`` holds the metadata of each ledger in ``ranges`` and ``bookies`` the endpoints of their ensembles.
-    The ranges may be of several logs. ``version`` is the package's on the driver. ``prefer`` spreads tasks over
-    replicas.
-    """
-
-    version: str
-    instance_id: str
-    ranges: tuple[LedgerRange, ...]
-    ledgers: Mapping[LedgerId, LedgerMetadata]
-    bookies: Mapping[BookieId, BookieServiceInfo]
-    prefer: int = 0
+    def split(self, entries: int) -> tuple[LedgerRange, LedgerRange]:
+        """The first ``entries`` entries, and the others: at least one each."""
+        size, at = self.bytes * entries // self.entries, self.first + entries
+        offset = None if self.offset is None else self.offset + entries
+        return replace(self, last=at - 1, bytes=size), replace(self, first=at, bytes=self.bytes - size, offset=offset)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
-    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``."""
+    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``. ``range_bytes`` is what a range costs
+    beside its bytes, because each is a request of its own."""
 
     bytes_max: int
     entries_max: int | None = None
     partitions_min: int | None = None
+    range_bytes: int = 0
+
+
+SMALL_PART = 8
+"""A range below this part of a task is not split for the sake of even tasks."""
 
 
 def pack(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> list[tuple[LedgerRange, ...]]:
-    """Ranges, in order, as the work of tasks: large ones split evenly, neighbours joined up to the limits.
+    """Ranges, in order, as the work of tasks, all within the limits and of about the same size: large ranges are split,
+    neighbours joined. No task is above twice the average unless a single entry is.
 
     Never splits an entry; ranges without entries vanish; the order of entries is kept within and across tasks.
     """
-    ranges = [r for r in ranges if r.entries > 0]
-    bytes_max, entries_max = _effective(ranges, limits)
-    packed: list[list[LedgerRange]] = []
-    room_bytes = room_entries = -1
-    for piece in (p for r in ranges for p in _split(r, bytes_max, entries_max)):
-        if piece.bytes > room_bytes or piece.entries > room_entries:
-            packed.append([])
-            room_bytes, room_entries = bytes_max, entries_max
-        packed[-1].append(piece)
-        room_bytes -= piece.bytes
-        room_entries -= piece.entries
-    return [tuple(task) for task in packed]
+    return _Packing([r for r in ranges if r.entries > 0], limits).tasks()
 
 
-def _effective(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> tuple[int, int]:
-    """The limits in bytes and entries, lowered where ``minPartitions`` wants more tasks."""
-    total_bytes, total_entries = sum(r.bytes for r in ranges), sum(r.entries for r in ranges)
-    bytes_max, entries_max = limits.bytes_max, limits.entries_max or max(1, total_entries)
-    if limits.partitions_min:
-        bytes_max = min(bytes_max, max(1, -(-total_bytes // limits.partitions_min)))
-        entries_max = min(entries_max, max(1, -(-total_entries // limits.partitions_min)))
-    return bytes_max, entries_max
+class _Packing:
+    """Fills one task after the other, each with an equal share of what is left for as many tasks as are needed."""
 
+    def __init__(self, ranges: Sequence[LedgerRange], limits: PartitionLimits) -> None:
+        self._ranges = ranges
+        self._by_entries = not any(r.bytes for r in ranges)  # where no sizes are known, as many entries each
+        self._range_bytes = limits.range_bytes
+        self._entries_left = sum(r.entries for r in ranges)
+        self._entries_max = limits.entries_max or max(1, self._entries_left)
+        self._cost_left = sum(map(self._cost, ranges))
+        self._cost_max = max(1, self._cost_left) if self._by_entries else limits.bytes_max
+        self._tasks_left = limits.partitions_min or 1
+        self._tasks: list[list[LedgerRange]] = []
 
-def _split(whole: LedgerRange, bytes_max: int, entries_max: int) -> list[LedgerRange]:
-    """The range in equal parts, each within the limits unless a single entry is over them."""
-    parts = max(-(-whole.bytes // bytes_max), -(-whole.entries // entries_max), 1)
-    parts = min(parts, whole.entries)
-    cuts = [whole.entries * i // parts for i in range(parts + 1)]
-    return [whole.part(begin, end - begin) for begin, end in pairwise(cuts)]
+    def tasks(self) -> list[tuple[LedgerRange, ...]]:
+        if self._ranges:
+            self._begin_task()
+        for each in self._ranges:
+            self._place(each)
+        return [tuple(task) for task in self._tasks]
+
+    def _place(self, rest: LedgerRange) -> None:
+        cost = self._cost(rest)
+        while cost > self._room or rest.entries > self._room_entries:
+            is_empty, count = not self._tasks[-1], self._entries_that_fit(rest, cost)
+            if is_empty and count == 0:
+                if rest.entries == 1:
+                    break  # larger than any share, and entries are not split
+                count = 1
+            if count and (is_empty or cost * SMALL_PART >= self._share):
+                of_part = cost * count // rest.entries
+                part, rest = rest.split(count)
+                self._take(part, of_part)
+                cost -= of_part
+            self._begin_task()
+        self._take(rest, cost)
+
+    def _begin_task(self) -> None:
+        if self._tasks:
+            self._tasks_left -= 1
+        count = max(
+            self._tasks_left, -(-self._cost_left // self._cost_max), -(-self._entries_left // self._entries_max), 1
+        )
+        self._share = self._room = max(1, -(-self._cost_left // count))
+        self._room_entries = self._entries_max
+        self._tasks.append([])
+
+    def _take(self, part: LedgerRange, cost: int) -> None:
+        self._tasks[-1].append(part)
+        self._room -= cost
+        self._room_entries -= part.entries
+        self._cost_left -= cost
+        self._entries_left -= part.entries
+
+    def _cost(self, each: LedgerRange) -> int:
+        return each.entries if self._by_entries else each.bytes + self._range_bytes
+
+    def _entries_that_fit(self, rest: LedgerRange, cost: int) -> int:
+        if self._room < 0 or self._room_entries <= 0:
+            return 0
+        return min(self._room * rest.entries // cost if cost else rest.entries, self._room_entries)
 
 
 @dataclass(frozen=True, slots=True)

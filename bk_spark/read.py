@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
-from bk_spark import clients, codecs, compat, resolve, task_log
+from bk_spark import clients, codecs, compat, resolve, task_log, tasks
 from bk_spark.errors import fence_by_pushdown, package_mismatch
 from bk_spark.options import BkOptions
-from bk_spark.plan import LedgerRange, TaskPlan
+from bk_spark.plan import Layout, LedgerRange
+from bk_spark.task_plan import TaskPlan
 
 ROWS_MIN = 10_000
 BYTES_MIN = 1 << 20
@@ -41,7 +42,7 @@ class LedgerReader(DataSourceReader):
             raise fence_by_pushdown(str(self.options.selection))
         bookkeeper = clients.client(self.options)
         resolved = resolve.resolve_batch(bookkeeper, self.options)
-        return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]
+        return [InputPartition(plan) for plan in tasks.task_plans(bookkeeper, self.options, resolved, self.codec)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition.value, self.codec, self.options)
@@ -65,9 +66,9 @@ def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> It
     """Rows with values: whole batches as the bookies sent them."""
     reader = clients.detached_reader(plan, options)
     for wanted in plan.ranges:
-        metadata = plan.ledgers[wanted.ledger_id]
+        metadata = layout_of(wanted).metadata()
         batches = reader.read(wanted.ledger_id, metadata, wanted.first, wanted.last, prefer=plan.prefer)
-        expected, at = wanted.first, place_of(wanted)
+        expected, at = wanted.first, place_of(wanted, plan)
         for batch in batches:
             expected = check_order(batch, wanted, expected)
             yield from codec.rows(batch, batch.entry_ids(), at)
@@ -78,7 +79,7 @@ def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> It
 def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
     """Rows without values: the plan knows every entry, so no bookie is asked."""
     for wanted in plan.ranges:
-        at = place_of(wanted)
+        at = place_of(wanted, plan)
         for first in range(wanted.first, wanted.last + 1, ID_ROWS):
             ids = np.arange(first, min(first + ID_ROWS, wanted.last + 1), dtype=np.int64)
             yield from codec.rows(None, ids, at)
@@ -111,10 +112,22 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def place_of(wanted: LedgerRange) -> codecs.LedgerAt:
+def place_of(wanted: LedgerRange, plan: TaskPlan) -> codecs.LedgerAt:
     """Where the rows of a range come from."""
-    shift = None if wanted.offset is None else wanted.offset - wanted.first
-    return codecs.LedgerAt(ledger_id=wanted.ledger_id, log=wanted.log, offset_shift=shift)
+    return codecs.LedgerAt(
+        ledger_id=wanted.ledger_id,
+        log=wanted.log,
+        offset_shift=None if wanted.offset is None else wanted.offset - wanted.first,
+        ctime_ms=wanted.created_ms,
+        closed=wanted.closed,
+        schema=plan.schemas.get((wanted.log or "", wanted.schema_number)),
+    )
+
+
+def layout_of(wanted: LedgerRange) -> Layout:
+    """Where a range can be read; planning gives it to all that are."""
+    assert wanted.layout is not None, wanted
+    return wanted.layout
 
 
 def check_order(batch: EntryBatch, wanted: LedgerRange, expected: int) -> int:

@@ -8,23 +8,21 @@ speculated task reads the same rows. Called from ``partitions()``, never from ``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bk_core import __version__
 from bk_core.errors import (
     LogHasLeaderError,
     NoSuchLedgerError,
     NoSuchLogError,
 )
-from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata, LedgerState
+from bk_core.model import LedgerId, LedgerMetadata
 from bk_spark.bounds import check_bounds, offset_at
-from bk_spark.clients import bookie_infos
 from bk_spark.errors import shown
-from bk_spark.ledgers import OpenLedger, check_digest, digest_type_of, length_of, with_password
+from bk_spark.ledgers import OpenLedger, check_digest, digest_type_of, length_of
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
-from bk_spark.plan import LedgerRange, PartitionLimits, Span, TaskPlan, bytes_between, pack
+from bk_spark.plan import Layout, Layouts, LedgerRange, Span, bytes_between
 from bk_spark.selection import (
     ColumnSelection,
     LedgerSource,
@@ -42,26 +40,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What to read: ranges in order, and the metadata of their ledgers."""
+    """What to read: ranges in order. ``ledgers`` are the records of the bare ledgers among them.
 
-    ranges: tuple[LedgerRange, ...]
-    ledgers: Mapping[LedgerId, LedgerMetadata]
+    ``written`` says of each log, None for the bare ledgers, with which codecs and schemas its extents were written.
+    """
+
+    ranges: tuple[LedgerRange, ...] = ()
+    ledgers: Mapping[LedgerId, LedgerMetadata] = field(default_factory=dict)
+    written: Mapping[str | None, frozenset[tuple[str, int]]] = field(default_factory=dict)
 
     @classmethod
     def together(cls, parts: Iterable[Resolved]) -> Resolved:
         """Several as one, in their order."""
         ranges: list[LedgerRange] = []
         ledgers: dict[LedgerId, LedgerMetadata] = {}
+        written: dict[str | None, frozenset[tuple[str, int]]] = {}
         for part in parts:
             ranges += part.ranges
-            for ledger_id, metadata in part.ledgers.items():
-                known = ledgers.get(ledger_id)  # a ledger may be listed twice: take the record that reaches further
-                if known is None or known.last_entry_id < metadata.last_entry_id:
-                    ledgers[ledger_id] = metadata
-        return cls(tuple(ranges), ledgers)
+            ledgers.update(part.ledgers)
+            for log, found in part.written.items():
+                written[log] = written.get(log, frozenset()) | found
+        return cls(tuple(ranges), ledgers, written)
 
 
-NOTHING = Resolved((), {})
+NOTHING = Resolved()
 
 
 def sources_of(bookkeeper: BookKeeper, selection: Selection) -> tuple[Source, ...]:
@@ -106,10 +108,9 @@ def resolve_source(bookkeeper: BookKeeper, options: BkOptions, source: Source) -
 
 def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource) -> Resolved:
     """A bare ledger between the options' bounds, as it is now."""
-    ledger_id = source.ledger_id
     try:
         reader = bookkeeper.open_ledger(
-            ledger_id,
+            source.ledger_id,
             recover=options.read_mode == "fence",
             password=options.ledger_password,
             digest_type=digest_type_of(options),
@@ -134,20 +135,23 @@ def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSou
         fail_on_data_loss=options.fail_on_data_loss,
     )
     size = length * (stop - first) // end if end else 0
-    wanted = range_of_ledger(metadata, ledger_id, first, stop, size)
-    return Resolved((wanted,) if stop > first else (), {ledger_id: metadata})
+    return range_of_ledger(options, source, metadata, first, stop, size)
 
 
-def range_of_ledger(metadata: LedgerMetadata, ledger_id: LedgerId, first: int, stop: int, size: int) -> LedgerRange:
+def range_of_ledger(
+    options: BkOptions, source: LedgerSource, metadata: LedgerMetadata, first: int, stop: int, size: int
+) -> Resolved:
     """Entries ``first`` to ``stop`` − 1 of a bare ledger."""
-    return LedgerRange(
-        ledger_id=ledger_id,
+    wanted = LedgerRange(
+        ledger_id=source.ledger_id,
         first=first,
         last=stop - 1,
         bytes=size,
         created_ms=metadata.ctime_ms,
         closed=metadata.is_closed,
+        layout=Layout.of(metadata, options.ledger_password),
     )
+    return Resolved((wanted,) if stop > first else (), {source.ledger_id: metadata}, {None: frozenset()})
 
 
 def resolve_part(
@@ -161,15 +165,13 @@ def resolve_part(
         log = bookkeeper.log(source.name, password=options.ledger_password)
         head = log.head().value
         return ranges_of(bookkeeper, options, source, head, log.extents(first, stop), first, stop, spans)
-    ledger_id = source.ledger_id
     try:
-        metadata = with_password(bookkeeper.read_metadata(ledger_id).value, options)
+        metadata = bookkeeper.read_metadata(source.ledger_id).value
     except NoSuchLedgerError:
         if options.fail_on_data_loss:
             raise
         return NOTHING
-    wanted = range_of_ledger(metadata, ledger_id, first, stop, bytes_between(spans, first, stop))
-    return Resolved((wanted,), {ledger_id: metadata})
+    return range_of_ledger(options, source, metadata, first, stop, bytes_between(spans, first, stop))
 
 
 def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> Resolved:
@@ -228,31 +230,31 @@ def ranges_of(
     ``spans`` estimate the bytes of the open one; sealed ones know theirs.
     """
     ranges: list[LedgerRange] = []
-    ledgers: dict[LedgerId, LedgerMetadata] = {}
+    layouts, written = Layouts(), set[tuple[str, int]]()
     for extent in extents:
         begin = max(first, extent.base_offset)
         end = stop if extent.is_open else min(stop, extent.next_offset)
         if end <= begin:
             continue
         entry_id = extent.first_entry_id + begin - extent.base_offset
-        size = _size(extent, begin, end, spans)
         ranges.append(
             LedgerRange(
                 ledger_id=extent.ledger_id,
                 first=entry_id,
                 last=entry_id + end - begin - 1,
-                bytes=size,
+                bytes=_size(extent, begin, end, spans),
                 log=source.name,
                 offset=begin,
                 schema_number=extent.schema_number,
                 created_ms=extent.created_ms or None,
                 closed=not extent.is_open,
+                layout=layouts(layout_of(bookkeeper, options, head, extent)),
             )
         )
-        ledgers[extent.ledger_id] = extent_metadata(bookkeeper, options, head, extent)
+        written.add((extent.codec, extent.schema_number))
         if extent.is_open:
             break  # readers never pass an unsealed extent (RULES N2)
-    return Resolved(tuple(ranges), ledgers)
+    return Resolved(tuple(ranges), written={source.name: frozenset(written)})
 
 
 def _size(extent: Extent, begin: int, end: int, spans: Sequence[Span]) -> int:
@@ -261,48 +263,17 @@ def _size(extent: Extent, begin: int, end: int, spans: Sequence[Span]) -> int:
     return extent.size_bytes * (end - begin) // extent.entry_count
 
 
-def extent_metadata(bookkeeper: BookKeeper, options: BkOptions, head: LogHead, extent: Extent) -> LedgerMetadata:
-    """The metadata a reading task needs: from the log's record if it has the ensembles, else from the ledger's."""
+def layout_of(bookkeeper: BookKeeper, options: BkOptions, head: LogHead, extent: Extent) -> Layout:
+    """How to read an extent: from the log's record if it has the ensembles, else from the ledger's."""
     if extent.is_open or not extent.fragments:
-        return with_password(bookkeeper.read_metadata(extent.ledger_id).value, options)
-    return LedgerMetadata(
-        ensemble_size=extent.ensemble_size,
-        write_quorum_size=extent.write_quorum_size,
-        ack_quorum_size=extent.ack_quorum_size,
-        fragments=extent.fragments,
-        state=LedgerState.CLOSED,
-        last_entry_id=extent.end_entry_id - 1,
-        length=extent.size_bytes,
-        digest_type=head.digest_type,
-        password=options.ledger_password,
-    )
-
-
-def task_plans(bookkeeper: BookKeeper, options: BkOptions, resolved: Resolved) -> list[TaskPlan]:
-    """One plan a Spark partition, each with what its task needs and no more."""
-    limits = PartitionLimits(options.max_bytes_per_partition, options.max_entries_per_partition, options.min_partitions)
-    packed = pack(resolved.ranges, limits)
-    infos = bookie_infos(bookkeeper) if packed else {}
-    return [
-        replace(_task_plan(bookkeeper.instance_id, ranges, resolved.ledgers, infos), prefer=number)
-        for number, ranges in enumerate(packed)
-    ]
-
-
-def _task_plan(
-    instance_id: str,
-    ranges: tuple[LedgerRange, ...],
-    ledgers: Mapping[LedgerId, LedgerMetadata],
-    infos: Mapping[BookieId, BookieServiceInfo],
-) -> TaskPlan:
-    mine = {r.ledger_id: ledgers[r.ledger_id] for r in ranges}
-    ensembles = {bookie for metadata in mine.values() for f in metadata.fragments for bookie in f.ensemble}
-    return TaskPlan(
-        version=__version__,
-        instance_id=instance_id,
-        ranges=ranges,
-        ledgers=mine,
-        bookies={bookie: infos[bookie] for bookie in sorted(ensembles) if bookie in infos},
+        return Layout.of(bookkeeper.read_metadata(extent.ledger_id).value, options.ledger_password)
+    return Layout(
+        extent.ensemble_size,
+        extent.write_quorum_size,
+        extent.ack_quorum_size,
+        extent.fragments,
+        head.digest_type,
+        options.ledger_password,
     )
 
 

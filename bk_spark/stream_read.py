@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from bk_core.logs.position import StreamOffset
-from bk_spark import clients, codecs, compat, follow, offsets, positions, resolve, stream_plan
+from bk_spark import clients, codecs, compat, follow, offsets, positions, stream_plan, tasks
 from bk_spark.admission import Backlog, HoldBack, Limits, admit_all
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
@@ -97,7 +97,8 @@ class StreamReader(compat.StreamReaderBase):
         seen = self._seen()
         parts = positions.parts(first, stop, seen, self.options)
         resolved = stream_plan.plan_parts(bookkeeper, self.options, parts, seen)
-        return [InputPartition(plan) for plan in resolve.task_plans(bookkeeper, self.options, resolved)]
+        plans = tasks.task_plans(bookkeeper, self.options, resolved, self.codec, stream=True)
+        return [InputPartition(plan) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition.value, self.codec, self.options)

@@ -41,6 +41,34 @@ def test_nothing_to_read_is_no_task() -> None:
     assert pack([ledger(1, 0, 0)], PartitionLimits(MB, 5, 5)) == []
 
 
+def test_a_ledger_costs_a_request_so_many_tiny_ones_are_spread() -> None:
+    tiny = [ledger(i, 100, 10_000) for i in range(10_000)]
+    assert len(pack(tiny, PartitionLimits(128 * MB))) == 1
+    assert len(pack(tiny, PartitionLimits(128 * MB, range_bytes=64 << 10))) == 6
+
+
+def test_a_small_ledger_is_not_split_to_even_tasks_out() -> None:
+    tasks = pack([ledger(i, 100, MB) for i in range(30)], PartitionLimits(128 * MB, partitions_min=2))
+    assert [len(task) for task in tasks] == [15, 15]
+    tasks = pack([ledger(i, 100, MB) for i in range(31)], PartitionLimits(128 * MB, partitions_min=2))
+    assert [len(task) for task in tasks] == [15, 16]
+
+
+SIZES = st.lists(st.tuples(st.integers(50, 400), st.integers(0, 1 << 20)), min_size=1, max_size=40)
+
+
+@settings(derandomize=True)
+@given(SIZES, st.integers(1 << 16, 1 << 21), st.none() | st.integers(2, 20))
+def test_no_task_is_above_twice_the_average(
+    ledgers: list[tuple[int, int]], bytes_max: int, partitions_min: int | None
+) -> None:
+    """As far as ledgers can be split: here an entry is a small part of a task."""
+    ranges = [ledger(i, entries, size) for i, (entries, size) in enumerate(ledgers)]
+    tasks = [sum(r.bytes for r in task) for task in pack(ranges, PartitionLimits(bytes_max, None, partitions_min))]
+    assert max(tasks) <= 2 * sum(tasks) / len(tasks)
+    assert sum(tasks) == sum(size for _, size in ledgers)
+
+
 @settings(derandomize=True)
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 5000)), max_size=30),

@@ -13,15 +13,16 @@ from bk_core.errors import IntegrityError, PackageMismatchError
 from bk_spark.codecs import raw
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
-from bk_spark.plan import LedgerRange, TaskPlan
+from bk_spark.plan import LedgerRange
 from bk_spark.read import check_order, joined, read_rows
+from bk_spark.task_plan import TaskPlan
 
 OPTIONS = parse_options({"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "events"}, Use.READ)
 IDS = raw.RawRows.of([("entry_id", "bigint", True), ("offset", "bigint", True)], has_log=True)
 
 
 def plan(*ranges: LedgerRange, version: str = __version__) -> TaskPlan:
-    return TaskPlan(version=version, instance_id="c", ranges=ranges, ledgers={}, bookies={})
+    return TaskPlan(version=version, instance_id="c", ranges=ranges, bookies={})
 
 
 def test_nothing_to_read_is_no_row() -> None:

@@ -20,11 +20,12 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.logs.head import Extent, LogHead
-from bk_spark import resolve
+from bk_spark import resolve, tasks
+from bk_spark.codecs import raw
 from bk_spark.ledgers import OpenLedger, length_of
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
-from bk_spark.plan import Span
+from bk_spark.plan import Layout, Span
 from bk_spark.selection import LogSource
 
 
@@ -106,12 +107,14 @@ def test_wrong_password_digest_and_ledger_are_named(bookkeeper: BookKeeper) -> N
 def test_a_task_carries_ranges_ensembles_and_endpoints(bookkeeper: BookKeeper) -> None:
     ledger = written(bookkeeper, 100)
     wanted = options(ledger.ledger_id, minpartitions="4")
-    plans = resolve.task_plans(bookkeeper, wanted, resolve.resolve_batch(bookkeeper, wanted))
+    resolved = resolve.resolve_batch(bookkeeper, wanted)
+    plans = tasks.task_plans(bookkeeper, wanted, resolved, raw.RawRows(("value",)))
     assert [(p.ranges[0].first, p.ranges[0].last) for p in plans] == [(0, 24), (25, 49), (50, 74), (75, 99)]
     ensemble = set(ledger.metadata.last_fragment.ensemble)
     for plan in map(pickle.loads, map(pickle.dumps, plans)):
         assert set(plan.bookies) == ensemble
-        assert plan.ledgers[ledger.ledger_id].is_closed
+        assert plan.ranges[0].layout == Layout.of(ledger.metadata, b"")
+        assert plan.ranges[0].closed
         assert plan.instance_id == bookkeeper.instance_id
 
 
