@@ -7,7 +7,7 @@ answer on that thread and raises what it raised. Handles may be used from severa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
@@ -24,6 +24,8 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, Ledg
 if TYPE_CHECKING:
     from bk_core.blocking_logs import NamedLog as NamedLog
     from bk_core.client.detached import Refresh
+    from bk_core.logs.head import NewExtent, Published, PublishId
+    from bk_core.logs.machines.transactions import Transaction
 
 T = TypeVar("T")
 
@@ -191,6 +193,23 @@ class BookKeeper(Handle[client.BookKeeper]):
         from bk_core.logs.named_log import NamedLog as AsyncNamedLog
 
         return blocking_logs.NamedLog(AsyncNamedLog(self._inner, name, password=password), self._thread)
+
+    def publish_to_logs(
+        self,
+        ledgers: Mapping[str, Sequence[NewExtent]],
+        publish_id: PublishId,
+        *,
+        password: bytes = b"",
+        overwrite: bool = False,
+        transaction: Transaction | None = None,
+    ) -> dict[str, Published]:
+        """As :func:`bk_core.logs.fan_out.publish_to_logs`."""
+        from bk_core.logs import fan_out  # as above
+
+        work = fan_out.publish_to_logs(
+            self._inner, ledgers, publish_id, password=password, overwrite=overwrite, transaction=transaction
+        )
+        return self._thread.call(work)
 
     def begin(self, work: Callable[[client.BookKeeper], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start what needs the asyncio client, on its own loop, and do not wait for it: many things can be watched by

@@ -72,6 +72,13 @@ def fit(head: LogHead, nonce: Nonce, pages: Pages | None = None) -> Change:
     return _Maker(nonce, pages or {}).fit(head)
 
 
+def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
+    """The same change with the smallest head there is: all that can be in pages is (RULES N3)."""
+    maker = _Maker(nonce, pages, change.new_pages)
+    head = maker.fold(maker.spill(change.head, 0), 1)
+    return replace(change, head=head, new_pages=maker.referenced_from(head))
+
+
 def splice(
     head: LogHead, start: int, end: int, extents: Sequence[Extent], *, nonce: Nonce, pages: Pages | None = None
 ) -> Change:
@@ -163,8 +170,9 @@ class _Maker:
 
     __slots__ = ("_known", "_made", "_nonce")
 
-    def __init__(self, nonce: Nonce, known: Pages) -> None:
-        self._nonce, self._known, self._made = nonce, dict(known), dict[str, NewPage]()
+    def __init__(self, nonce: Nonce, known: Pages, made: Sequence[NewPage] = ()) -> None:
+        self._nonce, self._made = nonce, {new.name: new for new in made}
+        self._known = {**known, **{new.name: new.page for new in made}}
 
     def fit(self, head: LogHead) -> Change:
         for kept, refs_max in ((None, REFS_MAX), (TAIL_EXTENTS_KEPT, REFS_MAX), (0, REFS_MAX), (0, 1)):

@@ -209,10 +209,10 @@ class LogStore:
                     case ev.Fail(error):
                         raise error
                     case _:
-                        event = self._carry_out(effect)
+                        event = self.carry_out(effect)
 
-    def _carry_out(self, effect: ev.Effect) -> ev.Event:
-        """The event that answers the effect; of one that has no answer it is never looked at."""
+    def carry_out(self, effect: ev.Effect) -> ev.Event:
+        """The event that answers the effect; of one that has no answer it is never looked at. Blocking."""
         try:
             return self._answer(effect)
         except MetadataConflictError as error:
@@ -243,7 +243,7 @@ class LogStore:
                     self._create_page(new)
                 return ev.PagesCreated()
             case ev.WriteHead():
-                self.store.write_logs([self._log_write(effect)])
+                self.store.write_logs([self.log_write(effect)])
                 return ev.HeadWritten()
             case ev.Wait(attempt):
                 _back_off(attempt - 1)
@@ -288,7 +288,8 @@ class LogStore:
         found = self.store.read_txns(self.name, key)
         return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
 
-    def _log_write(self, effect: ev.WriteHead) -> LogWrite:
+    def log_write(self, effect: ev.WriteHead) -> LogWrite:
+        """What the store takes for a compare-and-set."""
         txn = None
         if effect.transactions is not None:
             data = encode_transactions(effect.transactions)

@@ -22,6 +22,7 @@ from bk_core.metadata.layout import Layout, ServiceUri, parse_service_uri
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree import (
     ANY_VERSION,
+    MULTI_BYTES_MAX,
     NODE_BYTES_MAX,
     BadVersionError,
     Check,
@@ -34,6 +35,7 @@ from bk_core.metadata.tree import (
     Op,
     Set,
     Watcher,
+    multi_bytes,
 )
 from bk_core.metadata.worker import Worker
 from bk_core.metadata.zookeeper.store import TreeStore
@@ -248,8 +250,7 @@ class MemoryTree:
         self._write(path, 0, lambda: self._cluster.multi([Delete(path, version)]))
 
     def multi(self, ops: Sequence[Op]) -> None:
-        size = sum(len(op.data) for op in ops if isinstance(op, Create | Set))
-        self._write(ops[0].path if ops else "/", size, lambda: self._cluster.multi(ops))
+        self._write(ops[0].path if ops else "/", multi_bytes(ops), lambda: self._cluster.multi(ops), MULTI_BYTES_MAX)
 
     def sync(self, path: str) -> None:
         self._await_connected(path)
@@ -316,9 +317,9 @@ class MemoryTree:
                     outcome=Outcome.NOT_APPLIED,
                 )
 
-    def _write(self, path: str, size: int, change: Callable[[], None]) -> None:
-        if size > NODE_BYTES_MAX:
-            raise InvalidArgumentError(f"A record has at most {NODE_BYTES_MAX} bytes", value=f"{path}: {size} bytes")
+    def _write(self, path: str, size: int, change: Callable[[], None], size_max: int = NODE_BYTES_MAX) -> None:
+        if size > size_max:
+            raise InvalidArgumentError(f"A record has at most {size_max} bytes", value=f"{path}: {size} bytes")
         self._await_connected(path)
         applied = self._losses.pop(0) if self._losses else None
         if applied is not False:

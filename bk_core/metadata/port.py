@@ -150,8 +150,9 @@ class MetadataStore(Protocol):
         ...
 
     def write_logs(self, writes: Iterable[LogWrite]) -> list[Versioned[bytes]]:
-        """Write several heads, and their transactions, in one atomic step; all or none. Raises MetadataConflictError,
-        or MetadataUnavailableError with outcome UNKNOWN."""
+        """Write several heads, and their transactions, in one atomic step; all or none (RULES N3, K10). Raises
+        MetadataConflictError; NoSuchLogError; InvalidArgumentError, before anything is sent, where they are more than
+        fits one step (1 MiB); or MetadataUnavailableError with outcome UNKNOWN."""
         ...
 
     def watch_log(self, name: str, callback: Callable[[Versioned[bytes] | None], None]) -> CancelWatch: ...

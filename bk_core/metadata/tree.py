@@ -19,6 +19,9 @@ from bk_core.metadata.port import CancelWatch, SessionState
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_000_000
 """ZooKeeper drops the connection of a request over 1 MiB, which would look like a lost answer."""
+MULTI_BYTES_MAX = 0xFFFFF - 1000
+"""Of a multi, whose size is known to the byte (:func:`multi_bytes`): ZooKeeper's own limit, jute.maxbuffer."""
+_OP_BYTES = 48  # of an operation beside its path and data: headers, lengths, version, rights
 
 WRITE_TRIES = 4
 """How often a write whose answer was lost is tried, each within the tree's own deadline."""
@@ -87,6 +90,11 @@ class Check:
 Op: TypeAlias = Create | Set | Delete | Check
 
 
+def multi_bytes(ops: Sequence[Op]) -> int:
+    """How large the request of a multi is at most."""
+    return sum(_OP_BYTES + len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0) for op in ops)
+
+
 class Tree(Protocol):
     """A session with the store. Every call has a deadline; reads are repeated within it, writes never after a loss."""
 
@@ -123,7 +131,8 @@ class Tree(Protocol):
         ...
 
     def multi(self, ops: Sequence[Op]) -> None:
-        """All or none. Raises the error of the first operation that was refused."""
+        """All or none. Raises the error of the first operation that was refused, and InvalidArgumentError for more
+        than MULTI_BYTES_MAX."""
         ...
 
     def sync(self, path: str) -> None: ...

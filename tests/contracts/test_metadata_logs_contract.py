@@ -126,6 +126,21 @@ def test_a_hundred_heads_of_full_size_fit_one_step(store: MetadataStore) -> None
     assert [v.version for v in written] == [1] * 100
 
 
+@pytest.mark.rule("N3")
+@pytest.mark.rule("K10")
+def test_a_step_may_be_as_large_as_the_store_takes_and_a_larger_one_is_never_sent(store: MetadataStore) -> None:
+    names = [f"log-{i:03d}" for i in range(100)]
+    for name in names:
+        store.create_log(name, b"")
+    writes = [LogWrite(n, bytes(5400), 0, TxnWrite(KEY, bytes(4800), None)) for n in names]
+    assert [v.version for v in store.write_logs(writes)] == [1] * 100
+    more = [LogWrite(n, bytes(8192), 1, TxnWrite(KEY, bytes(4800), 0)) for n in names]
+    with pytest.raises(InvalidArgumentError, match="bytes") as raised:
+        store.write_logs(more)
+    assert raised.value.outcome is Outcome.NOT_APPLIED
+    assert store.read_log(names[99]).version == 1
+
+
 @pytest.mark.rule("MUST8")
 @pytest.mark.parametrize("applied", [True, False])
 def test_lost_answer_of_a_publish_is_unknown_and_reading_again_settles_it(

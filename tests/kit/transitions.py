@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
 from bk_core.snapshot import copied, fingerprint_of
@@ -62,7 +62,13 @@ def words(thing: Any) -> object:
         return [words(one) for one in thing]
     values = {each.name: getattr(thing, each.name) for each in fields(thing)}
     said = {name: repr(value) if isinstance(value, Exception) else value for name, value in values.items()}
+    said.update((name, _of_logs(value)) for name, value in values.items() if name == "answers")
     return type(thing).__name__, fingerprint_of(said)
+
+
+def _of_logs(answers: Mapping[Any, Any]) -> object:
+    """Events of several logs."""
+    return {key: words(value) if is_dataclass(value) else value for key, value in answers.items()}
 
 
 def members(*unions: Any) -> tuple[type, ...]:

@@ -51,13 +51,15 @@ class Totals:
 
 def runner_of(profile: str) -> Callable[[int], Outcome]:
     """What runs one seed of a profile; the engine follows from the seed. *protocol*: machines over memory; *storage*:
-    with the production storage in the loop; *disk*: one bookie's storage alone; *logs*: the machines of named logs."""
+    with the production storage in the loop; *disk*: one bookie's storage alone; *logs*: the machines of named logs, of
+    one and, every fourth seed, of several at once."""
     if profile == "logs":
+        from tests.sim.log_fan_out import run_fan_out_schedule
         from tests.sim.logs import LogViolation, run_log_schedule
 
         def run_logs(seed: int) -> Outcome:
             try:
-                found = run_log_schedule(seed)
+                found = run_fan_out_schedule(seed) if seed % 4 == 3 else run_log_schedule(seed)
             except LogViolation as error:
                 return Outcome(seed, "logs", profile, 0, 0, 0.0, 0, str(error))
             return Outcome(seed, "logs", profile, found.fingerprint, found.steps, 0.0, 0, sometimes=dict(found.reached))

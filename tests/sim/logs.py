@@ -176,12 +176,8 @@ class LogWorld:
         applied: Callable[[], None] = lambda: None,
     ) -> bool:
         """Compare and set; False: another version. Tells ``applied``."""
-        if version != self.head.version:
+        if not self.matches(version, txn, txn_version):
             return False
-        if txn is not None:
-            found = self.transactions.get(txn.app_id)
-            if (None if found is None else found.version) != txn_version:
-                return False
         encode_head(head)  # ≤ 8 KiB, at most two open extents, contiguous
         self._check(self.head.value, head)
         self._check_published(self.head.value, head)
@@ -193,6 +189,13 @@ class LogWorld:
         self.head = Versioned(head, version + 1)
         applied()
         return True
+
+    def matches(self, version: int, txn: LogTransactions | None, txn_version: int | None) -> bool:
+        """Whether a write that is compared with these versions would be applied."""
+        if version != self.head.version:
+            return False
+        found = None if txn is None else self.transactions.get(txn.app_id)
+        return txn is None or (None if found is None else found.version) == txn_version
 
     def compare_and_set(self, write: Callable[[], bool]) -> str:
         """``write`` with everything that can happen to it: written, conflict, unknown, refused."""

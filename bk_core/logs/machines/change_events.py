@@ -134,6 +134,13 @@ class RequestFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LogsAnswered:
+    """What each of several logs answers to :class:`ForLogs`; of one that cannot, RequestFailed."""
+
+    answers: Mapping[str, Event]
+
+
+@dataclass(frozen=True, slots=True)
 class WaitEnded:
     """The pause of :class:`Wait` is over."""
 
@@ -257,6 +264,27 @@ class DeleteTransactions:
 
 
 @dataclass(frozen=True, slots=True)
+class ForLogs:
+    """The same of several logs: each carries its own request out, in any order. → LogsAnswered"""
+
+    requests: Mapping[str, Effect]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHeads:
+    """Compare-and-set of several logs, by name: all or nothing. → HeadWritten, HeadConflicted, HeadWriteUnknown"""
+
+    writes: Mapping[str, WriteHead]
+
+
+@dataclass(frozen=True, slots=True)
+class DropPagesOf:
+    """As DropPages, of several logs."""
+
+    names: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Pause for a random time that grows with ``attempt``. → WaitEnded"""
 
@@ -296,6 +324,7 @@ Event: TypeAlias = (
     | TransactionsRead
     | TransactionsDeleted
     | RequestFailed
+    | LogsAnswered
     | WaitEnded
 )
 Effect: TypeAlias = (
@@ -314,6 +343,9 @@ Effect: TypeAlias = (
     | ListTransactions
     | ReadTransactions
     | DeleteTransactions
+    | ForLogs
+    | WriteHeads
+    | DropPagesOf
     | Wait
     | Finish
     | Fail

@@ -47,6 +47,7 @@ from bk_core.errors import (
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree import (
     ANY_VERSION,
+    MULTI_BYTES_MAX,
     NODE_BYTES_MAX,
     BadVersionError,
     Check,
@@ -60,6 +61,7 @@ from bk_core.metadata.tree import (
     Set,
     TreeError,
     Watcher,
+    multi_bytes,
 )
 from bk_core.metadata.worker import Worker
 
@@ -250,14 +252,15 @@ class ZooKeeperTree:
         transaction = self._client.transaction()
         for op in ops:
             _add(transaction, op)
-        size = sum(len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0) for op in ops)
-        for op, result in zip(ops, self._write(ops[0].path, size, transaction.commit_async), strict=True):
+        size = multi_bytes(ops)
+        sent = self._write(ops[0].path, size, transaction.commit_async, MULTI_BYTES_MAX)
+        for op, result in zip(ops, sent, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 raise self._translated(op.path, result, Outcome.NOT_APPLIED) from result
 
-    def _write(self, path: str, size: int, send: Callable[[], Any]) -> Any:
-        if size > NODE_BYTES_MAX:
-            raise InvalidArgumentError(f"A record has at most {NODE_BYTES_MAX} bytes", value=f"{path}: {size} bytes")
+    def _write(self, path: str, size: int, send: Callable[[], Any], size_max: int = NODE_BYTES_MAX) -> Any:
+        if size > size_max:
+            raise InvalidArgumentError(f"A record has at most {size_max} bytes", value=f"{path}: {size} bytes")
         self._check_usable()
         deadline = time.monotonic() + self._timeout_s
         if not self._connected.wait(self._timeout_s):

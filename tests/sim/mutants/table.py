@@ -17,8 +17,9 @@ from functools import partial
 
 from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import explore
+from tests.sim.log_fan_out import run_fan_out_schedule
 from tests.sim.logs import run_log_schedule
-from tests.sim.mutants import exhaustive, logs, protocol
+from tests.sim.mutants import exhaustive, fan_out, logs, protocol
 from tests.sim.mutants.admission import ADMISSION_MUTANTS
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.compaction import COMPACTION_MUTANTS
@@ -174,14 +175,16 @@ def _tests(engine: str, calls: Sequence[Callable[[], object]]) -> Iterator[Attem
 
 
 def _logs() -> Iterator[Case]:
-    def attempts() -> Iterator[Callable[[], None]]:
+    def attempts(run: Callable[[int], object]) -> Iterator[Callable[[], None]]:
         seed = 0
         while True:
-            yield lambda seed=seed: run_log_schedule(seed)  # type: ignore[misc]
+            yield lambda seed=seed: run(seed)  # type: ignore[misc]
             seed += 1
 
     for name, rule, planted in logs.MUTANTS:
-        yield Case(name, rule, "logs", planted, attempts)
+        yield Case(name, rule, "logs", planted, partial(attempts, run_log_schedule))
+    for name, rule, planted in fan_out.MUTANTS:
+        yield Case(name, rule, "logs", planted, partial(attempts, run_fan_out_schedule))
 
 
 def try_case(name: str, seconds: float) -> Verdict:

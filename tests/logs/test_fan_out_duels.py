@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that publish into several logs at once, beside everybody else and under every fault: clean, repeatable, and
+blind to no defect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.sim.log_fan_out import run_fan_out_schedule
+from tests.sim.logs import LogViolation
+from tests.sim.mutants.fan_out import MUTANTS
+
+SOMETIMES = {
+    "fan-out done",
+    "fan-out into several",
+    "fan-out differs",
+    "multi conflicted",
+    "one log remembers for all",
+    "fan-out failed BK_INVALID_ARGUMENT not applied",
+    "fan-out failed BK_LOG_HAS_LEADER not applied",
+    "fan-out failed BK_METADATA_UNAVAILABLE outcome unknown",
+    "fan-out failed BK_PUBLISH_CONFLICT not applied",
+    "fan-out failed BK_TXN_VERSION_REGRESSED not applied",
+    "answer lost, applied",
+    "answer lost, late",
+    "answer lost, never",
+    "answer lost, refused",
+    "late write applied",
+    "aborted before an attempt",
+    "overwritten",
+    "transactions vacuumed",
+}
+
+
+@pytest.mark.sim
+@pytest.mark.rule("K10")
+@pytest.mark.rule("N4")
+@pytest.mark.rule("N5")
+def test_several_logs_get_all_of_a_write_or_none_whatever_fails() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(100):
+        reached += run_fan_out_schedule(seed).reached
+    assert SOMETIMES - reached.keys() == set()
+
+
+@pytest.mark.sim
+def test_a_seed_is_a_schedule() -> None:
+    assert len({run_fan_out_schedule(7).fingerprint for _ in range(2)}) == 1
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize(("rule", "planted"), [pytest.param(rule, planted, id=name) for name, rule, planted in MUTANTS])
+def test_a_defect_that_is_put_in_is_found(rule: str, planted: Callable[[], AbstractContextManager[None]]) -> None:
+    with planted(), pytest.raises(LogViolation):
+        _run(range(600))
+
+
+def _run(seeds: range) -> None:
+    for seed in seeds:
+        run_fan_out_schedule(seed)

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several named logs at once, each with everybody of tests/sim/logs.py at work on it, and jobs that publish into some
+of them in one step (RULES K10): all of them or none, once.
+
+A multi compares every head and record first and then writes all. Its answer may be lost, and it may come late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, TransactionReplayDiffersError
+from bk_core.logs.head import PublishId
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines import fan_out
+from bk_core.logs.machines.fan_out import FanOut
+from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
+from bk_core.logs.machines.transactions import Transaction
+from tests.sim.log_actors import Stage, new_extent
+from tests.sim.logs import (
+    SETTLE_STEPS,
+    STEPS,
+    WINDOWS,
+    LogOutcome,
+    LogViolation,
+    LogWorld,
+    _digest,
+    require,
+    small_limits,
+)
+
+LOGS = ("a", "b", "c")
+LEDGERS_OF_A_LOG = 1_000_000
+STEP_BYTES = (1_500, fan_out.STEP_BYTES_MAX)
+"""Room in a multi: some schedules must make their heads small together, and sometimes fail."""
+
+
+@dataclass
+class FanJob:
+    """What is published into several logs under one id, by however many attempts, and what is known of it."""
+
+    publish_id: PublishId
+    values: dict[str, list[str]]
+    transaction: Transaction | None = None
+    overwrite: bool = False
+    is_published: bool = False
+    is_doubtful: bool = False
+
+
+class FanPublisher:
+    """One attempt: a driver in miniature. What is asked of several logs is answered one log at a time."""
+
+    def __init__(self, stage: FanStage, job: FanJob) -> None:
+        self.stage, self.job, self.is_done = stage, job, False
+        self.applied_count, self.is_unapplied = 0, False
+        self._requests: dict[str, ev.Effect] = {}
+        self._answers: dict[str, ev.Event] = {}
+        self._single: ev.Effect | None = None
+        ledgers = {log: self._ledgers(log, values) for log, values in job.values.items()}
+        self.machine = FanOut.of(
+            {
+                log: [new_extent(each, count, stage.worlds[log].time) for each, count in made]
+                for log, made in ledgers.items()
+            },
+            job.publish_id,
+            now_ms=stage.first.time,
+            nonce=stage.first.nonce,
+            overwrite=job.overwrite,
+            transaction=job.transaction,
+            failures_max=stage.random.choice((2, 5)),
+        )
+        self._take(ev.Start())
+
+    def _ledgers(self, log: str, values: list[str]) -> list[tuple[int, int]]:
+        half = len(values) // 2
+        parts = [part for part in (values[:half], values[half:]) if part]
+        return [(self.stage.worlds[log].make_ledger(part), len(part)) for part in parts]
+
+    def act(self) -> None:
+        """One request of one log; or the job is cancelled."""
+        random = self.stage.random
+        if self.stage.first.chance(0.02):
+            self._take(ev.Abort())
+        elif self._requests:
+            log = random.choice(sorted(self._requests))
+            self._answers[log] = self.stage.worlds[log].answer(self._requests.pop(log))
+            if not self._requests:
+                answers, self._answers = self._answers, {}
+                self._take(ev.LogsAnswered(answers))
+        else:
+            assert self._single is not None
+            self._take(self._answer(self._single))
+
+    def _answer(self, effect: ev.Effect) -> ev.Event:
+        if not isinstance(effect, ev.WriteHeads):
+            return ev.WaitEnded()
+        found = self.stage.first.compare_and_set(partial(self._multi, dict(effect.writes)))
+        match found:
+            case "written":
+                return ev.HeadWritten()
+            case "conflict":
+                self.stage.first.reached["multi conflicted"] += 1
+                return ev.HeadConflicted()
+            case "unknown":
+                return ev.HeadWriteUnknown(MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN))
+        return ev.RequestFailed(MetadataUnavailableError("refused", outcome=Outcome.NOT_APPLIED))
+
+    def _multi(self, writes: dict[str, ev.WriteHead]) -> bool:
+        worlds = self.stage.worlds
+        each = [(worlds[log], w.head, w.version, w.transactions, w.transactions_version) for log, w in writes.items()]
+        if not all(world.matches(version, txn, txn_version) for world, _, version, txn, txn_version in each):
+            return False
+        for world, *write in each:
+            world.write(*write)
+        self.applied_count += 1
+        require(not self.is_unapplied, f"{self.job} failed, not applied, and then it was")
+        return True
+
+    def _take(self, event: ev.Event) -> None:
+        for effect in self.machine.step(event):
+            match effect:
+                case ev.DropPagesOf(names):
+                    for log, pages in names.items():
+                        for page in pages:
+                            self.stage.worlds[log].delete_page(page)
+                case ev.DropLedgers(ledgers):
+                    for ledger in ledgers:
+                        self.stage.worlds[LOGS[ledger // LEDGERS_OF_A_LOG]].delete_ledger(ledger)
+                case ev.Finish(results):
+                    self._ended(results)
+                case ev.Fail(error):
+                    self._failed(error)
+                case ev.ForLogs(requests):
+                    self._requests = dict(requests)
+                case _:
+                    self._single = effect
+
+    def _ended(self, results: Any) -> None:
+        self.is_done = self.job.is_published = True
+        reached = self.stage.first.reached
+        reached["fan-out done"] += 1
+        forgotten = [log for log, found in results.items() if found.base_offset == FORGOTTEN_OFFSET]
+        reached["one log remembers for all"] += 0 < len(forgotten) < len(results)
+        reached["fan-out into several"] += len(results) > 1
+        for log, found in results.items():
+            if log not in forgotten:
+                values = self.stage.worlds[log].history[found.base_offset : found.base_offset + found.rows]
+                require(values == self.job.values[log], f"{self.job} published {values} to {log}")
+
+    def _failed(self, error: BookKeeperError) -> None:
+        self.is_done, self.is_unapplied = True, error.outcome is Outcome.NOT_APPLIED
+        self.stage.first.reached[f"fan-out failed {error.code} {error.outcome.value}"] += 1
+        self.stage.first.reached["fan-out differs"] += isinstance(error, TransactionReplayDiffersError)
+        self.job.is_doubtful = self.job.is_doubtful or error.outcome is Outcome.UNKNOWN
+        require(not (self.is_unapplied and self.applied_count), f"{self.job} was applied, and says {error}")
+
+
+@dataclass
+class FanStage:
+    """The logs, who works on each of them, and who publishes into several."""
+
+    random: Random
+    stages: dict[str, Stage] = field(default_factory=dict)
+    actors: list[FanPublisher] = field(default_factory=list)
+    stalled: list[FanPublisher] = field(default_factory=list)
+    jobs: list[FanJob] = field(default_factory=list)
+    version: int = -1
+
+    def __post_init__(self) -> None:
+        late: list[Any] = []
+        for number, log in enumerate(LOGS):
+            world = LogWorld(self.random, late=late, next_ledger=number * LEDGERS_OF_A_LOG)
+            self.stages[log] = Stage(world)
+        for world in self.worlds.values():
+            world.reached = self.first.reached
+        self.fan_rate = self.random.choice((0.3, 0.6, 0.9))
+
+    @property
+    def worlds(self) -> dict[str, LogWorld]:
+        """By the names of their logs."""
+        return {log: stage.world for log, stage in self.stages.items()}
+
+    @property
+    def first(self) -> LogWorld:
+        """The one whose faults are those of a multi."""
+        return self.stages[LOGS[0]].world
+
+    def step(self) -> None:
+        """One request of a job into several logs, or anything at all on one log."""
+        random = self.random
+        if random.random() >= self.fan_rate:
+            self.stages[random.choice(LOGS)].step()
+            return
+        self.first.time += 1
+        draw = random.random()
+        if not self.actors or (draw < 0.15 and len(self.actors) < 4):
+            self.actors.append(FanPublisher(self, self._job()))
+        elif draw < 0.17:
+            self.actors.pop(random.randrange(len(self.actors))).job.is_doubtful = True
+        elif draw < 0.19:
+            self.stalled.append(self.actors.pop(random.randrange(len(self.actors))))
+        elif self.stalled and draw < 0.21:
+            self.actors.append(self.stalled.pop(random.randrange(len(self.stalled))))
+        else:
+            self._act(random.choice(self.actors))
+
+    def _act(self, actor: FanPublisher) -> None:
+        actor.act()
+        if actor.is_done:
+            self.actors.remove(actor)
+
+    def _job(self) -> FanJob:
+        """A new one; one that was tried before; or a version that was cut otherwise."""
+        random, draw = self.random, self.random.random()
+        if self.jobs and draw < 0.35:
+            return random.choice(self.jobs[-4:])
+        before = [job for job in self.jobs if job.transaction]
+        logs = random.sample(LOGS, random.choice((1, 2, 2, 3)))
+        rows = {log: random.choice((1, 1, 2)) for log in logs}
+        transaction = None
+        if before and draw < 0.5:
+            transaction = random.choice(before).transaction
+        elif draw < 0.8:
+            self.version += random.choice((1, 1, 2))
+            transaction = Transaction("q", self.version)
+        number = len(self.jobs)
+        same = [j for j in before if j.transaction == transaction and {g: len(v) for g, v in j.values.items()} == rows]
+        if same:
+            return same[0]  # as far as anybody can tell
+        values = {log: [f"fan {number}.{log}.{n}" for n in range(count)] for log, count in rows.items()}
+        text = PublishId.txn("q", transaction.version) if transaction else PublishId.job(f"fan {number}")
+        self.jobs.append(FanJob(text, values, transaction, random.random() < 0.1))
+        return self.jobs[-1]
+
+    def settle(self, steps: int) -> None:
+        """No more faults: every job into several logs ends, then each log comes to rest."""
+        for world in self.worlds.values():
+            world.is_faulty = False
+        late, self.first.late[:] = list(self.first.late), []
+        for write in late:
+            write()
+        self.actors += self.stalled
+        for _ in range(steps):
+            if not self.actors:
+                break
+            self._act(self.random.choice(self.actors))
+        require(not self.actors, f"nobody disturbs {self.actors}, and they do not come to an end")
+        for stage in self.stages.values():
+            stage.settle(steps)
+
+    def check(self) -> None:
+        """The books of each log are compared, then those of the jobs that went into several."""
+        for stage in self.stages.values():
+            stage.check()
+        count = {
+            log: {value: world.history.count(value) for value in world.history} for log, world in self.worlds.items()
+        }
+        for job in self.jobs:
+            found = [count[log].get(value, 0) for log, values in job.values.items() for value in values]
+            require(len(set(found)) == 1, f"{job} is there {found} times")
+            require(found[0] > 0 or not job.is_published, f"{job} was published and is not there")
+            require(found[0] == 0 or job.is_published or job.is_doubtful, f"{job} was not published and is there")
+        self._check_versions()
+
+    def _check_versions(self) -> None:
+        """In every log each version stands once as long as its transactions were not vacuumed."""
+        version_of = {v: job for job in self.jobs if job.transaction for values in job.values.values() for v in values}
+        for log, world in self.worlds.items():
+            if "q" not in world.forgotten:
+                versions = [version_of[v].transaction for v in dict.fromkeys(world.history) if v in version_of]
+                firsts = [job for job in self.jobs if job.transaction and job.values.get(log, [""])[0] in world.history]
+                require(len(set(versions)) == len(firsts), f"{log} has a version of two jobs: {firsts}")
+
+
+def run_fan_out_schedule(seed: int, *, steps: int = 3 * STEPS) -> LogOutcome:
+    """One schedule over three logs. Raises LogViolation."""
+    random = Random(seed)
+    room, before = random.choice(STEP_BYTES), fan_out.STEP_BYTES_MAX
+    with small_limits(random.choice(WINDOWS)):
+        stage = FanStage(random)
+        try:
+            fan_out.STEP_BYTES_MAX = room
+            for _ in range(steps):
+                stage.step()
+            stage.settle(SETTLE_STEPS)
+            stage.check()
+        except (BookKeeperError, AssertionError, KeyError) as error:
+            raise LogViolation(f"seed {seed}, step {stage.first.time}: {type(error).__name__}: {error}") from error
+        finally:
+            fan_out.STEP_BYTES_MAX = before
+    return LogOutcome(seed, stage.first.time, stage.first.reached, _digest(stage.first))
