@@ -136,6 +136,16 @@ def standings(offset: StreamOffset, seen: Seen, options: BkOptions) -> dict[Sour
     return found
 
 
+def ended_before(found: Mapping[Source, Standing], seen: Seen) -> list[Source]:
+    """The sources that nobody writes and that end before the position to read on from: entries were lost, or a server
+    of the metadata store is behind. What is appended next would be skipped."""
+    return [
+        source
+        for source, standing in found.items()
+        if source in seen.sources and standing.begin > seen.sources[source].next and not seen.sources[source].is_open
+    ]
+
+
 def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions) -> list[Part]:
     """What a micro-batch from ``start`` to ``end`` reads, in order. Raises what :func:`standings` raises.
 

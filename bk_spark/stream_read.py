@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bk_core.logs.position import StreamOffset
+from bk_core.errors import NoSuchEntryError
 from bk_spark import clients, codecs, compat, follow, offsets, positions, stream_plan, tasks
 from bk_spark.admission import Backlog, HoldBack, Limits, admit_all
 from bk_spark.offsets import LATEST
@@ -27,6 +27,9 @@ from bk_spark.selection import Source
 from bk_spark.watch import Watch
 
 Json = dict[str, Any]
+
+BEHIND_MAX_S = 30.0
+"""How long a source may end before the stream's position: servers of the metadata store may be behind each other."""
 
 
 class StreamReader(compat.StreamReaderBase):
@@ -40,9 +43,13 @@ class StreamReader(compat.StreamReaderBase):
         self._hints: dict[Source, int] = {}  # where the stream reads, for the followers
         self._initial: Json | None = None
         self._last: Json | None = None
+        self._hinted: Json | None = None  # the offset that the hints are of
+        self._asked: tuple[Json, int, bool] | None = None  # what ``_last`` answers
+        self._let_go: Json | None = None  # the start of the batch that has waited enough
         self._served_first: Source | None = None
         self._target: Mapping[Source, int] | None = None
         self._available_now = False
+        self._behind_since: float | None = None
 
     # --- offsets ---------------------------------------------------------------------------------------------------
 
@@ -64,16 +71,21 @@ class StreamReader(compat.StreamReaderBase):
         Raises what :func:`bk_spark.positions.standings` raises, and what following the sources raised.
         """
         start = start if start is not None else self._last if self._last is not None else self.initialOffset()
-        offset = self._from_checkpoint(start)
-        seen = self._seen()
+        seen = self._seen(start)
+        asked = (start, seen.version, compat.is_unlimited(limit))
+        if asked == self._asked and self._last is not None:
+            return self._last
+        offset = offsets.from_json(start)
         standings = positions.standings(offset, seen, self.options)
+        self._check_behind(standings, seen)
         if self._initial is not None and self.options.starting.has(LATEST) and start == self._initial:
             self._initial = None
             return start
-        ends = self._ends(standings, seen, limit)
+        ends = self._ends(start, standings, seen, limit)
         if ends is None:
             return start
         self._last = offsets.to_json(positions.offset_at(seen, ends, offset))
+        self._asked = asked if self._behind_since is None else None
         return self._last
 
     def getDefaultReadLimit(self) -> Any:
@@ -92,9 +104,9 @@ class StreamReader(compat.StreamReaderBase):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of one micro-batch. The range was confirmed when ``end`` was given out, so it is only looked up."""
-        first, stop = self._from_checkpoint(start), offsets.from_json(end)
+        first, stop = offsets.from_json(start), offsets.from_json(end)
         bookkeeper = clients.client(self.options)
-        seen = self._seen()
+        seen = self._seen(start)
         parts = positions.parts(first, stop, seen, self.options)
         resolved = stream_plan.plan_parts(bookkeeper, self.options, parts, seen)
         plans = tasks.task_plans(bookkeeper, self.options, resolved, self.codec, stream=True)
@@ -112,19 +124,35 @@ class StreamReader(compat.StreamReaderBase):
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _seen(self) -> Seen:
+    def _seen(self, at: Json | None = None) -> Seen:
+        """What there is. ``at`` is the offset that is read next: the followers look sizes up there."""
+        if at is not None and at != self._hinted:
+            offset = offsets.from_json(at)
+            self._hints.update({source: positions.next_of(offset, source) for source in offsets.sources_in(offset)})
+            self._hinted = at
         if self._watch is None:
             self._watch = Watch(follow.begin_following(self.options, self._hints))
         return self._watch.seen()
 
-    def _from_checkpoint(self, data: Json) -> StreamOffset:
-        """An offset of a checkpoint; tells the followers where the stream reads."""
-        offset = offsets.from_json(data)
-        for source in offsets.sources_in(offset):
-            self._hints[source] = positions.next_of(offset, source)
-        return offset
+    def _check_behind(self, standings: Mapping[Source, Standing], seen: Seen) -> None:
+        """Raises NoSuchEntryError when a source has ended before the stream's position for a while."""
+        behind = positions.ended_before(standings, seen) if self.options.fail_on_data_loss else []
+        if not behind:
+            self._behind_since = None
+            return
+        now = time.monotonic()
+        self._behind_since = self._behind_since or now
+        if now - self._behind_since > BEHIND_MAX_S:
+            raise NoSuchEntryError(
+                f"{behind[0]} ends before the stream's position: entries that were read are not there any more",
+                value=f"{behind[0]} ends at {seen.sources[behind[0]].next}, the stream is at "
+                f"{standings[behind[0]].begin}",
+                remedy="if the metadata store was restored from a backup, use another checkpointLocation",
+            )
 
-    def _ends(self, standings: Mapping[Source, Standing], seen: Seen, limit: Any) -> Mapping[Source, int] | None:
+    def _ends(
+        self, start: Json, standings: Mapping[Source, Standing], seen: Seen, limit: Any
+    ) -> Mapping[Source, int] | None:
         """Where the next micro-batch ends in each source, or None while it is to wait for more."""
         options, unlimited = self.options, compat.is_unlimited(limit)
         if self._available_now:
@@ -136,8 +164,10 @@ class StreamReader(compat.StreamReaderBase):
         if unlimited:
             return admit_all(backlogs, Limits(None, None)).ends
         waiting = sum(each.entries for each in backlogs.values())
-        if not self._available_now and self._hold.holds(waiting, time.monotonic()):
-            return None
+        if not self._available_now and start != self._let_go:
+            if self._hold.holds(waiting, time.monotonic()):
+                return None
+            self._let_go = start if waiting else None
         limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
         admission = admit_all(backlogs, limits, self._served_first)
         self._served_first = admission.first
