@@ -18,8 +18,12 @@ SOMETIMES = {
     "answer lost, late",
     "answer lost, never",
     "answer lost, refused",
+    "bad copy",
     "compact done",
+    "compaction done",
     "conflict",
+    "copy listed",
+    "copy not wanted any more",
     "crash",
     "late write applied",
     "leader fenced",
@@ -34,6 +38,7 @@ SOMETIMES = {
     "replayed by its transaction alone",
     "rolled",
     "several schemas",
+    "short read",
     "stale read",
     "takeover by a publish",
     "transactions vacuumed",
@@ -62,7 +67,7 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
 
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
-    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [1016104872] * 2  # under any PYTHONHASHSEED
+    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [3042487439] * 2  # under any PYTHONHASHSEED
 
 
 @pytest.mark.sim

@@ -23,10 +23,11 @@ from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import ledgers_listed, page_names, sealed_extents
 from bk_core.logs.schemas import encode
 from bk_core.model import LedgerId
+from tests.sim.log_compactor import Compactor, Replacing
 from tests.sim.log_leader import QUORUM, Leader
 from tests.sim.logs import TXN_RETENTION, UUID, Actor, LogWorld, require
 
-KINDS = ("job", "job", "job", "again", "older", "trim", "compact", "vacuum", "vacuum", "leader", "leader")
+KINDS = ("job", "job", "job", "again", "older", "trim", "compact", "compaction", "vacuum", "vacuum", "leader", "leader")
 
 
 COLUMNS = [{"name": name, "nullable": True, "type": {"name": "utf8"}, "children": []} for name in "abcx"]
@@ -184,6 +185,25 @@ class Compacter(Runner):
         )
 
 
+class Replace(Runner, Replacing):
+    """Lists the copy of a compaction; it knows how that ended."""
+
+    def __init__(self, world: LogWorld, machine: HeadChange[Any]) -> None:
+        self.result: Any = None
+        self.error: BookKeeperError | None = None
+        super().__init__(world, machine)
+
+    def ended(self, result: Any) -> None:
+        """It is listed."""
+        super().ended(result)
+        self.result = result
+
+    def failed(self, error: BookKeeperError) -> None:
+        """It is not, or nobody knows."""
+        super().failed(error)
+        self.error = error
+
+
 @dataclass
 class Stage:
     """Who is at work, and what is known of what they did."""
@@ -243,6 +263,8 @@ class Stage:
             self.actors.append(Runner(world, HeadChange(Trim(offset, world.nonce))))
         elif kind == "compact" and world.head.value.next_offset > world.head.value.start_offset:
             self.actors.append(Compacter(world))
+        elif kind == "compaction":
+            self.actors.append(Compactor(world, lambda change: Replace(world, change)))
         elif kind == "vacuum":
             before = world.time - world.random.choice((-50, 0, 5, 30))
             self.actors.append(Runner(world, vacuum_of(world, before)))

@@ -12,14 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bk_core.errors import PublishConflictError
-from bk_core.logs import commit, paging, schemas
+from bk_core.errors import BookKeeperError, Outcome, PublishConflictError
+from bk_core.logs import commit, compaction, paging, schemas
 from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import LogHead, Published
+from bk_core.logs.compaction import Content
+from bk_core.logs.head import Extent, LogHead, Published
 from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines import compaction as compaction_machine
 from bk_core.logs.machines import leadership_events as le
 from bk_core.logs.machines import publication, upkeep
 from bk_core.logs.machines.change import Effects, Facts, HeadChange
+from bk_core.logs.machines.compaction import Compaction
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.publication import Publication, Publish, ledgers_of
 from bk_core.logs.machines.upkeep import Condemn, FencePages
@@ -173,6 +176,31 @@ def _compact_blindly(head: LogHead, run: Any, new: Any, *, nonce: Any, pages: An
     return paging.splice(head, start, end, [commit._sealed(new, start)], nonce=nonce, pages=pages)
 
 
+_COMPACTION_FAILED = Compaction._on_failed
+
+
+def _unverified(self: Compaction, content: Content) -> compaction_machine.Effects:
+    assert self._copied is not None
+    return _VERIFIED(self, self._copied.content)
+
+
+_VERIFIED = Compaction._on_verified
+
+
+def _copies_dropped_in_doubt(self: Compaction, error: BookKeeperError) -> compaction_machine.Effects:
+    effects = _COMPACTION_FAILED(self, error)
+    if self._copied is not None and error.outcome is Outcome.UNKNOWN:
+        return [compaction_machine.DropCopy(self._copied.new.ledger_id), *effects]
+    return effects
+
+
+def _any_schema(self: Any, extent: Extent) -> bool:
+    return _TAKES(self, replace(extent, schema_number=self.extents[-1].schema_number) if self.extents else extent)
+
+
+_TAKES = compaction._Group.takes
+
+
 def _touches(self: Any, part: Any) -> bool:
     return bool(self.start < part.next_offset and part.base_offset < self.end)
 
@@ -221,6 +249,13 @@ MUTANTS: list[tuple[str, str, Planted]] = [
     ("transactions not looked up", "N5", partial(_patched, publication, "replayed", lambda *args: None)),
     ("offsets reused after an overwrite", "N7", partial(_patched, commit, "overwrite", _overwrite_from_zero)),
     ("compaction of what was replaced", "N7", partial(_patched, commit, "replace_extents", _compact_blindly)),
+    ("a copy is listed unverified", "N7", partial(_patched, Compaction, "_on_verified", _unverified)),
+    (
+        "a copy is deleted though it may be listed",
+        "N4",
+        partial(_patched, Compaction, "_on_failed", _copies_dropped_in_doubt),
+    ),
+    ("compaction mixes schemas", "K8", partial(_patched, compaction._Group, "takes", _any_schema)),
     ("trim unlinks what it cuts", "N7", partial(_patched, paging._Splice, "covers", _touches)),
     ("the newest schema taken for one's own", "K8", partial(_patched, schemas, "registered", _renumbered)),
     ("an equal schema registered again", "K8", partial(_patched, schemas, "registered", _registered_again)),
