@@ -205,6 +205,20 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         doc="`false`: go on from the earliest offset left when wanted ones were trimmed or the ledger was deleted.",
     ),
     OptionDefinition(
+        name="txnAppId",
+        kind=Kind.TEXT,
+        uses=(Use.WRITE,),
+        doc="With `txnVersion`: the job is published once, however often it is run. A stream: the name of its batches, "
+        "instead of the query's id.",
+    ),
+    OptionDefinition(
+        name="txnVersion",
+        kind=Kind.COUNT,
+        uses=(Use.WRITE,),
+        doc="Which one of `txnAppId`'s jobs this is, from 0 upwards: the batch id in `foreachBatch`. Not for a stream, "
+        "whose versions are its batch ids.",
+    ),
+    OptionDefinition(
         name="ensembleSize", kind=Kind.COUNT, uses=(Use.WRITE,), default="3", doc="Bookies of each new ledger."
     ),
     OptionDefinition(
@@ -290,12 +304,6 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         "`codec=arrow` puts as many rows into an entry as fit, into 1 MiB if this is not given.",
     ),
 )
-
-PLANNED_OPTIONS: Mapping[str, str] = {
-    "txnAppId": "leave it out: each job is published once",
-    "txnVersion": "leave it out: each job is published once",
-}
-"""Options the documentation of the connector plans: they answer BK_NOT_BUILT with what to do until then."""
 
 STREAM_REFUSES: Mapping[str, str] = {
     "endingOffsets": "a stream has no end; use a batch read, or trigger(availableNow=True)",

@@ -22,7 +22,6 @@ from bk_spark.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, pa
 from bk_spark.option_table import (
     CLIENT_PREFIX,
     OPTIONS,
-    PLANNED_OPTIONS,
     PROTECTED_CLIENT_KEYS,
     SPARKS_OWN,
     SPARKS_OWN_PREFIX,
@@ -64,6 +63,8 @@ class BkOptions:
     max_trigger_delay_ms: int
     on_overwrite: str
     fail_on_data_loss: bool
+    txn_app_id: str | None
+    txn_version: int | None
     ensemble_size: int
     write_quorum_size: int
     ack_quorum_size: int
@@ -130,6 +131,8 @@ def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
         max_trigger_delay_ms=values["maxTriggerDelay"],
         on_overwrite=values["onOverwrite"],
         fail_on_data_loss=values["failOnDataLoss"],
+        txn_app_id=values["txnAppId"],
+        txn_version=values["txnVersion"],
         ensemble_size=values["ensembleSize"],
         write_quorum_size=values["writeQuorumSize"],
         ack_quorum_size=values["ackQuorumSize"],
@@ -197,7 +200,6 @@ def parse_timestamp(option: str, text: str) -> int:
 def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
     """Texts by the table's names, and the client's pairs."""
     names = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)}
-    planned = {normalise(name): name for name in PLANNED_OPTIONS}
     texts: dict[str, str] = {}
     client: list[tuple[str, str]] = []
     for key, text in given.items():
@@ -209,9 +211,6 @@ def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str]
             if texts.get(name, text) != text:
                 raise InvalidArgumentError("an option is given twice", value=f"{name}={texts[name]!r} and {text!r}")
             texts[name] = text
-        elif folded in planned:
-            name = planned[folded]
-            raise not_built(f"option {name}", f"{name}={text!r}", PLANNED_OPTIONS[name])
         elif folded not in SPARKS_OWN and not folded.startswith(SPARKS_OWN_PREFIX):
             raise unknown_option(key, [n for d in OPTIONS for n in (d.name, *d.aliases)])
     for name in STREAM_REFUSES.keys() & texts.keys() if use is Use.STREAM else ():
@@ -252,8 +251,11 @@ def _read_choice(definition: OptionDefinition, text: str) -> str:
     raise bad_value(definition.name, text, built)
 
 
+_FROM_ZERO = ("startingEntryId", "endingEntryId", "txnVersion")
+
+
 def _read_count(definition: OptionDefinition, text: str) -> int:
-    return parse_count(definition.name, text, 0 if definition.name.endswith("EntryId") else 1)
+    return parse_count(definition.name, text, 0 if definition.name in _FROM_ZERO else 1)
 
 
 _READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {

@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_spark.offsets import AT_EARLIEST, AT_LATEST, EARLIEST
-from bk_spark.option_table import OPTIONS, PLANNED_OPTIONS, Use, options_table
+from bk_spark.option_table import OPTIONS, Use, options_table
 from bk_spark.options import BkOptions, parse_bytes, parse_options
 from bk_spark.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection
 
@@ -90,11 +90,15 @@ def test_unknown_option_names_the_nearest() -> None:
 
 
 def test_planned_options_say_that_they_are_not_built() -> None:
-    for name in PLANNED_OPTIONS:
-        assert "BK_NOT_BUILT" in refusal(path="events", **{name.lower(): "x"})
     for option in OPTIONS:
         for value in option.planned:
             assert "use " in refusal(path="events", **{option.name: value})
+
+
+def test_a_transaction_has_a_version_from_0_upwards() -> None:
+    options = parse_options({**URI, "log": "events", "txnappid": "job", "txnversion": "0"}, Use.WRITE)
+    assert (options.txn_app_id, options.txn_version) == ("job", 0)
+    assert "txnVersion" in refusal(path="events", txnversion="-1")
 
 
 def test_metadata_service_uri_is_required() -> None:
