@@ -7,9 +7,9 @@ answer on that thread and raises what it raised. Handles may be used from severa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +23,7 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, Ledg
 
 if TYPE_CHECKING:
     from bk_core.blocking_logs import NamedLog as NamedLog
+    from bk_core.client.ahead import WantedRange
     from bk_core.client.detached import Refresh
     from bk_core.logs.head import NewExtent, Published, PublishId
     from bk_core.logs.machines.transactions import Transaction
@@ -202,12 +203,21 @@ class BookKeeper(Handle[client.BookKeeper]):
         password: bytes = b"",
         overwrite: bool = False,
         transaction: Transaction | None = None,
+        schema: bytes | None = None,
+        merge_schema: bool = False,
     ) -> dict[str, Published]:
         """As :func:`bk_core.logs.fan_out.publish_to_logs`."""
         from bk_core.logs import fan_out  # as above
 
         work = fan_out.publish_to_logs(
-            self._inner, ledgers, publish_id, password=password, overwrite=overwrite, transaction=transaction
+            self._inner,
+            ledgers,
+            publish_id,
+            password=password,
+            overwrite=overwrite,
+            transaction=transaction,
+            schema=schema,
+            merge_schema=merge_schema,
         )
         return self._thread.call(work)
 
@@ -271,6 +281,13 @@ class DetachedReader(Handle[client.DetachedReader]):
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
     ) -> Iterator[EntryBatch]:
         return self._thread.iterate(self._inner.read(ledger_id, metadata, first, last, prefer=prefer))
+
+    def read_all(
+        self, wanted: Iterable[WantedRange], *, prefer: int = 0
+    ) -> Generator[tuple[int, EntryBatch], None, None]:
+        with closing(self._thread.iterate(self._inner.read_all(wanted, prefer=prefer))) as lists:
+            for ready in lists:
+                yield from ready
 
     def close(self) -> None:
         with suppress(ClientClosedError):

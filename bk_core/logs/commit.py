@@ -104,9 +104,8 @@ def publish(
         if new.entry_count:
             added.append(_sealed(new, offset))
             offset += new.entry_count
-    record = Published(
-        publish_id=publish_id.digest, base_offset=head.next_offset, rows=offset - head.next_offset, time_ms=now_ms
-    )
+    rows = sum(new.rows for new in extents)
+    record = Published(publish_id=publish_id.digest, base_offset=head.next_offset, rows=rows, time_ms=now_ms)
     published = (*head.published, record)[-PUBLISHED_MAX:]
     grown = replace(head, tail=(*head.tail, *added), next_offset=offset, published=published)
     return fit(grown, nonce, pages)

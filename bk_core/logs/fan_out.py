@@ -7,6 +7,7 @@ What is decided is decided by :mod:`bk_core.logs.machines.fan_out`; this carries
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId
 
+log = logging.getLogger("bk_core.logs")
+
 THREADS = 8
 """Logs that are asked something at a time."""
 
@@ -36,9 +39,12 @@ async def publish_to_logs(
     password: bytes = b"",
     overwrite: bool = False,
     transaction: Transaction | None = None,
+    schema: bytes | None = None,
+    merge_schema: bool = False,
 ) -> dict[str, Published]:
     """List closed ledgers, by the name of their log, at the end of each log: all or none, once for each
-    ``publish_id``. ``overwrite`` unlinks what those logs listed before, in the same step.
+    ``publish_id``. ``overwrite`` unlinks what those logs listed before, in the same step. ``schema`` is as in
+    :meth:`NamedLog.publish`, and of all of them.
 
     A publish that happened before is returned as it was (RULES N4), its base offset −1 in a log that does not remember
     it. Raises InvalidArgumentError for more than 100 logs or records that do not fit one step, NoSuchLogError,
@@ -53,11 +59,17 @@ async def publish_to_logs(
         nonce=nonce,
         overwrite=overwrite,
         transaction=transaction,
+        schema=schema,
+        merge_schema=merge_schema,
     )
-    for log in ledgers:
-        await NamedLog(bookkeeper, log, password=password).head()  # it exists, and the password is right
+    for name in ledgers:
+        await NamedLog(bookkeeper, name, password=password).head()  # it exists, and the password is right
     records = LogsRecords(bookkeeper.store, list(ledgers), bookkeeper.tell_deleted)
-    return await asyncio.to_thread(records.advance, machine, ev.Start())
+    found = await asyncio.to_thread(records.advance, machine, ev.Start())
+    if not machine.was_attempted:
+        rows = sum(each.rows for extents in ledgers.values() for each in extents)
+        log.warning("%d logs have %s already: %d rows are skipped", len(ledgers), publish_id.text, rows)
+    return found
 
 
 class LogsRecords:

@@ -69,7 +69,8 @@ class PublishId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewExtent:
-    """A closed ledger, or a range of one, that a writer reports for publishing. ``size_bytes`` counts payloads."""
+    """A closed ledger, or a range of one, that a writer reports for publishing. ``size_bytes`` counts payloads,
+    ``row_count`` the rows in the entries where an entry holds several; None: one row an entry."""
 
     ledger_id: LedgerId
     entry_count: int
@@ -82,11 +83,17 @@ class NewExtent:
     write_quorum_size: int
     ack_quorum_size: int
     fragments: tuple[Fragment, ...] = ()
+    row_count: int | None = None
 
     @property
     def end_entry_id(self) -> EntryId:
         """The entry id after the last one."""
         return self.first_entry_id + self.entry_count
+
+    @property
+    def rows(self) -> int:
+        """The rows: what a publish that is tried again must have as many of (RULES N4, N5)."""
+        return self.entry_count if self.row_count is None else self.row_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +143,8 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A publish that happened: ``rows`` entries from ``base_offset`` on. ``publish_id`` is the 16-byte digest."""
+    """A publish that happened: ``rows`` rows in entries from ``base_offset`` on, as many entries unless its codec puts
+    several rows into one. ``publish_id`` is the 16-byte digest."""
 
     publish_id: bytes
     base_offset: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -48,6 +49,8 @@ from bk_core.metadata.layout import check_log_name
 from bk_core.model import DigestType, LedgerId, Versioned
 
 __all__ = ["LeadOptions", "LogLeader", "NamedLog"]
+
+log = logging.getLogger("bk_core.logs")
 
 DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
 """How old a ledger that nobody lists must be before vacuum deletes it (RULES N6)."""
@@ -197,7 +200,11 @@ class NamedLog:
 
     async def _publish(self, ledgers: Sequence[NewExtent], publish_id: PublishId, **how: Any) -> Published:
         await self.head()  # the password is right
-        return await self._carry_out(Publication(Publish(tuple(ledgers), publish_id, _now_ms(), nonce, **how)))
+        machine = Publication(Publish(tuple(ledgers), publish_id, _now_ms(), nonce, **how))
+        found = await self._carry_out(machine)
+        if not machine.was_attempted:
+            log.warning("log %s has %s already: %d rows are skipped", self.name, publish_id.text, found.rows)
+        return found
 
     async def _carry_out(self, machine: HeadChange[R]) -> R:
         """Run a machine to its end; raises its error."""

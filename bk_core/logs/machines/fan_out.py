@@ -77,6 +77,8 @@ class FanOut:
         nonce: Nonce,
         overwrite: bool = False,
         transaction: Transaction | None = None,
+        schema: bytes | None = None,
+        merge_schema: bool = False,
         failures_max: int = FAILURES_MAX,
     ) -> FanOut:
         """Publish these ledgers, by log. Raises InvalidArgumentError for no log, or more than 100."""
@@ -86,9 +88,18 @@ class FanOut:
                 value=f"{len(ledgers)} logs",
                 remedy="write fewer logs at a time",
             )
-        found = fan_out_id(publish_id, {log: sum(e.entry_count for e in extents) for log, extents in ledgers.items()})
+        found = fan_out_id(publish_id, {log: sum(each.rows for each in extents) for log, extents in ledgers.items()})
         intents = {
-            log: PublishAmong(tuple(extents), found, now_ms, nonce, overwrite=overwrite, transaction=transaction)
+            log: PublishAmong(
+                tuple(extents),
+                found,
+                now_ms,
+                nonce,
+                overwrite=overwrite,
+                transaction=transaction,
+                schema=schema,
+                merge_schema=merge_schema,
+            )
             for log, extents in ledgers.items()
         }
         return cls(intents, failures_max=failures_max)

@@ -42,8 +42,9 @@ class Publish(Intent[Published]):
 
     @property
     def rows(self) -> int:
-        """Entries to publish."""
-        return sum(extent.entry_count for extent in self.extents)
+        """Rows to publish. The same input has as many of them each time, whereas a codec that puts several into an
+        entry may make another count of entries."""
+        return sum(extent.rows for extent in self.extents)
 
     @property
     def app_id(self) -> str | None:  # type: ignore[override]  # an attribute there, derived here
