@@ -6,8 +6,9 @@ A retried task starts afresh and Spark drops what the failed attempt yielded; in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,11 @@ from bk_core.errors import IntegrityError
 from bk_spark import clients, codecs, compat, resolve, task_log, tasks
 from bk_spark.errors import fence_by_pushdown, package_mismatch
 from bk_spark.options import BkOptions
-from bk_spark.plan import Layout, LedgerRange
+from bk_spark.plan import LedgerRange
 from bk_spark.task_plan import TaskPlan
+
+if TYPE_CHECKING:
+    from bk_core.client.ahead import WantedRange
 
 ROWS_MIN = 10_000
 BYTES_MIN = 1 << 20
@@ -63,17 +67,65 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
 
 
 def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:
-    """Rows with values: whole batches as the bookies sent them."""
-    reader = clients.detached_reader(plan, options)
-    for wanted in plan.ranges:
-        metadata = layout_of(wanted).metadata()
-        batches = reader.read(wanted.ledger_id, metadata, wanted.first, wanted.last, prefer=plan.prefer)
-        expected, at = wanted.first, place_of(wanted, plan)
-        for batch in batches:
-            expected = check_order(batch, wanted, expected)
-            yield from codec.rows(batch, batch.entry_ids(), at)
-        if expected != wanted.last + 1:
-            raise _out_of_order(wanted, expected, "the end")
+    """Rows with values: whole batches as the bookies sent them, small ledgers asked for ahead."""
+    reader, progress = clients.detached_reader(plan, options), Progress(plan.ranges)
+    with closing(reader.read_all(map(wanted_range, plan.ranges), prefer=plan.prefer)) as batches:
+        for number, batch in batches:
+            wanted = progress.take(number, batch)
+            yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
+    progress.check_end()
+
+
+class Progress:
+    """Checks that entries arrive as planned, every one of them: a gap must never look like a result."""
+
+    def __init__(self, ranges: Sequence[LedgerRange]) -> None:
+        self._ranges, self._number = ranges, 0
+        self._expected = ranges[0].first if ranges else 0
+
+    def take(self, number: int, batch: EntryBatch) -> LedgerRange:
+        """The range of a batch, which must go on where the last one ended. Raises IntegrityError."""
+        while self._number < number:
+            self._end_range()
+        wanted = self._ranges[number]
+        if (
+            number != self._number
+            or batch.ids is not None
+            or batch.first_entry_id != self._expected
+            or batch.last_entry_id > wanted.last
+        ):
+            raise self._out_of_order(f"entries {batch.first_entry_id} to {batch.last_entry_id}")
+        self._expected = batch.last_entry_id + 1
+        return wanted
+
+    def check_end(self) -> None:
+        """That nothing is missing. Raises IntegrityError."""
+        while self._number < len(self._ranges):
+            self._end_range()
+
+    def _end_range(self) -> None:
+        if self._expected != self._ranges[self._number].last + 1:
+            raise self._out_of_order("the end")
+        self._number += 1
+        if self._number < len(self._ranges):
+            self._expected = self._ranges[self._number].first
+
+    def _out_of_order(self, got: str) -> IntegrityError:
+        wanted = self._ranges[self._number]
+        return IntegrityError(
+            f"entries of ledger {wanted.ledger_id} arrived out of order",
+            value=f"expected entry {self._expected} of {wanted.first} to {wanted.last}, got {got}",
+            remedy="report this with the ledger's metadata (bk ledger show)",
+        )
+
+
+def wanted_range(planned: LedgerRange) -> WantedRange:
+    """What the client is asked for."""
+    from bk_core.client.ahead import WantedRange
+
+    assert planned.layout is not None, planned
+    metadata = planned.layout.metadata()
+    return WantedRange(planned.ledger_id, metadata, planned.first, planned.last, planned.bytes)
 
 
 def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
@@ -121,25 +173,4 @@ def place_of(wanted: LedgerRange, plan: TaskPlan) -> codecs.LedgerAt:
         ctime_ms=wanted.created_ms,
         closed=wanted.closed,
         schema=plan.schemas.get((wanted.log or "", wanted.schema_number)),
-    )
-
-
-def layout_of(wanted: LedgerRange) -> Layout:
-    """Where a range can be read; planning gives it to all that are."""
-    assert wanted.layout is not None, wanted
-    return wanted.layout
-
-
-def check_order(batch: EntryBatch, wanted: LedgerRange, expected: int) -> int:
-    """The id after ``batch``, which must go on at ``expected``: a gap must never look like a result."""
-    if batch.ids is not None or batch.first_entry_id != expected or batch.last_entry_id > wanted.last:
-        raise _out_of_order(wanted, expected, f"entries {batch.first_entry_id} to {batch.last_entry_id}")
-    return batch.last_entry_id + 1
-
-
-def _out_of_order(wanted: LedgerRange, expected: int, got: str) -> IntegrityError:
-    return IntegrityError(
-        f"entries of ledger {wanted.ledger_id} arrived out of order",
-        value=f"expected entry {expected} of {wanted.first} to {wanted.last}, got {got}",
-        remedy="report this with the ledger's metadata (bk ledger show)",
     )

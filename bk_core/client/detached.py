@@ -8,10 +8,11 @@ answers is ``refresh`` asked, once, for a fresh record and fresh addresses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TypeAlias
 
+from bk_core.client.ahead import WantedRange, read_ahead
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.ranges import SlowBookies, read_range
@@ -47,9 +48,16 @@ class DetachedReader:
         """Addresses of further bookies."""
         self._transport.update_bookies(list(infos.values()))
 
+    def read_all(
+        self, wanted: Iterable[WantedRange], *, prefer: int = 0
+    ) -> AsyncGenerator[list[tuple[int, EntryBatch]], None]:
+        """The entries of all ranges, in order, with the number of their range, as lists of what is ready: many small
+        ledgers are asked for ahead. Raises as :meth:`read`, after what comes before."""
+        return read_ahead(wanted, lambda w: self.read(w.ledger_id, w.metadata, w.first, w.last, prefer=prefer))
+
     async def read(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncGenerator[EntryBatch, None]:
         """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
         self._guard.check("this reader")
         position = first

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -53,7 +53,7 @@ class LoopThread:
             future.cancel()
             raise
 
-    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+    def iterate(self, source: AsyncIterator[T]) -> Generator[T, None, None]:
         """An async iterator as a plain one; closing it closes the source."""
         try:
             while True:

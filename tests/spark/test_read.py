@@ -6,19 +6,20 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError, PackageMismatchError
-from bk_spark.codecs import raw
+from bk_spark import codecs
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 from bk_spark.plan import LedgerRange
-from bk_spark.read import check_order, joined, read_rows
+from bk_spark.read import Progress, joined, read_rows
 from bk_spark.task_plan import TaskPlan
 
 OPTIONS = parse_options({"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "events"}, Use.READ)
-IDS = raw.RawRows.of([("entry_id", "bigint", True), ("offset", "bigint", True)], has_log=True)
+IDS = codecs.row_codec(OPTIONS, StructType().add("entry_id", "long").add("offset", "long"))
 
 
 def plan(*ranges: LedgerRange, version: str = __version__) -> TaskPlan:
@@ -60,9 +61,29 @@ def test_a_worker_with_another_version_says_so() -> None:
     ],
 )
 def test_a_gap_never_looks_like_a_result(batch: EntryBatch) -> None:
-    wanted = LedgerRange(ledger_id=1, first=0, last=10, bytes=0)
+    progress = Progress([LedgerRange(ledger_id=1, first=0, last=10, bytes=0)])
+    progress.take(0, EntryBatch.from_list([b"x"] * 5))
     with pytest.raises(IntegrityError, match="expected entry 5 of 0 to 10"):
-        check_order(batch, wanted, 5)
+        progress.take(0, batch)
+
+
+def test_a_range_that_ends_early_or_is_left_out_is_no_result() -> None:
+    ranges = [LedgerRange(ledger_id=i, first=i, last=i + 2, bytes=0) for i in range(3)]
+
+    def after(*batches: tuple[int, int, int]) -> Progress:
+        progress = Progress(ranges)
+        for number, first, count in batches:
+            progress.take(number, EntryBatch.from_list([b"x"] * count, first_entry_id=first))
+        return progress
+
+    after((0, 0, 3), (1, 1, 1), (1, 2, 2), (2, 2, 3)).check_end()
+    for batches in ([(0, 0, 3), (1, 1, 3)], [(0, 0, 3), (1, 1, 3), (2, 2, 2)], []):
+        with pytest.raises(IntegrityError, match="got the end"):
+            after(*batches).check_end()
+    with pytest.raises(IntegrityError, match=r"ledger 1 .*got the end"):
+        after((0, 0, 3), (2, 2, 3))
+    with pytest.raises(IntegrityError, match="ledger 1 "):
+        after((0, 0, 3), (1, 1, 3), (0, 0, 3))
 
 
 def test_small_batches_are_joined_and_large_ones_passed_on() -> None:

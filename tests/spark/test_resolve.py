@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
@@ -20,8 +21,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.logs.head import Extent, LogHead
-from bk_spark import resolve, tasks
-from bk_spark.codecs import raw
+from bk_spark import codecs, resolve, tasks
 from bk_spark.ledgers import OpenLedger, length_of
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
@@ -108,7 +108,8 @@ def test_a_task_carries_ranges_ensembles_and_endpoints(bookkeeper: BookKeeper) -
     ledger = written(bookkeeper, 100)
     wanted = options(ledger.ledger_id, minpartitions="4")
     resolved = resolve.resolve_batch(bookkeeper, wanted)
-    plans = tasks.task_plans(bookkeeper, wanted, resolved, raw.RawRows(("value",)))
+    codec = codecs.row_codec(wanted, StructType().add("value", "binary"))
+    plans = tasks.task_plans(bookkeeper, wanted, resolved, codec)
     assert [(p.ranges[0].first, p.ranges[0].last) for p in plans] == [(0, 24), (25, 49), (50, 74), (75, 99)]
     ensemble = set(ledger.metadata.last_fragment.ensemble)
     for plan in map(pickle.loads, map(pickle.dumps, plans)):

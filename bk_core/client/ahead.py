@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading ahead over many ranges: several are asked for at once and handed on in order, so that thousands of small
+ledgers do not cost a round trip each.
+
+Bounded twice: so many ranges, and so many payload bytes of those that were begun, as far as sizes are known. A range
+larger than that is read alone, and its own back-pressure holds: it is pulled as its consumer takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.model import EntryId, LedgerId, LedgerMetadata
+
+RANGES_MAX = 32
+BYTES_MAX = 4 << 20
+BATCHES_QUEUED_MAX = 2
+"""Of one range: there is a queue of its own below (:mod:`bk_core.client.ranges`)."""
+HANDED_BYTES_MAX = 1 << 20
+"""What is ready is handed on together up to here: each hand-over costs a change of threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRange:
+    """Entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` are its payload bytes, estimated."""
+
+    ledger_id: LedgerId
+    metadata: LedgerMetadata
+    first: EntryId
+    last: EntryId
+    bytes: int = 0
+
+
+Numbered = tuple[int, EntryBatch]
+"""A batch and the number of its range, from 0."""
+Read = Callable[[WantedRange], AsyncGenerator[EntryBatch, None]]
+
+
+class _Reading:
+    """One range that was begun: a task that reads it into a small queue, which ends with None or what was raised."""
+
+    def __init__(self, number: int, wanted: WantedRange, read: Read) -> None:
+        self.number, self.bytes = number, wanted.bytes
+        self._items: asyncio.Queue[EntryBatch | Exception | None] = asyncio.Queue(BATCHES_QUEUED_MAX)
+        self._task = asyncio.create_task(self._run(read(wanted)))
+
+    async def _run(self, batches: AsyncGenerator[EntryBatch, None]) -> None:
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    await self._items.put(batch)
+        except Exception as error:
+            await self._items.put(error)
+        else:
+            await self._items.put(None)
+
+    def is_ready(self) -> bool:
+        return not self._items.empty()
+
+    async def next(self) -> EntryBatch | Exception | None:
+        return await self._items.get()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def read_ahead(
+    wanted: Iterable[WantedRange], read: Read, *, ranges_max: int = RANGES_MAX, bytes_max: int = BYTES_MAX
+) -> AsyncGenerator[list[Numbered], None]:
+    """The batches of all ranges, in order, as lists of what is ready. Raises what ``read`` raises, in its turn: what
+    came before was handed on. Closing it ends every range that was begun."""
+    window = _Window(enumerate(wanted), read, ranges_max, bytes_max)
+    try:
+        while window.begin():
+            if taken := await window.ready():
+                yield taken
+    finally:
+        await window.stop()
+
+
+class _Window:
+    """The ranges that were begun and not handed on yet, in order."""
+
+    def __init__(self, wanted: Iterator[tuple[int, WantedRange]], read: Read, ranges_max: int, bytes_max: int) -> None:
+        self._wanted, self._read = wanted, read
+        self._ranges_max, self._bytes_max = ranges_max, bytes_max
+        self._next = next(wanted, None)
+        self._begun: deque[_Reading] = deque()
+        self._error: Exception | None = None
+
+    def begin(self) -> bool:
+        """Begin as many as the limits allow, one at least; False when all are handed on."""
+        held = sum(reading.bytes for reading in self._begun)
+        while self._next is not None and (
+            not self._begun or (len(self._begun) < self._ranges_max and held + self._next[1].bytes <= self._bytes_max)
+        ):
+            number, wanted = self._next
+            self._begun.append(_Reading(number, wanted, self._read))
+            held += wanted.bytes
+            self._next = next(self._wanted, None)
+        return bool(self._begun)
+
+    async def ready(self) -> list[Numbered]:
+        """Waits for the next batch or the end of the first range, and takes what is ready behind it."""
+        if self._error is not None:
+            raise self._error
+        taken: list[Numbered] = []
+        size = 0
+        while self._begun and size < HANDED_BYTES_MAX and (not taken or self._begun[0].is_ready()):
+            reading = self._begun[0]
+            item = await reading.next()
+            if isinstance(item, Exception):
+                if not taken:
+                    raise item
+                self._error = item  # what came before it is handed on first
+                break
+            if item is None:
+                self._begun.popleft()
+                if not taken:
+                    break  # so that further ones are begun before anybody waits
+            else:
+                taken.append((reading.number, item))
+                size += item.payload_bytes
+        return taken
+
+    async def stop(self) -> None:
+        for reading in self._begun:
+            await reading.stop()
