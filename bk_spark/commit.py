@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a write: publish every task's ledger with one compare-and-set, or clean up (RULES N4, N6).
+"""The end of a write: publish every task's ledgers in one step, or clean up (RULES N4 to N6, K10).
 
 Runs on the driver in another process than the tasks. Messages arrive in partition order, exactly one per partition;
 a missing one is None. Spark calls ``abort`` after a failed ``commit`` too, with all messages: by then the publish may
@@ -9,65 +9,119 @@ have been applied, so nothing may be deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from bk_core.errors import BookKeeperError, NoSuchLedgerError, Outcome, PublishConflictError
+from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchLedgerError, Outcome, PublishConflictError
+from bk_spark import fan_out
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.head import NewExtent, PublishId
+    from bk_core.logs.machines.transactions import Transaction
 
 logger = logging.getLogger("bk_spark.commit")
 
+Messages = Sequence[WriterCommitMessage | None]
+
 
 @dataclass(frozen=True)
-class WrittenLedger(WriterCommitMessage):
-    """What a task reports: its closed ledger, or None for a partition without rows."""
+class WrittenLedgers(WriterCommitMessage):
+    """What a task reports: its closed ledgers, each with its log, none for a partition without rows; and the streaming
+    query that it worked for."""
 
     partition: int
     attempt: int
-    extent: NewExtent | None
+    extents: tuple[tuple[str, NewExtent], ...] = ()
+    query_id: str | None = None
 
 
-def publish(
-    bookkeeper: BookKeeper,
-    log: str,
-    password: bytes,
-    publish_id: PublishId,
-    messages: Sequence[WriterCommitMessage | None],
-) -> int:
-    """List the tasks' ledgers in the log, in partition order, all or none. Returns the entries published.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publishing:
+    """How the ledgers of a write are published. ``log`` None: into the logs that the tasks name."""
 
-    Raises PublishConflictError if a message is missing (a continuous trigger, which would lose rows), and what
-    :meth:`NamedLog.publish` raises; an outcome that is unknown is settled by the publish id when it is tried again.
+    log: str | None
+    password: bytes
+    publish_id: PublishId
+    transaction: Transaction | None = None
+    overwrite: bool = False
+    schema: bytes | None = None
+    merge_schema: bool = False
+
+
+def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
+    """List the tasks' ledgers in their logs, in partition order, all or none. Returns the rows published.
+
+    Without rows nothing changes, unless the old ones are to go or the transaction is to be remembered. Raises
+    PublishConflictError if a message is missing (a continuous trigger, which would lose rows), InvalidArgumentError for
+    too many logs, and what :meth:`NamedLog.publish` and :func:`~bk_core.logs.fan_out.publish_to_logs` raise; an outcome
+    that is unknown is settled by the publish id when it is tried again.
     """
+    check_complete(messages)
+    ledgers = extents_by_log(messages)
+    rows = sum(extent.rows for extents in ledgers.values() for extent in extents)
+    if how.log is None:
+        _publish_to_logs(bookkeeper, how, ledgers)
+    elif ledgers or how.overwrite or how.transaction is not None:
+        log = bookkeeper.log(how.log, password=how.password)
+        put = log.overwrite if how.overwrite else log.publish
+        put(
+            ledgers.get(how.log, []),
+            how.publish_id,
+            transaction=how.transaction,
+            schema=how.schema,
+            merge_schema=how.merge_schema,
+        )
+    return rows
+
+
+def _publish_to_logs(bookkeeper: BookKeeper, how: Publishing, ledgers: dict[str, list[NewExtent]]) -> None:
+    try:
+        fan_out.check_count(len(ledgers))
+    except InvalidArgumentError:
+        delete(bookkeeper, (extent for extents in ledgers.values() for extent in extents))  # nobody has seen them
+        raise
+    if ledgers:
+        bookkeeper.publish_to_logs(
+            ledgers,
+            how.publish_id,
+            password=how.password,
+            overwrite=how.overwrite,
+            transaction=how.transaction,
+            schema=how.schema,
+            merge_schema=how.merge_schema,
+        )
+
+
+def check_complete(messages: Messages) -> None:
+    """Raises PublishConflictError if a task reported nothing: its rows would be lost."""
     missing = sum(1 for message in messages if message is None)
     if missing:
         raise PublishConflictError(
             "tasks have reported nothing, so the write is incomplete",
             value=f"{missing} of {len(messages)} partitions",
-            remedy="write with a micro-batch trigger or as a batch",
+            remedy="write with a micro-batch trigger, not a continuous one, or as a batch",
             outcome=Outcome.NOT_APPLIED,
         )
-    extents = extents_of(messages)
-    if extents:
-        bookkeeper.log(log, password=password).publish(extents, publish_id)
-    return sum(extent.entry_count for extent in extents)
 
 
-def abandon(bookkeeper: BookKeeper, messages: Sequence[WriterCommitMessage | None]) -> int:
+def abandon(bookkeeper: BookKeeper, messages: Messages) -> int:
     """Delete the ledgers of a write that can never be published; returns how many.
 
     Only where some message is None: then ``commit`` never ran. Best effort, what stays is an orphan that vacuum finds.
     """
     if not any(message is None for message in messages):
         return 0
+    return delete(bookkeeper, (extent for extents in extents_by_log(messages).values() for extent in extents))
+
+
+def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
+    """Delete ledgers that certainly no publish has named, best effort; returns how many."""
     deleted = 0
-    for extent in extents_of(messages):
+    for extent in extents:
         try:
             bookkeeper.delete_ledger(extent.ledger_id)
             deleted += 1
@@ -78,7 +132,16 @@ def abandon(bookkeeper: BookKeeper, messages: Sequence[WriterCommitMessage | Non
     return deleted
 
 
-def extents_of(messages: Sequence[WriterCommitMessage | None]) -> list[NewExtent]:
-    """The ledgers with entries, in partition order."""
-    written = [message for message in messages if isinstance(message, WrittenLedger)]
-    return [message.extent for message in written if message.extent is not None and message.extent.entry_count]
+def extents_by_log(messages: Messages) -> dict[str, list[NewExtent]]:
+    """The ledgers with entries, by log, in partition order."""
+    found: dict[str, list[NewExtent]] = {}
+    for message in messages:
+        for log, extent in message.extents if isinstance(message, WrittenLedgers) else ():
+            if extent.entry_count:
+                found.setdefault(log, []).append(extent)
+    return found
+
+
+def query_of(messages: Messages) -> str | None:
+    """The streaming query that the tasks worked for."""
+    return next((m.query_id for m in messages if isinstance(m, WrittenLedgers) and m.query_id), None)

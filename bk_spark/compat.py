@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -31,6 +31,21 @@ except ImportError:  # pyspark 4.0, 4.1
 
     class StreamReaderBase(DataSourceStreamReader):  # type: ignore[no-redef]  # for pyspark before 4.2
         """Base of stream readers where a trigger takes everything."""
+
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    HAS_STREAM_WRITER = True
+
+    class StreamWriterBase(DataSourceStreamArrowWriter):
+        """Base of stream writers that take whole batches."""
+
+except ImportError:  # pyspark 4.0 hands rows to stream writers one by one
+    HAS_STREAM_WRITER = False
+
+    class StreamWriterBase(DataSourceStreamWriter):  # type: ignore[no-redef]  # for pyspark 4.0
+        """Base of stream writers that are refused."""
 
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -74,3 +89,10 @@ _NAMES_IN_JSON = {"bigint": "long", "int": "integer"}
 def columns_of(schema: Any) -> list[tuple[str, str, bool]]:
     """(name, Spark type, nullable) of each field of a StructType."""
     return [(field.name, field.dataType.simpleString(), bool(field.nullable)) for field in schema.fields]
+
+
+def pyspark_version() -> str:
+    """The version that is installed."""
+    import pyspark
+
+    return str(pyspark.__version__)

@@ -41,11 +41,6 @@ def not_built(what: str, value: str, remedy: str) -> NotBuiltError:
     return NotBuiltError(f"{what} is not built yet", value=value, remedy=remedy)
 
 
-def overwrite_not_built(target: str) -> NotBuiltError:
-    """``mode("overwrite")``; prints the mode that works."""
-    return not_built('mode("overwrite")', f"log {target}", 'append instead: .mode("append")')
-
-
 def no_value_column(columns: Sequence[tuple[str, str]], log: str) -> InvalidArgumentError:
     """A DataFrame that is not exactly one binary or string column ``value``; prints the ``select`` to paste.
 

@@ -81,16 +81,18 @@ class BkOptions:
     client_settings: tuple[tuple[str, str], ...] = ()
 
     @property
-    def log(self) -> str:
-        """The name of the one log to write. Raises InvalidArgumentError for every other selection."""
+    def log(self) -> str | None:
+        """The name of the one log to write; None: column ``log`` of each row names it (RULES K10). Raises
+        InvalidArgumentError for every other selection."""
         selection = self.selection
+        if isinstance(selection, ColumnSelection):
+            return None
         if isinstance(selection, LogSelection) and len(selection.names) == 1:
             return selection.names[0]
-        what = "nothing is selected" if isinstance(selection, ColumnSelection) else str(selection)
         raise InvalidArgumentError(
             "Spark writes to one named log, because a job makes several ledgers",
-            value=what,
-            remedy='name a log: .save("events") or .option("log", "events")',
+            value=str(selection),
+            remedy='name a log: .save("events") or .option("log", "events"); or give each row its own in a column log',
         )
 
 

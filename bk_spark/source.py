@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from bk_spark import compat, table_options
-from bk_spark.errors import not_built, overwrite_not_built
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from bk_spark.options import BkOptions
     from bk_spark.read import LedgerReader
     from bk_spark.stream_read import StreamReader
+    from bk_spark.stream_write import StreamWriter
     from bk_spark.write import LogWriter
 
 FORMAT = "bookkeeper"
@@ -57,18 +57,13 @@ class BookKeeperDataSource(DataSource):
     def writer(self, schema: Any, overwrite: bool) -> LogWriter:
         from bk_spark.write import LogWriter
 
-        options = self._write_options()
-        if overwrite:
-            raise overwrite_not_built(options.log)
-        return LogWriter.plan(options, schema)
+        return LogWriter.plan(self._write_options(), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        options = self._write_options()
-        raise not_built(
-            "writing a stream",
-            f"log {options.log}",
-            'until then writeStream.foreachBatch and .mode("append"), at least once',
-        )
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
+        from bk_spark.stream_write import StreamWriter
+
+        location = self.options.get("checkpointLocation")
+        return StreamWriter.plan(self._write_options(), schema, overwrite=overwrite, checkpoint_location=location)
 
     def _write_options(self) -> BkOptions:
         table_options.check_write(self.options)

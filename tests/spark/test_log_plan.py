@@ -24,7 +24,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_spark import clients, resolve
-from bk_spark.commit import WrittenLedger
+from bk_spark.commit import WrittenLedgers
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.stream_read import StreamReader
@@ -121,9 +121,9 @@ def test_abort_deletes_only_what_was_never_offered_for_publishing(bookkeeper: Bo
     writer.abort(messages)  # a commit that failed: its compare-and-set may have been applied
     assert len(bookkeeper.list_ledgers()) == 2
     writer.abort([messages[0], None])
-    assert bookkeeper.list_ledgers() == [
-        m.extent.ledger_id for m in messages[1:] if isinstance(m, WrittenLedger) and m.extent
-    ]
+    second = messages[1]
+    assert isinstance(second, WrittenLedgers)
+    assert bookkeeper.list_ledgers() == [extent.ledger_id for _, extent in second.extents]
     writer.abort([messages[0], None])  # again: nothing is left, and it does not raise
 
 
