@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming queries of Spark over several logs, while logs come, go, roll, are trimmed, compacted and overwritten."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_cli.cluster import LocalCluster
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from bk_core.entries.batch import EntryBatch
+from bk_core.logs.head import NewExtent, PublishId
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+
+Row = tuple[str, int, bytes]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of four bookies."""
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=4, port=0, zookeeper_port=0) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[BookKeeper]:
+    with blocking.connect(uri) as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """The beginning of the names of this test's logs."""
+    return str(request.node.name)[:80]
+
+
+def closed(client: BookKeeper, values: list[bytes]) -> NewExtent:
+    """A closed ledger with these entries."""
+    with client.create_ledger() as ledger:
+        ledger.append_batch(EntryBatch.from_list(values))
+    metadata = client.read_metadata(ledger.ledger_id).value
+    return NewExtent(
+        ledger_id=ledger.ledger_id,
+        entry_count=len(values),
+        size_bytes=sum(map(len, values)),
+        created_ms=1,
+        ensemble_size=3,
+        write_quorum_size=3,
+        ack_quorum_size=2,
+        fragments=metadata.fragments,
+    )
+
+
+def publish(client: BookKeeper, log: str, *values: bytes) -> None:
+    handle = client.log(log)
+    handle.open_or_create()
+    handle.publish([closed(client, list(values))], PublishId.job(str(time.monotonic_ns())))
+
+
+def numbered(first: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, stop)]
+
+
+class Query:
+    """A streaming query into a list of batches."""
+
+    def __init__(self, spark: Any, uri: str, checkpoint: Path, **options: Any) -> None:
+        self.batches: dict[int, list[Row]] = {}
+        self.fail_at: int | None = None
+        given = {"startingOffsets": "earliest", **options}
+        source = spark.readStream.format("bookkeeper").options(metadataServiceUri=uri, **given).load()
+        writer = source.writeStream.option("checkpointLocation", str(checkpoint))
+        self._writer = writer.foreachBatch(self._take)
+        self.query: Any = None
+
+    def _take(self, frame: Any, number: int) -> None:
+        self.batches[number] = [(r.log, r.offset, bytes(r.value)) for r in frame.collect()]
+        if number == self.fail_at:
+            raise RuntimeError("made to fail")
+
+    def start(self, **trigger: Any) -> Query:
+        self.query = (self._writer.trigger(**trigger) if trigger else self._writer).start()
+        return self
+
+    def run(self) -> Query:
+        """Everything that there is, to the end."""
+        self.start(availableNow=True).query.awaitTermination(120)
+        return self
+
+    def stop(self) -> None:
+        """After what was taken is committed: otherwise it would come again."""
+        self.query.processAllAvailable()
+        self.query.stop()
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+    def of(self, log: str) -> list[Row]:
+        return [row for row in self.rows if row[0] == log]
+
+    def wait_for(self, count: int, timeout_s: float = 60) -> None:
+        self.wait_until(lambda: len(self.rows) >= count, timeout_s)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert self.query.exception() is None, self.query.exception()
+            assert time.monotonic() < deadline, f"{len(self.rows)} rows"
+            time.sleep(0.01)
+
+    def failure(self, timeout_s: float = 60) -> str:
+        deadline = time.monotonic() + timeout_s
+        while self.query.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return str(self.query.exception())
+
+
+def rows(log: str, first: int, stop: int, offset: int | None = None) -> list[Row]:
+    """Entries ``first`` to ``stop`` − 1 of a log whose entries are numbered from ``offset`` on."""
+    shift = 0 if offset is None else offset - first
+    return [(log, number + shift, b"%d" % number) for number in range(first, stop)]
+
+
+def test_available_now_reads_several_logs_in_bounded_batches(
+    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
+) -> None:
+    a, b = f"{name}-a", f"{name}-b"
+    publish(client, a, *numbered(0, 90))
+    publish(client, b, *numbered(0, 9))
+    query = Query(spark, uri, tmp_path, logs=f"{a},{b}", maxEntriesPerTrigger="30").run()
+    assert query.rows == sorted(query.rows, key=lambda row: (_batch_of(query, row), row[0], row[1]))
+    assert (query.of(a), query.of(b)) == (rows(a, 0, 90), rows(b, 0, 9))
+    assert [len(batch) for batch in query.batches.values()] == [30, 30, 30, 9]
+    assert Query(spark, uri, tmp_path, logs=f"{a},{b}").run().rows == []
+
+
+def _batch_of(query: Query, row: Row) -> int:
+    return next(number for number, batch in query.batches.items() if row in batch)
+
+
+def test_a_failed_batch_over_several_logs_is_replayed_with_the_same_rows(
+    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
+) -> None:
+    a, b = f"{name}-a", f"{name}-b"
+    for log in (a, b):
+        publish(client, log, *numbered(0, 40))
+    options = {"logs": f"{a},{b}", "maxEntriesPerTrigger": "30"}
+    first = Query(spark, uri, tmp_path, **options)
+    first.fail_at = 1
+    with pytest.raises(Exception, match="made to fail"):
+        first.run()
+    for log in (a, b):
+        publish(client, log, *numbered(40, 60))
+    handle = client.log(a)
+    handle.compact(handle.extents(0, 60), closed(client, numbered(0, 60)))  # the same rows out of another ledger
+    handle.trim(first.batches[1][0][1])  # what was read is gone
+    second = Query(spark, uri, tmp_path, **options).run()
+    assert second.batches[1] == first.batches[1]
+    both = {**first.batches, **second.batches}
+    found = [row for number in sorted(both) for row in both[number]]
+    assert sorted(found) == sorted([*rows(a, 0, 60), *rows(b, 0, 60)])
+
+
+def test_new_logs_of_a_pattern_are_read_and_what_is_compacted_or_trimmed_behind_does_not_matter(
+    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
+) -> None:
+    a, b = f"{name}-a", f"{name}-b"
+    publish(client, a, *numbered(0, 20))
+    query = Query(spark, uri, tmp_path, logPattern=f"{name}-.*").start()
+    query.wait_for(20)
+    publish(client, b, *numbered(0, 10))
+    query.wait_for(30)
+    handle = client.log(a)
+    publish(client, a, *numbered(20, 30))
+    query.wait_for(40)
+    handle.compact(handle.extents(0, 30), closed(client, numbered(0, 30)))
+    publish(client, a, *numbered(30, 40))
+    query.wait_for(50)
+    assert handle.trim(25) == 25
+    publish(client, a, *numbered(40, 50))
+    query.wait_for(60)
+    query.stop()
+    assert (query.of(a), query.of(b)) == (rows(a, 0, 50), rows(b, 0, 10))
+    client.store.delete_log(b)
+    assert "BK_NO_SUCH_LOG" in Query(spark, uri, tmp_path, logPattern=f"{name}-.*").start().failure()
+    publish(client, a, *numbered(50, 55))
+    lenient = Query(spark, uri, tmp_path, logPattern=f"{name}-.*", failOnDataLoss="false").run()
+    assert lenient.rows == rows(a, 50, 55)
+
+
+@pytest.mark.rule("N7")
+def test_an_overwritten_log_stops_a_running_query_and_can_be_skipped(
+    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
+) -> None:
+    publish(client, name, *numbered(0, 10))
+    query = Query(spark, uri, tmp_path, log=name).start()
+    query.wait_for(10)
+    query.query.processAllAvailable()
+    client.log(name).overwrite([closed(client, numbered(100, 105))], PublishId.job("overwrite"))
+    message = query.failure()
+    assert "BK_LOG_OVERWRITTEN" in message
+    assert "onOverwrite=skip" in message
+    skipping = Query(spark, uri, tmp_path, log=name, onOverwrite="skip").run()
+    assert skipping.rows == rows(name, 100, 105, offset=10)
+
+
+@pytest.mark.rule("N7")
+def test_a_log_made_again_stops_the_query(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
+    publish(client, name, *numbered(0, 10))
+    assert Query(spark, uri, tmp_path, log=name).run().rows == rows(name, 0, 10)
+    client.store.delete_log(name)
+    publish(client, name, *numbered(0, 20))
+    query = Query(spark, uri, tmp_path, log=name, failOnDataLoss="false", onOverwrite="skip").start()
+    assert "BK_LOG_RECREATED" in query.failure()
+
+
+def test_progress_reports_the_lag(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
+    a, b = f"{name}-a", f"{name}-b"
+    publish(client, a, *numbered(0, 100))
+    publish(client, b, *numbered(0, 50))
+    query = Query(spark, uri, tmp_path, logs=f"{a},{b}", maxEntriesPerTrigger="30").run()
+    lags = []
+    for progress in query.query.recentProgress:
+        (source,) = progress["sources"]
+        read, there = (
+            {log: at["next"] for log, at in (_decoded(source[key]))["logs"].items()}
+            for key in ("endOffset", "latestOffset")
+        )
+        assert there == {a: 100, b: 50}
+        lags.append(sum(there.values()) - sum(read.values()))
+    assert lags == [120, 90, 60, 30, 0]
+
+
+def _decoded(offset: Any) -> Any:
+    return json.loads(offset) if isinstance(offset, str) else offset
+
+
+def test_a_batch_waits_for_enough_entries(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
+    publish(client, name, *numbered(0, 5))
+    query = Query(spark, uri, tmp_path, log=name, minOffsetsPerTrigger="20", maxTriggerDelay="1h").start()
+    query.wait_for(5)
+    for first in (5, 12):
+        publish(client, name, *numbered(first, first + 7))
+    time.sleep(1.0)
+    assert len(query.rows) == 5
+    publish(client, name, *numbered(19, 30))
+    query.wait_for(30)
+    query.query.stop()
+    assert [len(batch) for batch in query.batches.values()] == [5, 25]
+
+
+class Outside:
+    """A leader in a process outside Spark."""
+
+    def __init__(self, uri: str, log: str, tag: str, count: int) -> None:
+        self.tag = tag
+        command = [sys.executable, "-m", "tests.spark.outside_leader", uri, log, tag, str(count)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert self._line() == "leads"
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def wait_for(self, number: int) -> None:
+        while self._line() != str(number):
+            assert self.process.poll() is None
+
+    def acked(self, read: int) -> tuple[list[bytes], bool]:
+        """What was acked, the first ``read`` + 1 of which were seen before, and whether it lost the log."""
+        rest = self.process.communicate(timeout=60)[0].split()
+        numbers = [*range(read + 1), *(int(line) for line in rest if line != "lost")]
+        return [f"{self.tag}:{number}".encode() for number in numbers], "lost" in rest
+
+
+@pytest.mark.rule("N2")
+def test_every_acked_entry_of_leaders_outside_spark_arrives_once_and_in_order(
+    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
+) -> None:
+    first = Outside(uri, name, "first", 100_000)
+    query = Query(spark, uri, tmp_path, log=name, maxEntriesPerTrigger="500").start()
+    first.wait_for(150)
+    second = Outside(uri, name, "second", 100_000)  # fences the first one
+    second.wait_for(100)
+    second.process.kill()
+    third = Outside(uri, name, "third", 200)
+    acked, lost = first.acked(150)
+    assert lost
+    for leader, read in ((second, 100), (third, -1)):
+        more, _ = leader.acked(read)
+        acked += more
+    assert acked[-1] == b"third:199"
+    query.wait_until(lambda: any(row[2] == acked[-1] for row in query.rows))
+    query.stop()
+    values = [value for _, _, value in query.rows]
+    assert [offset for _, offset, _ in query.rows] == list(range(len(values)))
+    counts = Counter(values)
+    assert [value for value in acked if counts[value] != 1] == []
+    assert max(counts.values()) == 1
+    by_leader = [
+        [int(v.split(b":")[1]) for v in values if v.startswith(tag)] for tag in (b"first", b"second", b"third")
+    ]
+    assert all(numbers == list(range(len(numbers))) for numbers in by_leader)
+    assert [v.split(b":")[0] for v in values] == [
+        tag for tag, numbers in zip((b"first", b"second", b"third"), by_leader, strict=True) for _ in numbers
+    ]
+    batch = spark.read.format("bookkeeper").options(metadataServiceUri=uri).load(name).orderBy("offset")
+    assert [bytes(row.value) for row in batch.collect()] == values
