@@ -7,9 +7,10 @@ speculated task reads the same rows. Called from ``partitions()``, never from ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bk_core.errors import (
     LogHasLeaderError,
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.blocking_logs import NamedLog
     from bk_core.logs.head import Extent, LogHead
+
+LOOKUPS_MAX = 8
+"""Ledgers or logs that are looked up at a time."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,19 @@ def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
         raise no_log_matches(bookkeeper, options.selection)
     options.starting.check("startingOffsets", sources)
     options.ending.check("endingOffsets", sources)
-    return Resolved.together(resolve_source(bookkeeper, options, source) for source in sources)
+    return Resolved.together(side_by_side(lambda source: resolve_source(bookkeeper, options, source), sources))
+
+
+def side_by_side(work: Callable[[T], Resolved], items: Sequence[T]) -> list[Resolved]:
+    """The results in order, several looked up at a time. Raises the error of the first that failed, and begins no
+    further one then."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    pool = ThreadPoolExecutor(min(LOOKUPS_MAX, len(items)), "bookkeeper-plan")
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def no_log_matches(bookkeeper: BookKeeper, selection: Selection) -> NoSuchLogError:
