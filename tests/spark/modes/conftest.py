@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test here runs three times: on a classic driver, through Spark Connect and on a standalone cluster.
+
+``pytest tests/spark/modes -k connect`` runs one mode. One session and its servers serve all tests of a mode, and one
+cluster of bookies all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bk_cli.cluster import LocalCluster
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from tests.spark.modes import servers
+from tests.spark.modes.kit import Source
+from tests.spark.sessions import ClassicSpark
+
+MODES = ("classic", "connect", "standalone")
+STANDALONE = {
+    "spark__executor__memory": "512m",
+    "spark__executor__cores": "2",
+    "spark__scheduler__minRegisteredResourcesRatio": "1.0",
+    "spark__scheduler__maxRegisteredResourcesWaitingTime": "60s",
+    "spark__task__maxFailures": "4",
+    "spark__python__task__killTimeout": "60s",  # a loser of two attempts is not killed while it writes: it is late
+    "spark__speculation__interval": "100ms",
+    "spark__speculation__minTaskRuntime": "500ms",
+    "spark__speculation__quantile": "0.5",
+    "spark__speculation": "true",
+}
+
+
+@pytest.fixture(scope="session", params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def spark(
+    mode: str, classic_spark: ClassicSpark, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Any]]:
+    """The session of the mode, on one cluster of bookies."""
+    where = tmp_path_factory.mktemp(mode)
+    if mode == "classic":
+        yield classic_spark.session()
+    elif mode == "connect":
+        from pyspark.sql.connect.session import SparkSession
+
+        with servers.connect_server(where, {}) as url:
+            session = SparkSession.builder.remote(url).create()
+            yield session
+            session.stop()
+    else:
+        with servers.standalone_cluster(where) as url:
+            yield classic_spark.session(url, **STANDALONE)
+            classic_spark.stop()
+
+
+@pytest.fixture(scope="session")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of four bookies."""
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=4, port=0, zookeeper_port=0) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture(scope="session")
+def client(uri: str) -> Iterator[BookKeeper]:
+    with blocking.connect(uri) as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest, mode: str) -> str:
+    """A name of this test's own, for a log, a view or a table."""
+    return f"{request.function.__name__.removeprefix('test_')[:60]}_{mode}"
+
+
+@pytest.fixture
+def source(spark: Any, uri: str, name: str) -> Source:
+    """The format, with the options that every use of it needs."""
+    return Source(spark, uri, name)

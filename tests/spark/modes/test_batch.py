@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading and saving: what of Spark's batch API works with this format, the same in every mode."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bk_core.blocking import BookKeeper
+from tests.spark.modes.kit import Source, refusal, texts
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(180)]
+
+
+def test_rows_come_back_in_order_with_their_places(source: Source) -> None:
+    source.append(source.rows(100))
+    source.append(source.rows(5, start=100))
+    rows = source.load().collect()
+    assert [bytes(row.value) for row in rows] == [b"row %d" % i for i in range(105)]
+    assert [row.offset for row in rows] == list(range(105))
+    assert {row.log for row in rows} == {source.log}
+    assert len({row.ledger_id for row in rows}) == 3
+    assert source.values(minPartitions="4") == [f"row {i}" for i in range(105)]
+
+
+def test_log_and_path_are_two_ways_to_say_one_thing_and_names_have_no_case(source: Source) -> None:
+    wanted = source.fill(3)
+    options = {"METADATASERVICEURI": source.uri, "Log": source.log, "STARTING_OFFSETS": "earliest"}
+    frame = source.spark.read.format("BookKeeper").options(**options).load()
+    assert texts(frame) == wanted
+    writer = source.rows(1, start=9).write.format("bookkeeper").options(**options)
+    writer.mode("append").save()
+    assert source.values() == [*wanted, "row 9"]
+
+
+def test_chosen_columns_are_all_that_comes(source: Source) -> None:
+    source.fill(20)
+    two = source.reader().schema("offset BIGINT, value BINARY").load(source.log).orderBy("offset").collect()
+    assert two[7].asDict() == {"offset": 7, "value": b"row 7"}
+    assert source.reader().schema("entry_id BIGINT").load(source.log).count() == 20
+    assert "no such column" in refusal(lambda: source.reader().schema("nothing INT").load(source.log).collect())
+
+
+def test_bounds_select_a_part_of_a_log_and_of_a_ledger(source: Source) -> None:
+    wanted = source.fill(10)
+    starting, ending = json.dumps({source.log: 3}), json.dumps({source.log: 7})
+    assert source.values(startingOffsets=starting, endingOffsets=ending) == wanted[3:7]
+    ledger = source.load().first().ledger_id
+    assert source.values(f"ledger:{ledger}", startingEntryId="2", endingEntryId="4") == wanted[2:4]
+
+
+def test_a_load_is_a_snapshot_however_often_it_is_used(source: Source) -> None:
+    source.fill(10)
+    frame = source.load()
+    assert frame.count() == 10
+    source.append(source.rows(5))
+    assert frame.count() == 10
+    joined = frame.alias("a").join(frame.alias("b"), "offset")
+    assert joined.count() == 10
+    assert frame.union(frame).count() == 20
+    assert source.load().count() == 15
+
+
+def test_limit_cache_and_pandas_work(source: Source) -> None:
+    wanted = source.fill(50)
+    frame = source.load()
+    assert len(frame.limit(3).collect()) == 3
+    cached = frame.cache()
+    try:
+        assert (cached.count(), cached.count()) == (50, 50)
+    finally:
+        cached.unpersist()
+    table = frame.select("offset", "value").toPandas()
+    assert [bytes(value).decode() for value in table.sort_values("offset")["value"]] == wanted
+
+
+def test_a_filter_is_not_pushed_into_later_uses_of_the_frame(source: Source) -> None:
+    source.fill(10)
+    frame = source.load()
+    assert frame.where("offset = 3").count() == 1
+    assert frame.count() == 10
+    assert frame.where("offset = 1").union(frame).count() == 11
+
+
+def test_writes_keep_a_sort_and_take_empty_frames(source: Source) -> None:
+    shuffled = source.rows(40, partitions=4).orderBy("value")
+    source.append(shuffled)
+    source.append(source.rows(0))
+    assert source.values() == sorted(f"row {i}" for i in range(40))
+
+
+def test_explaining_and_describing_touch_nothing(source: Source, client: BookKeeper) -> None:
+    frame = source.load()
+    frame.explain()
+    assert [field.name for field in frame.schema.fields][:1] == ["value"]
+    assert source.log not in client.list_logs()
+
+
+def test_the_format_can_be_registered_by_hand(source: Source) -> None:
+    import pyspark_bookkeeper
+
+    pyspark_bookkeeper.register(source.spark)
+    assert source.fill(2) == ["row 0", "row 1"]
+
+
+@pytest.mark.parametrize("selector", ["ledgerId", "ledgerid"])
+def test_a_ledger_that_no_log_names_is_read(source: Source, client: BookKeeper, selector: str) -> None:
+    with client.create_ledger() as ledger:
+        ledger.append(b"alone")
+    frame: Any = source.reader(**{selector: ledger.ledger_id}).load()
+    assert texts(frame) == ["alone"]
+    assert [(row.log, row.offset) for row in frame.collect()] == [(None, None)]
