@@ -292,8 +292,12 @@ def _add_extents(field: RepeatedCompositeFieldContainer[log_pb2.Extent], extents
 
 def _extents(messages: Iterable[log_pb2.Extent], bookies: Sequence[BookieId], unknown: _Unknown) -> Iterable[Extent]:
     table = tuple(bookies)
+    known: dict[tuple[tuple[int, tuple[int, ...]], ...], tuple[Fragment, ...]] = {}
     for message in messages:
         of_fragments = tuple(unknown(f) for f in message.fragments)
+        layout = tuple((f.first_entry_id, tuple(f.bookies)) for f in message.fragments)
+        if layout not in known:  # a page of small ledgers has few, which share one object
+            known[layout] = tuple(Fragment(first, tuple(table[i] for i in indices)) for first, indices in layout)
         yield Extent(
             ledger_id=message.ledger_id,
             first_entry_id=message.first_entry_id,
@@ -306,9 +310,7 @@ def _extents(messages: Iterable[log_pb2.Extent], bookies: Sequence[BookieId], un
             ensemble_size=message.ensemble_size,
             write_quorum_size=message.write_quorum_size,
             ack_quorum_size=message.ack_quorum_size,
-            fragments=tuple(
-                Fragment(f.first_entry_id, tuple(table[index] for index in f.bookies)) for f in message.fragments
-            ),
+            fragments=known[layout],
             is_open=message.open,
             unknown_fields=unknown(message),
             fragment_unknown_fields=of_fragments if any(of_fragments) else (),

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a log of very many ledgers costs: planning 100,000 extents on the driver, reading 10,000 small ledgers.
+
+Planning is measured in a process of its own, so that its memory is its own: from the log's head to the partitions as
+the bytes that Spark keeps of them. The metadata store is one in memory: what is measured is our work, not the network.
+``python -m benchmarks.spark_plan [EXTENTS]`` prints one such run as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from benchmarks.figures import Figure, elapsed, repeat
+from bk_cli.cluster import LocalCluster
+
+EXTENTS = 100_000
+PLAN_S_MAX = 5.0
+PLAN_MIB_MAX = 500.0
+LEDGERS = 10_000
+ROWS_PER_LEDGER = 100
+ROW_BYTES = 100
+READ_S_MAX = 15.0
+WRITERS = 32
+BOOKIES = tuple(f"bookie-{i}.example.org:3181" for i in range(12))
+LOG = "many"
+
+
+def planning_figures(runs: int, scale: float = 1.0) -> list[Figure]:
+    """Seconds and memory of planning a log of 100,000 extents, each run in a process of its own."""
+    extents = max(1, int(EXTENTS * scale))
+    command = [sys.executable, "-m", "benchmarks.spark_plan", str(extents)]
+    found = []
+    for _ in range(runs):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+        found.append(json.loads(done.stdout))
+    full = scale >= 1
+    note = f"{extents:,} extents of 100 rows, metadata in memory; {found[0]['partition_bytes']:,} bytes of partitions"
+    return [
+        Figure(
+            "spark_plan",
+            "s",
+            [each["seconds"] for each in found],
+            lane="memory",
+            wanted=PLAN_S_MAX if full else None,
+            less_is_better=True,
+            note=note,
+        ),
+        Figure(
+            "spark_plan_memory",
+            "MiB",
+            [each["mib"] for each in found],
+            lane="memory",
+            wanted=PLAN_MIB_MAX if full else None,
+            less_is_better=True,
+            note="the process's peak above what it took before planning",
+        ),
+    ]
+
+
+def small_ledgers_figure(spark: Any, cluster: LocalCluster, runs: int, scale: float = 1.0) -> Figure:
+    """Seconds to read a log of 10,000 ledgers of 100 rows with Spark, once it is warm. Writes them first."""
+    ledgers, log = max(1, int(LEDGERS * scale)), f"{LOG}-{uuid4().hex[:8]}"
+    asyncio.run(_write_ledgers(cluster.uri, log, ledgers))
+
+    def read() -> float:
+        loaded = spark.read.format("bookkeeper").option("metadataServiceUri", cluster.uri).load(log)
+        return elapsed(lambda: loaded.select("value").write.format("noop").mode("overwrite").save())
+
+    return Figure(
+        "spark_read_small_ledgers",
+        "s",
+        repeat(runs, read),
+        wanted=READ_S_MAX if scale >= 1 else None,
+        less_is_better=True,
+        note=f"{ledgers:,} ledgers of {ROWS_PER_LEDGER} rows of {ROW_BYTES} B as one log, planning included",
+    )
+
+
+async def _write_ledgers(uri: str, name: str, count: int) -> None:
+    """``count`` closed ledgers, published as the log ``name`` at once."""
+    from bk_core.client import connect
+    from bk_core.entries.batch import EntryBatch
+    from bk_core.logs.head import NewExtent, PublishId
+    from bk_core.logs.named_log import NamedLog
+
+    batch = EntryBatch.from_list([bytes([i % 256]) * ROW_BYTES for i in range(ROWS_PER_LEDGER)])
+    at_once = asyncio.Semaphore(WRITERS)
+    async with await connect(uri) as bookkeeper:
+
+        async def write() -> NewExtent:
+            async with at_once, await bookkeeper.create_ledger() as writer:
+                await writer.wait_confirmed(await writer.append_batch(batch))
+            return NewExtent(
+                ledger_id=writer.ledger_id,
+                entry_count=ROWS_PER_LEDGER,
+                size_bytes=ROWS_PER_LEDGER * ROW_BYTES,
+                created_ms=int(time.time() * 1000),
+                ensemble_size=3,
+                write_quorum_size=3,
+                ack_quorum_size=2,
+                fragments=writer.metadata.fragments,
+            )
+
+        log = NamedLog(bookkeeper, name)
+        await log.create()
+        await log.publish(await asyncio.gather(*(write() for _ in range(count))), PublishId.job(name))
+
+
+# --- one run of planning ----------------------------------------------------------------------------------------------
+
+
+def measure_planning(extents: int) -> dict[str, float]:
+    """Plan a log of so many extents once: seconds, MiB and the bytes of the partitions."""
+    from bk_core import blocking
+    from bk_core.client import BookKeeper, ClientConfig
+    from bk_core.metadata.memory import MemoryCluster, MemoryStore
+    from bk_core.transport.grpc import GrpcTransport
+
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:  # what making it takes is not counted
+        head, pages = elsewhere.submit(_log_records, extents).result()
+    cluster = MemoryCluster()
+    _fill(MemoryStore(cluster), head, pages)
+
+    async def client() -> BookKeeper:
+        store = MemoryStore(cluster)
+        instance_id = store.instance_id()
+        return BookKeeper(store, GrpcTransport(instance_id=instance_id), instance_id=instance_id, config=ClientConfig())
+
+    with blocking.connect_with(client) as bookkeeper:
+        _plan(bookkeeper, 10)  # imports
+        before, began = _memory_kib("VmRSS"), time.perf_counter()
+        partitions = _plan(bookkeeper, None)
+        seconds = time.perf_counter() - began
+        return {
+            "seconds": seconds,
+            "mib": (_memory_kib("VmHWM") - before) / 1024,
+            "partitions": len(partitions),
+            "partition_bytes": sum(map(len, partitions)),
+        }
+
+
+def _plan(bookkeeper: Any, stop: int | None) -> Sequence[bytes]:
+    """The partitions as Spark keeps them, of offsets up to ``stop``."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from bk_spark import codecs, resolve, tasks
+    from bk_spark.option_table import Use
+    from bk_spark.options import parse_options
+
+    ending = {} if stop is None else {"endingoffsets": json.dumps({LOG: stop})}
+    options = parse_options({"metadataserviceuri": "zk://localhost:2181/ledgers", "log": LOG, **ending}, Use.READ)
+    codec = codecs.row_codec(options, StructType([StructField("value", BinaryType())]))
+    resolved = resolve.resolve_batch(bookkeeper, options)
+    return [pickle.dumps(plan) for plan in tasks.task_plans(bookkeeper, options, resolved, codec)]
+
+
+def _fill(store: Any, head: bytes, pages: Mapping[str, bytes]) -> None:
+    """A cluster with one log and no ledgers."""
+    from bk_core.model import BookieServiceInfo
+
+    store.initialize_cluster()
+    for bookie in BOOKIES:
+        store.register_bookie(BookieServiceInfo(bookie))
+    store.create_log(LOG, head)
+    for name, data in pages.items():
+        store.create_page(LOG, name, data)
+
+
+def _log_records(count: int) -> tuple[bytes, dict[str, bytes]]:
+    """Head and pages of a log of so many sealed extents, whose ledgers planning does not look at."""
+    from bk_core.entries.digest import ledger_key
+    from bk_core.logs import commit
+    from bk_core.logs.codec import encode_head
+    from bk_core.logs.head import Extent
+    from bk_core.logs.paging import fit
+    from bk_core.logs.store import nonce
+    from bk_core.model import DigestType, Fragment
+
+    extents = tuple(
+        Extent(
+            ledger_id=10**9 + 7 * i,
+            entry_count=ROWS_PER_LEDGER,
+            size_bytes=ROWS_PER_LEDGER * ROW_BYTES,
+            base_offset=i * ROWS_PER_LEDGER,
+            created_ms=1_700_000_000_000 + 1000 * i,
+            ensemble_size=3,
+            write_quorum_size=3,
+            ack_quorum_size=2,
+            fragments=(Fragment(0, tuple(BOOKIES[(i + k) % len(BOOKIES)] for k in range(3))),),
+        )
+        for i in range(count)
+    )
+    empty = commit.create(uuid=str(uuid4()), created_ms=1, digest_type=DigestType.CRC32C, ledger_key=ledger_key(b""))
+    change = fit(replace(empty, next_offset=count * ROWS_PER_LEDGER, tail=extents), nonce)
+    return encode_head(change.head), {new.name: new.data for new in change.new_pages}
+
+
+def _memory_kib(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if name in line)
+    return int(line.split()[1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_planning(int(sys.argv[1]) if len(sys.argv) > 1 else EXTENTS)))
