@@ -9,6 +9,7 @@ import hmac
 import itertools
 import random
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
@@ -98,6 +99,7 @@ class BookKeeper:
             fragments=(Fragment(0, ensemble),),
             digest_type=DigestType(digest_type),
             password=bytes(password),
+            ctime_ms=int(time.time() * 1000),  # else readers know only the age of the record
             custom_metadata=dict(custom_metadata or {}),
         )
         ledger_id, created = await asyncio.to_thread(self.store.create_ledger, metadata)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -40,5 +41,23 @@ def test_what_a_ledger_was_created_with_is_there_after_its_recovery(password: by
             assert dict(metadata.custom_metadata) == CUSTOM
             with pytest.raises(LedgerFencedError):
                 await ledger.append(b"fourth")
+
+    asyncio.run(story())
+
+
+def test_a_ledger_says_when_it_was_created_and_that_stays() -> None:
+    async def story() -> None:
+        async with memory_cluster(4) as cluster:
+            client = cluster.client()
+            before_ms = int(time.time() * 1000)
+            ledger = await client.create_ledger()
+            created_ms = ledger.metadata.ctime_ms
+            assert created_ms is not None
+            assert before_ms <= created_ms <= time.time() * 1000
+            await ledger.append(b"first")
+            cluster.kill(ledger.metadata.last_fragment.ensemble[0])
+            await ledger.append(b"second")
+            await ledger.close()
+            assert (await client.read_metadata(ledger.ledger_id)).value.ctime_ms == created_ms
 
     asyncio.run(story())
