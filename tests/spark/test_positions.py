@@ -194,6 +194,8 @@ def test_a_start_behind_its_end_reads_nothing_and_asks_nothing() -> None:
     """Batch 0 from latest, replayed: its start is looked up anew (facts: spark.md §3.5)."""
     assert parts(at(a=9, b=20), at(a=4, b=20), BOTH, LOGS) == []
     assert parts(at(a=9, b=20), at(a=4), BOTH, PATTERN) == []
+    trimmed = Seen("c", {A: log("a", 10, start=9), B: log("b", 20)})
+    assert parts(at(a=8, b=20), at(a=4, b=20), trimmed, LOGS) == []
 
 
 def test_offsets_are_canonical_whatever_the_order_of_the_sources() -> None:
