@@ -236,9 +236,10 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         kind=Kind.CHOICE,
         uses=_ALL,
         default="raw",
-        choices=("raw",),
-        planned=("arrow", "json", "envelope"),
-        doc="`raw`: one row is one entry, its bytes are column `value`.",
+        choices=("raw", "envelope", "json", "arrow"),
+        doc="What a row is in an entry. `raw`: the entry's bytes are column `value`. `envelope`: one row of `key`, "
+        "`value`, `timestamp` and `headers`. `json`: one object, its members are columns; reading needs `.schema(…)`. "
+        "`arrow`: many rows of any columns; the log keeps their schema.",
     ),
     OptionDefinition(
         name="includeMetadata",

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,15 +21,28 @@ if TYPE_CHECKING:
 
     I64 = npt.NDArray[np.int64]
 
-PLACES: dict[str, tuple[str, pa.DataType]] = {
-    "log": ("string", pa.string()),
-    "ledger_id": ("bigint", pa.int64()),
-    "entry_id": ("bigint", pa.int64()),
-    "offset": ("bigint", pa.int64()),
-}
-"""Spark's and Arrow's type of the columns that are always there, in the order of the default schema."""
+ENTRY_LENGTH = "entry_length"
+PLACES: dict[str, str] = {"log": "string", "ledger_id": "bigint", "entry_id": "bigint", "offset": "bigint"}
+"""Spark's types of the columns that are always there, in the order of the default schema."""
+MORE: dict[str, str] = {ENTRY_LENGTH: "int", "ledger_ctime": "timestamp", "ledger_closed": "boolean"}
+"""Those that ``includeMetadata`` adds."""
+ROW_INDEX: dict[str, str] = {"row_index": "int"}
+"""The one that it adds where an entry holds several rows."""
 LOG_ONLY = ("log", "offset")
 """Columns that are null for a bare ledger."""
+RESERVED = frozenset({**PLACES, **MORE, **ROW_INDEX})
+"""Names that no data column can have where it may have any."""
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which entry each row comes from, with the entry's length in bytes and the row's place in it, where known."""
+
+    entry_ids: I64
+    lengths: npt.NDArray[np.uint32] | None = None
+    row_index: npt.NDArray[np.int32] | None = None
 
 
 def check_nullable(columns: Sequence[tuple[str, str, bool]], *, has_log: bool) -> None:
@@ -42,14 +56,26 @@ def check_nullable(columns: Sequence[tuple[str, str, bool]], *, has_log: bool) -
             )
 
 
-def column(name: str, entry_ids: I64, at: LedgerAt) -> pa.Array:
-    """The metadata column ``name`` for rows of these entries, one id a row."""
-    count = int(entry_ids.size)
-    if name == "entry_id":
-        return pa.array(entry_ids)
-    if name == "ledger_id":
-        return pa.array(np.full(count, at.ledger_id, dtype=np.int64))
-    if name == "log":
-        return pa.nulls(count, pa.string()) if at.log is None else pa.repeat(pa.scalar(at.log, pa.string()), count)
-    assert name == "offset", name
-    return pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(entry_ids + at.offset_shift)
+def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
+    """The metadata column ``name``."""
+    ids, count = rows.entry_ids, int(rows.entry_ids.size)
+    match name:
+        case "entry_id":
+            return pa.array(ids)
+        case "ledger_id":
+            return pa.array(np.full(count, at.ledger_id, dtype=np.int64))
+        case "log":
+            return pa.nulls(count, pa.string()) if at.log is None else pa.repeat(pa.scalar(at.log, pa.string()), count)
+        case "offset":
+            return pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(ids + at.offset_shift)
+        case "ledger_ctime":
+            at_us = None if at.ctime_ms is None else at.ctime_ms * 1000
+            return pa.nulls(count, _TIMESTAMP) if at_us is None else pa.repeat(pa.scalar(at_us, _TIMESTAMP), count)
+        case "ledger_closed":
+            return pa.repeat(pa.scalar(at.closed, pa.bool_()), count)
+        case "row_index":
+            assert rows.row_index is not None
+            return pa.array(rows.row_index)
+    assert name == ENTRY_LENGTH, name
+    assert rows.lengths is not None
+    return pa.array(rows.lengths.astype(np.int32))

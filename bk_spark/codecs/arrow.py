@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec ``arrow``: columns of any types, many rows an entry. An entry is one encapsulated RecordBatch message of Arrow.
+
+The schema is not in the entry: the log keeps it once, under a number that the extent names (RULES K8). A read asks for
+the columns of the newest schema when it is planned; what an older extent lacks is null. Here is what the logs' schemas
+make of a read's and a write's columns; :mod:`arrow_rows` and :mod:`arrow_entries` do the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from bk_core.errors import InvalidArgumentError, SchemaMismatchError
+from bk_spark.codecs import arrow_schema, metadata_columns, spark_types
+from bk_spark.codecs.codec import LogSchemas
+from bk_spark.codecs.read_columns import ReadColumns
+
+NAME = "arrow"
+METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE, **metadata_columns.ROW_INDEX}
+PLANNED_WITH = "bookkeeper.schemas"
+"""Metadata key of the last column: the newest schema number of each log that the columns were made of."""
+
+
+def newest(schemas: Mapping[int, bytes]) -> bytes | None:
+    """The newest of a log's schemas, if it has any."""
+    return schemas[max(schemas)] if schemas else None
+
+
+def default_schema(schemas: LogSchemas, *, include_metadata: bool = False) -> Any:
+    """The columns of the logs' newest schemas together, and where rows come from, as a StructType.
+
+    Raises InvalidArgumentError where no log has a schema, SchemaMismatchError where they do not go together.
+    """
+    data = spark_types.spark_schema_of(together(schemas))
+    more = {**metadata_columns.MORE, **metadata_columns.ROW_INDEX} if include_metadata else {}
+    found = type(data)([*data.fields, *spark_types.struct_of({**metadata_columns.PLACES, **more}).fields])
+    found.fields[-1].metadata = {PLANNED_WITH: {log: max(numbers, default=0) for log, numbers in schemas.items()}}
+    return found
+
+
+def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
+    """Whether a DataFrame of (name, Spark type) can be written, as far as names tell."""
+    names = [name for name, _ in columns]
+    folded = [name.lower() for name in names]
+    if wrong := [name for name in names if name in metadata_columns.RESERVED]:
+        raise InvalidArgumentError(
+            f"columns of {target} have names of columns that a read adds",
+            value=", ".join(wrong),
+            remedy=f"rename them, or leave them out: df.drop({', '.join(repr(name) for name in wrong)}) or "
+            'option("ignoreMetadataColumns", "true")',
+        )
+    if not names or len(set(folded)) != len(names):
+        raise InvalidArgumentError(
+            "columns must be given, once each; case does not tell them apart", value=", ".join(names)
+        )
+
+
+def together(schemas: LogSchemas) -> pa.Schema:
+    found: pa.Schema | None = None
+    for log in sorted(schemas):
+        if (data := newest(schemas[log])) is None:
+            continue
+        mine = arrow_schema.from_bytes(data)
+        if found is None:
+            found = mine
+        wrong = [f"{f.name} {f.type} and {found.field(f.name).type}" for f in mine if _differs(f, found)]
+        if wrong:
+            raise SchemaMismatchError(
+                f"log {log} has columns of other types than the logs before it",
+                value=", ".join(wrong),
+                remedy="read the logs one by one and cast",
+            )
+        found = pa.schema([*found, *(f for f in mine if f.name not in found.names)])
+    if found is None:
+        raise InvalidArgumentError(
+            "nothing was written with codec arrow yet, so there are no columns",
+            value=", ".join(sorted(schemas)) or "no log",
+            remedy='write first, or read the bytes: .option("codec", "raw")',
+        )
+    return found
+
+
+def _differs(column: pa.Field, schema: pa.Schema) -> bool:
+    return column.name in schema.names and schema.field(column.name).type != column.type
+
+
+def check_columns(columns: ReadColumns, stored: pa.Schema, missing: str | None) -> None:
+    """Raises SchemaMismatchError for data columns that ``stored`` has with another type or, where ``missing`` says so,
+    not at all."""
+    problems = []
+    for name in columns.data:
+        kind = columns.schema.field(name).type
+        if name not in stored.names:
+            problems += [f"{name}: {missing}"] if missing else []
+        elif stored.field(name).type != kind:
+            problems.append(f"{name} is {stored.field(name).type}, asked for as {kind}")
+    if problems:
+        raise SchemaMismatchError(
+            "the columns are not those of the log",
+            value=", ".join(problems),
+            remedy=f"leave .schema(…) out, or choose from {', '.join(stored.names)}",
+        )

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec ``envelope``: one entry is one row of key, value, timestamp and headers, as Kafka's records are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import InvalidArgumentError
+from bk_spark.codecs import envelope_bytes, metadata_columns, sizes
+from bk_spark.codecs.codec import LedgerAt, Written
+from bk_spark.codecs.envelope_bytes import HEADERS_MAX, HEADERS_TYPE, TIMESTAMP
+from bk_spark.codecs.read_columns import FAIL, SKIP, ReadColumns, check_written, corrupt, kept
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+NAME = "envelope"
+DATA = {
+    "key": "binary",
+    "value": "binary",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE}
+WRITABLE = {name: ("binary", "string") if name in ("key", "value") else (kind,) for name, kind in DATA.items()}
+BYTES_AT_ONCE = 256 << 20
+"""Rows of more bytes are encoded in parts: an Arrow column of bytes ends at 2 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeRows:
+    """Envelopes to rows."""
+
+    columns: ReadColumns
+    corrupt_entries: str = FAIL
+
+    @classmethod
+    def of(cls, spark_schema: Any, *, has_log: bool, corrupt_entries: str = FAIL) -> EnvelopeRows:
+        """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`."""
+        return cls(ReadColumns.of(spark_schema, has_log=has_log, data=DATA, metadata=METADATA), corrupt_entries)
+
+    @property
+    def reads_values(self) -> bool:
+        return self.columns.needs_entries or self.corrupt_entries == SKIP  # which rows there are must not depend on it
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns.schema
+
+    def check(
+        self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
+    ) -> None:
+        """Envelopes that somebody else wrote, as bytes, are as good."""
+        check_written(NAME, log, written, (NAME, "raw"))
+
+    def rows(
+        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
+    ) -> Iterator[pa.RecordBatch]:
+        """One batch; what is not asked for is not made."""
+        if batch is None:
+            yield self.columns.assemble(_nothing, metadata_columns.Rows(entry_ids), at)
+            return
+        found = envelope_bytes.decode(batch)
+        if self.corrupt_entries == FAIL and found.bad.any():
+            entry_id = int(entry_ids[np.flatnonzero(found.bad)[0]])
+            raise corrupt(NAME, "its bytes are no envelope", entry_id, at)
+        column: Callable[[str], pa.Array] = found.__getattribute__
+        made = self.columns.assemble(column, metadata_columns.Rows(entry_ids, batch.lengths), at)
+        yield kept(made, found.bad, self.corrupt_entries) if found.bad.any() else made
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeEntries:
+    """Rows to envelopes. A missing timestamp is the time of writing; every other null is kept."""
+
+    entry_bytes_max: int = sizes.ENTRY_BYTES_MAX
+    schema: bytes | None = None
+
+    def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
+        step = max(1, rows.num_rows * BYTES_AT_ONCE // max(1, rows.nbytes))
+        for start in range(0, rows.num_rows, step):
+            yield self._encoded(rows.slice(start, step), first_row + start)
+
+    def _encoded(self, rows: pa.RecordBatch, first_row: int) -> EntryBatch:
+        def column(name: str, kind: pa.DataType) -> pa.Array:
+            if name not in rows.schema.names:
+                return pa.nulls(rows.num_rows, kind)
+            given = rows.column(name)
+            return given if given.type == kind else given.cast(kind)
+
+        now = pa.scalar(time.time_ns() // 1000, TIMESTAMP)
+        headers = column("headers", HEADERS_TYPE)
+        self._check_headers(headers, first_row)
+        made = envelope_bytes.encode(
+            column("key", pa.binary()),
+            column("value", pa.binary()),
+            column("timestamp", TIMESTAMP).fill_null(now),
+            headers,
+        )
+        sizes.check_rows(made, self.entry_bytes_max, first_row)
+        return EntryBatch.from_arrow(made)
+
+    def _check_headers(self, headers: pa.Array, first_row: int) -> None:
+        most = pc.max(pc.list_value_length(headers)).as_py()
+        if most is not None and most > HEADERS_MAX:
+            row = pc.index(pc.list_value_length(headers), most).as_py()
+            raise InvalidArgumentError(
+                f"an envelope has at most {HEADERS_MAX} headers", value=f"row {first_row + row} has {most}"
+            )
+
+
+def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
+    """Whether a DataFrame of (name, Spark type) can be written: ``value``, and ``key``, ``timestamp`` and ``headers``
+    where they are wanted. Raises InvalidArgumentError that names all others and prints the ``select`` to paste."""
+    wrong = [f"{name} {kind}" for name, kind in columns if kind not in WRITABLE.get(name, ())]
+    names = [name for name, _ in columns]
+    if wrong or "value" not in names or len(set(names)) != len(names):
+        usable = [f'"{name}"' for name, kind in columns if kind in WRITABLE.get(name, ())]
+        has_value = '"value"' in usable
+        raise InvalidArgumentError(
+            f"{target} takes envelopes: value, key BINARY or STRING, timestamp TIMESTAMP, headers "
+            "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+            value=f"the DataFrame has {', '.join(wrong) or 'no value, or a column twice'}",
+            remedy=f"write df.select({', '.join(dict.fromkeys(usable))})" if has_value else "name a column value",
+        )
+
+
+def _nothing(name: str) -> pa.Array:
+    raise AssertionError(f"column {name} is not made without entries")

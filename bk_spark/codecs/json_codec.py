@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec ``json``: one entry is one JSON object and one row. Reading needs ``.schema(…)``, as JSON has none of its own.
+
+Theory. Arrow parses a block of many objects in one call, but says neither which row came from where nor that one entry
+was two objects. So each entry stands in an object of its own, ``{"v":<entry>}``, on a line of its own: a line that is
+no such object ends the whole block in an error, since no string may hold a line feed and no structure goes on after
+two objects side by side; and each entry that ends none gives at least one row. As many rows as entries: one each. Of a
+block that has an error each entry is looked at, and the rest is halved until the entries that have one are alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import InvalidArgumentError
+from bk_spark.codecs import json_suspects, json_text, metadata_columns, sizes, spark_types
+from bk_spark.codecs.codec import LedgerAt, Written
+from bk_spark.codecs.read_columns import FAIL, SKIP, ReadColumns, check_written, corrupt, kept
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+NAME = "json"
+METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE}
+_ERRORS = (pa.ArrowException, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRows:
+    """JSON objects to rows. Members that no column asks for are ignored, missing ones are null."""
+
+    columns: ReadColumns
+    corrupt_entries: str = FAIL
+
+    @classmethod
+    def of(cls, spark_schema: Any, *, has_log: bool, corrupt_entries: str = FAIL) -> JsonRows:
+        """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`, and for types without JSON form."""
+        columns = ReadColumns.of(spark_schema, has_log=has_log, data=None, metadata=METADATA)
+        _check_types([(name, columns.schema.field(name).type) for name in columns.data], "read")
+        return cls(columns, corrupt_entries)
+
+    @property
+    def reads_values(self) -> bool:
+        return self.columns.needs_entries or self.corrupt_entries == SKIP  # which rows there are must not depend on it
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns.schema
+
+    def check(
+        self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
+    ) -> None:
+        """JSON that somebody else wrote, as bytes, is as good."""
+        check_written(NAME, log, written, (NAME, "raw"))
+
+    def rows(
+        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
+    ) -> Iterator[pa.RecordBatch]:
+        """One batch."""
+        rows = metadata_columns.Rows(entry_ids, None if batch is None else batch.lengths)
+        parsed, bad = None, None
+        if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):
+            kind = pa.struct([self.columns.schema.field(name).with_nullable(True) for name in self.columns.data])
+            parsed, bad = self._parse(batch, kind, entry_ids, at)
+
+        def column(name: str) -> pa.Array:
+            return pc.struct_field(parsed, [self.columns.data.index(name)])
+
+        made = self.columns.assemble(column, rows, at)
+        yield made if bad is None or not bad.any() else kept(made, bad, self.corrupt_entries)
+
+    def _parse(
+        self, batch: EntryBatch, kind: pa.StructType, entry_ids: npt.NDArray[np.int64], at: LedgerAt
+    ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+        """The entries as structs, and which of them are none. Raises CorruptEntryError for the first, if so wanted."""
+        values, bad = batch.to_arrow(), np.zeros(batch.count, dtype=np.bool_)
+        try:
+            return parse(values, kind), bad
+        except _ERRORS:
+            bad = json_suspects.implausible(batch.to_list(), kind)
+        good = np.flatnonzero(~bad)
+        parsed, wrong = _halved(values.take(pa.array(good)), kind)
+        bad[good[wrong]] = True
+        if self.corrupt_entries == FAIL:
+            first = int(np.flatnonzero(bad)[0])
+            raise corrupt(NAME, _why(values.slice(first, 1), kind), int(entry_ids[first]), at)
+        places = np.cumsum(~bad) - 1
+        return parsed.take(pa.array(places, mask=bad)), bad
+
+
+@dataclass(frozen=True, slots=True)
+class JsonEntries:
+    """Rows to JSON objects; null members are left out. ``types`` are those of the columns, in order."""
+
+    types: pa.Schema
+    entry_bytes_max: int = sizes.ENTRY_BYTES_MAX
+    schema: bytes | None = None
+
+    @classmethod
+    def of(cls, spark_schema: Any, entry_bytes_max: int = sizes.ENTRY_BYTES_MAX) -> JsonEntries:
+        """For a StructType. Raises InvalidArgumentError for types without a JSON form."""
+        schema = spark_types.arrow_schema_of(spark_types.all_nullable(spark_schema))
+        _check_types([(field.name, field.type) for field in schema], "write")
+        return cls(schema, entry_bytes_max)
+
+    def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
+        try:
+            made = json_text.objects(spark_types.conformed(rows, self.types))
+        except json_text.NoText as error:
+            raise InvalidArgumentError(
+                "a value has no JSON form", value=f"row {first_row + error.row}: {error}", remedy="cast it to STRING"
+            ) from error
+        sizes.check_rows(made, self.entry_bytes_max, first_row)
+        yield EntryBatch.from_arrow(made)
+
+
+def _halved(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, list[int]]:
+    """Those entries that are structs, and the places of those that are not, found by halving."""
+    pieces: list[pa.Array] = [pa.nulls(0, kind)]
+    wrong: list[int] = []
+    todo = [(0, len(values))]
+    while todo:
+        start, stop = todo.pop()
+        try:
+            pieces.append(parse(values.slice(start, stop - start), kind))
+        except _ERRORS:
+            middle = (start + stop) // 2
+            if middle > start:
+                todo += [(middle, stop), (start, middle)]
+            else:
+                wrong.append(start)
+    return pa.concat_arrays(pieces), wrong
+
+
+def _why(value: pa.Array, kind: pa.StructType) -> str:
+    try:
+        parse(value, kind)
+    except _ERRORS as error:
+        return str(error)
+    raise AssertionError("an entry that is JSON was taken for one that is not")
+
+
+def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
+    """Entries, a binary array, as structs, all of them or none: raises ArrowInvalid, ValueError."""
+    if not len(values):
+        return pa.nulls(0, kind)
+    text = values.cast(pa.string())  # which checks that it is UTF-8: the parser does not
+    wrapped = pc.binary_join_element_wise('{"v":', text, "}\n", "")
+    _, offsets, data = wrapped.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)
+    block = data.slice(int(ends[wrapped.offset]), int(ends[wrapped.offset + len(wrapped)] - ends[wrapped.offset]))
+    table = pj.read_json(
+        pa.BufferReader(block),
+        read_options=pj.ReadOptions(use_threads=False, block_size=block.size + 1),
+        parse_options=pj.ParseOptions(
+            explicit_schema=pa.schema([pa.field("v", _parsed_as(kind))]), unexpected_field_behavior="ignore"
+        ),
+    )
+    found = table.column("v").combine_chunks()
+    if len(found) != len(values) or found.null_count:
+        raise ValueError("not one JSON object")
+    return found if found.type == kind else found.cast(kind)
+
+
+def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
+    """Whether a DataFrame of (name, Spark type) can be written, as far as names tell."""
+    names = [name for name, _ in columns]
+    if not names or len(set(names)) != len(names):
+        raise InvalidArgumentError("columns must be given, once each", value=", ".join(names))
+
+
+def _parsed_as(kind: pa.DataType) -> pa.DataType:
+    """What the parser is asked for: it takes dates for numbers of days, so they are read as text and cast."""
+    if pa.types.is_struct(kind):
+        fields = (kind.field(index) for index in range(kind.num_fields))
+        return pa.struct([field.with_type(_parsed_as(field.type)) for field in fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_parsed_as(kind.value_type)))
+    return pa.string() if pa.types.is_date32(kind) else kind
+
+
+def _check_types(columns: Sequence[tuple[str, pa.DataType]], doing: str) -> None:
+    wrong = [f"{name} {kind}" for name, kind in columns if json_text.unwritable(kind)]
+    if wrong:
+        raise InvalidArgumentError(
+            f"columns have types that codec json cannot {doing}",
+            value=", ".join(wrong),
+            remedy="codec=raw with from_json or to_json of Spark, base64 for BINARY",
+        )

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of a read: which a codec makes, which say where the row comes from, and what Spark expects of both.
+
+Columns can be chosen with ``.schema("entry_id BIGINT, value BINARY")`` or option ``columns``: what is not asked for is
+not made, and where all that is asked for is known without the entries, none is read (facts: spark.md §6.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from bk_core.errors import CorruptEntryError, InvalidArgumentError
+from bk_spark import compat
+from bk_spark.codecs import metadata_columns, spark_types
+from bk_spark.codecs.codec import LedgerAt, Written
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    I64 = npt.NDArray[np.int64]
+    Mask = npt.NDArray[np.bool_]
+
+FAIL, SKIP, NULL = "fail", "skip", "null"
+"""What ``corruptEntries`` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumns:
+    """``schema`` is what Spark compares; ``data`` are the names that the codec makes, the others are metadata."""
+
+    schema: pa.Schema
+    data: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, spark_schema: Any, *, has_log: bool, data: Mapping[str, str] | None, metadata: Mapping[str, str]
+    ) -> ReadColumns:
+        """The columns of a StructType. ``data`` and ``metadata`` are the codec's names and their Spark types; ``data``
+        None: any other name is data, of any type.
+
+        Raises InvalidArgumentError for a column or type that the codec does not have, for one named twice, and for NOT
+        NULL on one that is null.
+        """
+        columns = compat.columns_of(spark_schema)
+        names = tuple(name for name, _, _ in columns)
+        if not names or len(set(names)) != len(names):
+            raise InvalidArgumentError(
+                "columns must be given, once each",
+                value=", ".join(names),
+                remedy=f"{ddl({**(data or {}), **metadata})}",
+            )
+        for name, kind, _ in columns:
+            known = {**(data or {}), **metadata}.get(name)
+            if known is not None:
+                _check_type(name, kind, known)
+            elif data is not None:
+                choices = ddl({**data, **metadata})
+                raise InvalidArgumentError(
+                    "no such column", value=f"{name} {kind}", remedy=f'choose from .schema("{choices}")'
+                )
+        metadata_columns.check_nullable(columns, has_log=has_log)
+        return cls(spark_types.arrow_schema_of(spark_schema), tuple(name for name in names if name not in metadata))
+
+    @property
+    def needs_entries(self) -> bool:
+        """Whether some column cannot be had without reading entries."""
+        return bool(self.data) or metadata_columns.ENTRY_LENGTH in self.schema.names
+
+    def assemble(self, data: Callable[[str], pa.Array], rows: metadata_columns.Rows, at: LedgerAt) -> pa.RecordBatch:
+        """The batch that Spark gets. ``data`` gives the codec's columns by name.
+
+        Raises InvalidArgumentError for a null in a column that was declared NOT NULL: Spark would crash on it.
+        """
+        columns = []
+        for field in self.schema:
+            column = data(field.name) if field.name in self.data else metadata_columns.column(field.name, rows, at)
+            if column.type != field.type:
+                column = column.cast(field.type)
+            if not field.nullable and column.null_count:
+                raise InvalidArgumentError(
+                    "a column that was declared NOT NULL holds nulls",
+                    value=f"{field.name}, ledger {at.ledger_id}",
+                    remedy="declare it nullable",
+                )
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def ddl(columns: Mapping[str, str]) -> str:
+    """The columns as text for ``.schema``."""
+    return ", ".join(f"{name} {kind.upper()}" for name, kind in columns.items())
+
+
+def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt) -> CorruptEntryError:
+    """The error of an entry that was read and cannot be decoded."""
+    where = f"entry {entry_id} of ledger {at.ledger_id}"
+    if at.log is not None and at.offset_shift is not None:
+        where += f", offset {entry_id + at.offset_shift} of log {at.log}"
+    return CorruptEntryError(
+        f"an entry cannot be decoded by codec {codec}",
+        value=f"{where}: {why}",
+        remedy="corruptEntries=skip or null goes on, codec=raw shows its bytes",
+    )
+
+
+def kept(rows: pa.RecordBatch, bad: Mask, policy: str) -> pa.RecordBatch:
+    """What ``policy`` leaves of rows, one an entry, of which some are ``bad`` and have null data columns."""
+    return rows.filter(pa.array(~bad)) if policy == SKIP else rows
+
+
+def check_written(codec: str, log: str | None, written: Collection[Written], accepted: tuple[str, ...]) -> None:
+    """Raises InvalidArgumentError for extents that were written by a codec which is not ``accepted``."""
+    others = sorted({name for name, _ in written if name not in accepted})
+    if others:
+        raise InvalidArgumentError(
+            f"log {log} holds entries of another codec",
+            value=f"codec={codec}, written with {', '.join(others)}",
+            remedy=f'.option("codec", "{others[0]}"), or raw for the bytes',
+        )
+
+
+def _check_type(name: str, kind: str, known: str) -> None:
+    if kind != known:
+        cast = f", then CAST({name} AS STRING)" if kind == "string" and known == "binary" else ""
+        wanted = f"{name} {known.upper()}"
+        raise InvalidArgumentError(
+            "a column has another type", value=f"{name} {kind}", remedy=f"declare {wanted}{cast}"
+        )
