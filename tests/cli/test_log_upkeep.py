@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -130,6 +132,29 @@ def test_a_reader_and_a_leader_go_on_while_their_log_is_compacted(bk: Any, clust
     assert found == values(0, 60)
     assert compacted > 0
     assert texts(bk, name) == expected(0, 60)
+
+
+@pytest.mark.rule("N4")
+def test_a_compaction_that_is_killed_changes_nothing_and_the_next_one_goes_on(
+    bk: Any, cluster: LocalCluster, name: str
+) -> None:
+    fill(cluster, name, 40)
+    before = {each["ledgerId"] for each in bk.json("ledger", "list", "--ids")}
+    program = "from bk_cli.main import main; main()"
+    arguments = ("log", "compact", name, "--metadata-service-uri", cluster.uri, *SECRET)
+    with subprocess.Popen([sys.executable, "-c", program, *arguments]) as process:
+        with blocking.connect(cluster.uri) as bookkeeper:
+            while process.poll() is None and not set(bookkeeper.list_ledgers()) - before:
+                time.sleep(0.002)
+        process.kill()  # its ledger is there, and hardly anything is in it
+    assert texts(bk, name) == expected(0, 200)
+    assert bk("log", "compact", name, *SECRET) == 0
+    assert texts(bk, name) == expected(0, 200)
+    bk.json("log", "vacuum", name, "--delete-delay-ms", "0", "--force", *SECRET)
+    (shown,) = bk.json("log", "show", name, "--extents")
+    mine = {each["ledgerId"] for each in bk.json("ledger", "list", "--ids")} - before
+    assert mine == {each["ledgerId"] for each in shown["extents"]}
+    assert texts(bk, name) == expected(0, 200)
 
 
 @pytest.mark.rule("N6")

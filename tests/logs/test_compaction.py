@@ -471,6 +471,29 @@ def test_a_run_that_others_changed_during_the_copy_is_left_as_they_made_it(
     run(work())
 
 
+def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(20):
+                await publish(bookkeeper, log, values(10 * n, 10))
+            is_killed = False
+
+            def kill(_: int) -> None:
+                nonlocal is_killed
+                if not is_killed:
+                    is_killed = True
+                    cluster.kill("b1")
+
+            done = await log.compactor(CompactionLimits(ledger_bytes_max=2000), kill).run()
+            assert is_killed
+            assert done.entries == 200
+            assert await content_of(log) == values(0, 200)
+
+    run(work())
+
+
 @pytest.mark.rule("N4")
 def test_a_cancelled_compaction_leaves_no_ledger_behind_and_the_next_one_begins_anew() -> None:
     async def work() -> None:
