@@ -89,6 +89,6 @@ def test_bad_writes_fail_before_anything_is_connected(spark: Any) -> None:
             writer.mode(mode).save("events")
         return str(caught.value)
 
-    assert '.mode("append")' in save(rows, "overwrite")
+    assert "CAST(`id` AS STRING) AS value" in save(rows, "overwrite")
     assert "CAST(`id` AS STRING) AS value" in save(rows, "append")
     assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in save(rows, "ignore")
