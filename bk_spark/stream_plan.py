@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
-from bk_spark import resolve
+from bk_spark import log_ranges, resolve
 from bk_spark.bounds import offset_at
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange
 from bk_spark.positions import Part, Seen, SourceSeen
-from bk_spark.resolve import NOTHING, Resolved
+from bk_spark.resolved import NOTHING, Resolved
 from bk_spark.selection import LedgerSource, LogSource, Source
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _plan_log(bookkeeper: BookKeeper, options: BkOptions, part: Part, head: LogH
 
     assert isinstance(part.source, LogSource)
     extents = LogStore(bookkeeper.store, part.source.name).extents(head, part.first, part.stop)
-    return resolve.ranges_of(bookkeeper, options, part.source, head, extents, part.first, part.stop, known.spans)
+    return log_ranges.ranges_of(bookkeeper, options, part.source, head, extents, part.first, part.stop, known.spans)
 
 
 def _newest_head(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> LogHead:

@@ -19,7 +19,7 @@ from bk_core import __version__
 from bk_core.errors import BookKeeperError
 from bk_core.logs.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.model import DigestType
-from bk_spark import clients, codecs, fan_out, resolve, task_log
+from bk_spark import clients, codecs, fan_out, log_ranges, task_log
 from bk_spark.commit import WrittenLedgers
 from bk_spark.errors import package_mismatch
 from bk_spark.ledgers import digest_type_of
@@ -209,5 +209,5 @@ def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
     if created:
         logger.warning("created log %s", log.name)
     head: LogHead = found.value
-    resolve.check_no_leader(head, options)
+    log_ranges.check_no_leader(head, options)
     return head

@@ -12,7 +12,7 @@ from bk_spark import codecs
 from bk_spark.clients import bookie_infos
 from bk_spark.options import BkOptions
 from bk_spark.plan import Layout, LedgerRange, PartitionLimits, pack
-from bk_spark.resolve import Resolved
+from bk_spark.resolved import Resolved
 from bk_spark.task_plan import TaskPlan
 
 if TYPE_CHECKING:

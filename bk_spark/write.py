@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError
 from bk_core.logs.head import LogHead, PublishId
 from bk_core.logs.machines.transactions import Transaction
-from bk_spark import clients, codecs, commit, fan_out, resolve
+from bk_spark import clients, codecs, commit, fan_out, log_ranges
 from bk_spark.commit import Messages
 from bk_spark.ledgers import check_digest
 from bk_spark.options import BkOptions
@@ -113,7 +113,7 @@ def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bo
 def existing(head: LogHead, options: BkOptions) -> LogHead:
     """The head of a log that is to be overwritten, checked as that of one to append to."""
     check_digest(options, LogSource(str(options.log)), head.digest_type)
-    resolve.check_no_leader(head, options)
+    log_ranges.check_no_leader(head, options)
     return head
 
 

@@ -21,11 +21,12 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.logs.head import Extent, LogHead
-from bk_spark import codecs, resolve, tasks
+from bk_spark import codecs, log_ranges, resolve, tasks
 from bk_spark.ledgers import OpenLedger, length_of
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.plan import Layout, Span
+from bk_spark.resolved import Resolved
 from bk_spark.selection import LogSource
 
 
@@ -43,7 +44,7 @@ def written(bookkeeper: BookKeeper, count: int, *, close: bool = True, **more: A
     return ledger
 
 
-def ranges(resolved: resolve.Resolved) -> list[tuple[int, int, int]]:
+def ranges(resolved: Resolved) -> list[tuple[int, int, int]]:
     return [(r.first, r.last, r.bytes) for r in resolved.ranges]
 
 
@@ -152,7 +153,7 @@ def test_readers_never_pass_an_unsealed_extent(bookkeeper: BookKeeper) -> None:
     following = Extent(ledger_id=999, base_offset=0, is_open=True, **quorums)  # its base offset is not known yet
     log = parse_options({"metadataserviceuri": "memory://x", "path": "events"}, Use.READ)
     spans = (Span(0, 5, 50), Span(5, 15, 100))
-    found = resolve.ranges_of(
+    found = log_ranges.ranges_of(
         bookkeeper, log, LogSource("events"), LogHead(uuid="u"), [sealed, rolling, following], 2, 12, spans
     )
     assert [(r.ledger_id, r.first, r.last, r.offset, r.bytes) for r in found.ranges] == [

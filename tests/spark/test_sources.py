@@ -13,15 +13,21 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerFencedError,
+    MetadataCorruptError,
     NoSuchEntryError,
     NoSuchLedgerError,
     NoSuchLogError,
     WrongDigestTypeError,
+    WrongPasswordError,
 )
-from bk_core.logs.head import NewExtent, PublishId
+from bk_core.logs.head import Extent, LogHead, NewExtent, PublishId
 from bk_spark import resolve
+from bk_spark.log_ranges import check_whole, ranges_of
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
+from bk_spark.plan import Layout, LedgerRange
+from bk_spark.resolved import Resolved, side_by_side
+from bk_spark.selection import LogSource
 
 Found = list[tuple[str | None, int | None, int]]
 
@@ -169,6 +175,59 @@ def test_fencing_ends_the_writers_of_exactly_the_ledgers_that_are_named(bookkeep
     other.close()
 
 
+@pytest.mark.rule("K2")
+def test_no_ledger_is_fenced_when_another_cannot_be(bookkeeper: BookKeeper) -> None:
+    writer = ledger(bookkeeper, 2, close=False)
+    with pytest.raises(NoSuchLedgerError):
+        found(bookkeeper, ledgerids=f"{writer.ledger_id},999", readmode="fence")
+    with bookkeeper.create_ledger(password=b"secret") as locked, pytest.raises(WrongPasswordError):
+        found(bookkeeper, ledgerids=f"{writer.ledger_id},{locked.ledger_id}", readmode="fence")
+    writer.append(b"still mine")
+    assert found(bookkeeper, ledgerids=f"{writer.ledger_id},999", readmode="fence", failondataloss="false") == [
+        (None, None, 3)
+    ]
+    with pytest.raises(LedgerFencedError):
+        writer.append(b"too late")
+
+
+@pytest.mark.rule("N1")
+def test_an_extent_without_ensembles_is_looked_up(bookkeeper: BookKeeper) -> None:
+    """Thousands of ensemble changes do not fit a page, so it leaves them to the ledger's record."""
+    writers = [ledger(bookkeeper, 10) for _ in range(3)]
+    extents = [
+        Extent(
+            ledger_id=writer.ledger_id,
+            entry_count=10,
+            size_bytes=100,
+            base_offset=10 * i,
+            ensemble_size=3,
+            write_quorum_size=3,
+            ack_quorum_size=2,
+            fragments=() if i else writer.metadata.fragments,
+        )
+        for i, writer in enumerate(writers)
+    ]
+    head = LogHead(uuid="6a3f9e52-7a0a-4f0e-9f57-0a6c3f3c9b11", next_offset=30)
+    bookkeeper.delete_ledger(writers[0].ledger_id)  # its ensembles stand in the list, so nobody looks
+    resolved = ranges_of(bookkeeper, options(log="events"), LogSource("events"), head, extents, 5, 25, ())
+    assert [(r.ledger_id, r.first, r.last) for r in resolved.ranges] == [
+        (writers[0].ledger_id, 5, 9),
+        (writers[1].ledger_id, 0, 9),
+        (writers[2].ledger_id, 0, 4),
+    ]
+    assert [r.layout for r in resolved.ranges] == [Layout.of(writer.metadata, b"") for writer in writers]
+    bookkeeper.delete_ledger(writers[1].ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        ranges_of(bookkeeper, options(log="events"), LogSource("events"), head, extents, 5, 25, ())
+
+
+def test_a_log_that_lists_less_than_it_says_is_not_read_as_less() -> None:
+    ranges = [LedgerRange(ledger_id=i, first=0, last=9, bytes=0, offset=10 * i) for i in (0, 2)]
+    check_whole(LogSource("events"), Resolved(tuple(ranges)), 0, 20)
+    with pytest.raises(MetadataCorruptError, match="log events does not list all of its entries"):
+        check_whole(LogSource("events"), Resolved(tuple(ranges)), 0, 30)
+
+
 def test_a_time_begins_each_log_with_what_may_have_come_later(bookkeeper: BookKeeper) -> None:
     now = int(time.time() * 1000)
     for created in (1_000, 2_000, 3_000, 4_000):
@@ -193,8 +252,8 @@ def test_what_is_looked_up_side_by_side_ends_with_the_first_error(bookkeeper: Bo
         if item == 3:
             raise NoSuchLedgerError("3")
         time.sleep(0.01)
-        return resolve.NOTHING
+        return None
 
     with pytest.raises(NoSuchLedgerError):
-        resolve.side_by_side(work, range(10_000))
-    assert len(asked) < 100
+        side_by_side(work, range(10_000))
+    assert len(asked) < 5_000
