@@ -69,23 +69,6 @@ def is_unlimited(limit: Any) -> bool:
     return limit is None or ReadAllAvailable is None or isinstance(limit, ReadAllAvailable)
 
 
-def as_columns(schema: Any) -> Any:
-    """A StructType, from one or from DDL text of simple types. Spark's own parser of DDL needs a session, which the
-    process that asks for the columns does not have."""
-    from pyspark.sql.types import StructType
-
-    if not isinstance(schema, str):
-        return schema
-    columns = StructType()
-    for column in schema.split(","):
-        name, kind = column.split()
-        columns.add(name, _NAMES_IN_JSON.get(kind.lower(), kind.lower()))
-    return columns
-
-
-_NAMES_IN_JSON = {"bigint": "long", "int": "integer"}
-
-
 def columns_of(schema: Any) -> list[tuple[str, str, bool]]:
     """(name, Spark type, nullable) of each field of a StructType."""
     return [(field.name, field.dataType.simpleString(), bool(field.nullable)) for field in schema.fields]

@@ -19,6 +19,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
 from bk_spark import clients, codecs, compat, resolve, task_log, tasks
 from bk_spark.errors import fence_by_pushdown, package_mismatch
+from bk_spark.log_schemas import log_schemas
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange
 from bk_spark.task_plan import TaskPlan
@@ -37,7 +38,7 @@ class LedgerReader(DataSourceReader):
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options
-        self.codec = codecs.row_codec(options, schema)
+        self.codec = codecs.row_codec(options, schema, log_schemas(options))
 
     def partitions(self) -> list[InputPartition]:
         """Resolve what there is now, once. A side effect with ``readMode=fence``: the ledger is closed; refused where

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from bk_spark import compat, table_options
+from bk_spark import table_options
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 
@@ -36,10 +36,13 @@ class BookKeeperDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> Any:
-        """The default columns. Checks the options, does no I/O: side effects belong in ``partitions()``."""
+        """The default columns. Checks the options and, but for a codec whose columns stand in the log, does no I/O:
+        side effects belong in ``partitions()``."""
         from bk_spark import codecs
+        from bk_spark.log_schemas import log_schemas
 
-        columns = compat.as_columns(codecs.default_schema(parse_options(self.options, None)))
+        options = parse_options(self.options, None)
+        columns = codecs.default_schema(options, log_schemas(options))
         if table_options.creates_table(self.options):
             return table_options.columns_of_new_table(self.options, columns)
         return columns

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from bk_core.errors import NoSuchEntryError
 from bk_spark import clients, codecs, compat, follow, offsets, positions, stream_plan, tasks
 from bk_spark.admission import Backlog, HoldBack, Limits, admit_all
+from bk_spark.log_schemas import log_schemas
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
 from bk_spark.positions import Seen, Standing
@@ -37,7 +38,7 @@ class StreamReader(compat.StreamReaderBase):
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options
-        self.codec = codecs.row_codec(options, schema)
+        self.codec = codecs.row_codec(options, schema, log_schemas(options))
         self._hold = HoldBack(options.min_entries_per_trigger, options.max_trigger_delay_ms / 1000)
         self._watch: Watch | None = None
         self._hints: dict[Source, int] = {}  # where the stream reads, for the followers

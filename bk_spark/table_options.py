@@ -75,7 +75,9 @@ def columns_of_new_table(given: Mapping[str, str], schema: Any) -> Any:
     data = {"columns": _signature(schema), "options": _to_keep(given), "v": VERSION}
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     first, *rest = schema.fields
-    return StructType([StructField(first.name, first.dataType, first.nullable, {METADATA_KEY: text}), *rest])
+    return StructType(
+        [StructField(first.name, first.dataType, first.nullable, {**first.metadata, METADATA_KEY: text}), *rest]
+    )
 
 
 def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
