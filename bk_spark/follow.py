@@ -6,7 +6,7 @@ confirmed. One task a source; what troubles one source does not hold up the othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from bk_spark.ledgers import check_digest, digest_type_of
 from bk_spark.log_spans import LogSpans
 from bk_spark.options import BkOptions
 from bk_spark.plan import Span
-from bk_spark.positions import SourceSeen
+from bk_spark.positions import Reading, SourceSeen
 from bk_spark.selection import LedgerSource, LogSource, PatternSelection, Source
 from bk_spark.watch import TRANSIENT, Begin, Board, Run, WatchTimes
 
@@ -35,13 +35,13 @@ REFINE_S = 0.2
 """How often a stream that lags is asked how far it is, to know the sizes of what comes next."""
 
 
-def begin_following(options: BkOptions, hints: Mapping[Source, int]) -> Begin:
-    """How a :class:`~bk_spark.watch.Watch` begins to follow the sources. ``hints`` say where the stream reads."""
+def begin_following(options: BkOptions, reading: Reading) -> Begin:
+    """How a :class:`~bk_spark.watch.Watch` begins to follow the sources that the stream is ``reading``."""
 
     def begin(times: WatchTimes) -> tuple[Board, Run]:
         bookkeeper = clients.client(options)
         board = Board(bookkeeper.instance_id, times)
-        return board, bookkeeper.begin(lambda inner: Followers(inner, options, board, times, hints).run())
+        return board, bookkeeper.begin(lambda inner: Followers(inner, options, board, times, reading).run())
 
     return begin
 
@@ -50,10 +50,10 @@ class Followers:
     """All sources of one stream."""
 
     def __init__(
-        self, bookkeeper: BookKeeper, options: BkOptions, board: Board, times: WatchTimes, hints: Mapping[Source, int]
+        self, bookkeeper: BookKeeper, options: BkOptions, board: Board, times: WatchTimes, reading: Reading
     ) -> None:
         self._bookkeeper, self._options, self._board = bookkeeper, options, board
-        self._times, self._hints = times, hints
+        self._times, self._reading = times, reading
         self._tasks: dict[Source, asyncio.Task[None]] = {}
         self._settled: set[Source] = set()  # closed ledgers: nothing new for ever
 
@@ -89,18 +89,23 @@ class Followers:
             sources: tuple[Source, ...] = selection.sources  # type: ignore[union-attr]  # a column is for writes only
             return sources
         names = await asyncio.to_thread(self._bookkeeper.store.list_logs)
-        return tuple(LogSource(name) for name in sorted(names) if selection.matches(name))
+        listed = {LogSource(name) for name in names if selection.matches(name)}
+        return tuple(sorted(listed | self._reading.positions.keys()))
 
     async def _follow(self, source: Source) -> None:
         """One source until it is settled or gone."""
+        confirmed = False
         while True:
             try:
                 await self._follower(source)
                 self._settled.add(source)
                 return
             except (NoSuchLogError, NoSuchLedgerError) as error:
-                self._board.gone(source, error)
-                return
+                if confirmed or source not in self._reading.positions:
+                    self._board.gone(source, error)
+                    return
+                confirmed = await self._is_synced(source)  # a server that is behind does not know of it yet
+                continue
             except TRANSIENT as error:
                 self._board.trouble(source, error)
             except Exception as error:
@@ -108,11 +113,21 @@ class Followers:
                 return
             await asyncio.sleep(self._times.retry_s)
 
+    async def _is_synced(self, source: Source) -> bool:
+        """Bring the server that is asked up to date; whether that succeeded."""
+        try:
+            await asyncio.to_thread(self._bookkeeper.store.sync)
+        except TRANSIENT as error:
+            self._board.trouble(source, error)
+            await asyncio.sleep(self._times.retry_s)
+            return False
+        return True
+
     def _follower(self, source: Source) -> Coroutine[Any, Any, None]:
         if isinstance(source, LedgerSource):
             return LedgerFollower(self._bookkeeper, self._options, source, self._board).run()
         age_s = max(self._times.head_age_s, len(self._tasks) / HEAD_READS_PER_S)
-        return LogFollower(self._bookkeeper, self._options, source, self._board, self._hints, age_s).run()
+        return LogFollower(self._bookkeeper, self._options, source, self._board, self._reading, age_s).run()
 
 
 class OpenTail:
@@ -238,13 +253,13 @@ class LogFollower:
         options: BkOptions,
         source: LogSource,
         board: Board,
-        hints: Mapping[Source, int],
+        reading: Reading,
         head_age_s: float,
     ) -> None:
         from bk_core.logs.named_log import NamedLog
 
         self._bookkeeper, self._options, self._source, self._board = bookkeeper, options, source, board
-        self._hints, self._head_age_s = hints, head_age_s
+        self._reading, self._head_age_s = reading, head_age_s
         self._log = NamedLog(bookkeeper, source.name, password=options.ledger_password)
         self._spans = LogSpans(bookkeeper.store, source.name, 2 * options.max_bytes_per_trigger)
         self._loop = asyncio.get_running_loop()
@@ -303,7 +318,7 @@ class LogFollower:
             self._read_at = self._loop.time()
         else:
             assert self._head is not None
-            await self._spans.update(self._head, self._hints.get(self._source))
+            await self._spans.update(self._head, self._reading.positions.get(self._source))
         self._note()
 
     def _note(self) -> None:
@@ -323,14 +338,14 @@ class LogFollower:
 
     def _pause_s(self) -> float:
         assert self._head is not None
-        if self._spans.is_short(self._head, self._hints.get(self._source)):
+        if self._spans.is_short(self._head, self._reading.positions.get(self._source)):
             return REFINE_S
         return self._head_age_s
 
     async def _read_head(self) -> None:
         head = (await self._log.head()).value
         check_digest(self._options, self._source, head.digest_type)
-        await self._spans.update(head, self._hints.get(self._source))
+        await self._spans.update(head, self._reading.positions.get(self._source))
         first = head.open_extents[0] if head.open_extents else None
         if self._open is not None and (first is None or self._open[0].ledger_id != first.ledger_id):
             await self._close_open()

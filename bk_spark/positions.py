@@ -57,6 +57,13 @@ class Seen:
     version: int = 0
 
 
+@dataclass(slots=True)
+class Reading:
+    """Where the stream reads, told to those who follow its sources. Replaced as a whole, so any thread may look."""
+
+    positions: Mapping[Source, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where the query goes on in one source. ``is_fresh``: this position is in no checkpoint yet."""
@@ -97,8 +104,9 @@ def initial_ends(options: BkOptions, seen: Seen, dated: Mapping[Source, int] | N
     Raises NoSuchLogError or NoSuchLedgerError for a source that does not exist, NoSuchEntryError for what was trimmed,
     InvalidArgumentError for a start beyond the end, or for positions of sources that there are not.
     """
-    for error in seen.gone.values():
-        raise error
+    if not isinstance(options.selection, PatternSelection):  # a log of a pattern may vanish at any moment
+        for error in seen.gone.values():
+            raise error
     options.starting.check("startingOffsets", seen.sources)
     begins: dict[Source, int] = {}
     for source, known in seen.sources.items():
@@ -157,7 +165,11 @@ def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions
     begins = set(sources_in(start))
     found = []
     for source in sources_in(end):
-        if source not in begins or next_of(start, source) >= next_of(end, source):
+        if source not in begins:
+            if source not in seen.sources:  # batch 0, replayed: its start does not know what was deleted since
+                _check_gone(source, seen, options)
+            continue
+        if next_of(start, source) >= next_of(end, source):
             continue
         part = _part(source, start, end, seen, options)
         if part is not None and part.first < part.stop:

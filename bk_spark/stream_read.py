@@ -41,10 +41,10 @@ class StreamReader(compat.StreamReaderBase):
         self.codec = codecs.row_codec(options, schema, log_schemas(options))
         self._hold = HoldBack(options.min_entries_per_trigger, options.max_trigger_delay_ms / 1000)
         self._watch: Watch | None = None
-        self._hints: dict[Source, int] = {}  # where the stream reads, for the followers
+        self._reading = positions.Reading()
         self._initial: Json | None = None
         self._last: Json | None = None
-        self._hinted: Json | None = None  # the offset that the hints are of
+        self._told: Json | None = None  # the offset that the followers know of
         self._asked: tuple[Json, int, bool] | None = None  # what ``_last`` answers
         self._let_go: Json | None = None  # the start of the batch that has waited enough
         self._served_first: Source | None = None
@@ -61,7 +61,7 @@ class StreamReader(compat.StreamReaderBase):
         if self.options.starting_timestamp is not None:
             dated = stream_plan.dated_starts(clients.client(self.options), self.options, seen)
         ends = positions.initial_ends(self.options, seen, dated)
-        self._hints.update(ends)
+        self._reading.positions = ends
         self._initial = self._last = offsets.to_json(positions.offset_at(seen, ends))
         return self._initial
 
@@ -127,12 +127,14 @@ class StreamReader(compat.StreamReaderBase):
 
     def _seen(self, at: Json | None = None) -> Seen:
         """What there is. ``at`` is the offset that is read next: the followers look sizes up there."""
-        if at is not None and at != self._hinted:
+        if at is not None and at != self._told:
             offset = offsets.from_json(at)
-            self._hints.update({source: positions.next_of(offset, source) for source in offsets.sources_in(offset)})
-            self._hinted = at
+            held = offsets.sources_in(offset)
+            positions.check_sources(held, self.options)
+            self._reading.positions = {source: positions.next_of(offset, source) for source in held}
+            self._told = at
         if self._watch is None:
-            self._watch = Watch(follow.begin_following(self.options, self._hints))
+            self._watch = Watch(follow.begin_following(self.options, self._reading))
         return self._watch.seen()
 
     def _check_behind(self, standings: Mapping[Source, Standing], seen: Seen) -> None:

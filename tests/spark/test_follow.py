@@ -19,8 +19,8 @@ from bk_spark.follow import begin_following
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 from bk_spark.plan import Span
-from bk_spark.positions import SourceSeen
-from bk_spark.selection import LedgerSource, LogSource, Source
+from bk_spark.positions import Reading, SourceSeen
+from bk_spark.selection import LedgerSource, LogSource
 from bk_spark.watch import Watch, WatchTimes
 
 QUICK = WatchTimes(retry_s=0.05, list_s=0.05)
@@ -34,9 +34,9 @@ def follow(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Iterator[F
     clients._clients.get((uri, ()), lambda: bookkeeper)
     with ExitStack() as stack:
 
-        def begin(hints: dict[Source, int] | None = None, times: WatchTimes = QUICK, **given: str) -> Watch:
+        def begin(reading: Reading | None = None, times: WatchTimes = QUICK, **given: str) -> Watch:
             options = parse_options({"metadataserviceuri": uri, **given}, Use.STREAM)
-            watch = Watch(begin_following(options, {} if hints is None else hints), times)
+            watch = Watch(begin_following(options, reading or Reading()), times)
             stack.callback(watch.stop)
             return watch
 
@@ -254,15 +254,15 @@ def test_sizes_are_known_where_the_stream_reads_and_by_page_elsewhere(bookkeeper
         log.publish(extents, PublishId.job(str(job)))
     head = log.head().value
     assert head.pages
-    hints: dict[Source, int] = {}
-    watch = follow(hints, log="events", maxbytespertrigger="100")
+    reading = Reading()
+    watch = follow(reading, log="events", maxbytespertrigger="100")
     coarse = seen_of(watch, "events").spans
     assert len(coarse) == len(head.pages) + len(head.sealed_tail)
     assert sum(span.bytes for span in coarse) == 12_000
-    hints[LogSource("events")] = 50
+    reading.positions = {LogSource("events"): 50}
     watch.stop()
     fine = seen_of(watch, "events").spans
     assert fine[:3] == (Span(50, 51, 10), Span(51, 52, 10), Span(52, 53, 10))
     assert sum(span.bytes for span in fine) == 12_000 - 500
-    hints[LogSource("events")] = 66
+    reading.positions = {LogSource("events"): 66}
     assert eventually(lambda: seen_of(watch, "events").spans[0] == Span(66, 67, 10))

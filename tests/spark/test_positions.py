@@ -75,6 +75,7 @@ def test_a_new_query_refuses_a_start_that_there_is_not() -> None:
     gone = Seen("c", {}, {A: NoSuchLogError("there is no log a")})
     with pytest.raises(NoSuchLogError, match="there is no log a"):
         initial_ends(lenient, gone)
+    assert initial_ends(PATTERN, gone) == {}
 
 
 def test_a_query_goes_on_where_its_checkpoint_says() -> None:
@@ -169,6 +170,11 @@ def test_what_was_deleted_is_data_loss(options: BkOptions, offset: StreamOffset,
         parts(offset, more, nothing, options)
     lenient = replace(options, fail_on_data_loss=False)
     assert parts(offset, more, nothing, lenient) == []
+
+
+def test_a_log_deleted_since_batch_0_was_planned_is_data_loss_though_the_new_start_does_not_know_it() -> None:
+    with pytest.raises(NoSuchLogError, match="log b was deleted"):
+        parts(at(a=0), at(a=10, b=5), Seen("c", {A: log("a", 10)}), PATTERN)
 
 
 def test_a_deleted_log_leaves_the_offsets_of_a_pattern_and_keeps_its_place_among_named_ones() -> None:
