@@ -18,6 +18,8 @@ from bk_core.errors import (
     IntegrityError,
     InvalidArgumentError,
     LogRecreatedError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerError,
     Outcome,
@@ -39,8 +41,11 @@ from bk_core.logs.head import Extent, NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines import compaction as machine
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
+from bk_core.snapshot import fingerprint_of
 from tests.kit.memory_cluster import memory_cluster
+from tests.kit.transitions import members
 from tests.logs.leader_kit import PASSWORD, log_of, run
+from tests.logs.test_transitions import Search, table_of
 
 MIB = 1 << 20
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
@@ -261,6 +266,47 @@ def test_another_log_of_the_same_name_ends_it() -> None:
     (fail,) = steps(compaction, replace(LISTED, log_uuid="another"))
     assert isinstance(fail, machine.Fail)
     assert isinstance(fail.error, LogRecreatedError)
+
+
+def every_event(compaction: machine.Compaction) -> list[machine.Event]:
+    """One of each kind and more where what it carries matters."""
+    merged = replace(RUN[0], ledger_id=9, entry_count=2, size_bytes=7)
+    others = extents_of(3, 4, 600, 3, 4, first=20)
+    return [
+        machine.Start(),
+        LISTED,
+        replace(LISTED, extents=()),
+        replace(LISTED, extents=others, limits=CompactionLimits(ledger_bytes_max=1200)),  # two runs
+        replace(LISTED, log_uuid="another"),
+        machine.RunCopied(NEW, GOOD),
+        machine.RunCopied(NEW, Content(1)),
+        machine.CopyVerified(GOOD),
+        machine.CopyVerified(Content(1)),
+        machine.CopyListed(merged),
+        *(
+            machine.RequestFailed(kind("away", outcome=outcome))
+            for kind in (NoSuchLedgerError, PublishConflictError, MetadataCorruptError, MetadataUnavailableError)
+            for outcome in Outcome
+        ),
+    ]
+
+
+@pytest.mark.rule("N4")
+def test_every_event_in_every_state_leads_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "DISTURBANCES_MAX", 1)
+    firsts = [machine.Compaction(CompactionLimits()), machine.Compaction(CompactionLimits(copy_bytes_max=1))]
+
+    def decides(compaction: machine.Compaction) -> object:
+        """What the next step depends on; what was done and counted does not matter."""
+        values = {**vars(compaction), "result": None, "_copies": 0, "_weight": compaction._weight > 0}
+        return fingerprint_of(list(values.values()))
+
+    found = Search(firsts, every_event, members(machine.Effect), ("DONE", "FAILED"), key=decides)
+    kinds = {cls.__name__ for cls in members(machine.Event)}
+    assert {(state, kind) for state, kind, _ in found.moves} == {
+        (s.name, kind) for s in machine.MOVES for kind in kinds
+    }
+    assert found.pairs() == table_of(machine.MOVES)
 
 
 def test_a_compaction_stops_after_the_bytes_it_may_copy() -> None:
