@@ -62,7 +62,7 @@ def publish(bookkeeper: BookKeeper, name: str, *sizes: int, entry: bytes = b"x" 
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.002)
     return condition()

@@ -94,7 +94,7 @@ def planned(reader: StreamReader, start: Json, end: Json) -> list[tuple[str | No
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
     return condition()
