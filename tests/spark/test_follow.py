@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -266,3 +267,27 @@ def test_sizes_are_known_where_the_stream_reads_and_by_page_elsewhere(bookkeeper
     assert sum(span.bytes for span in fine) == 12_000 - 500
     reading.positions = {LogSource("events"): 66}
     assert eventually(lambda: seen_of(watch, "events").spans[0] == Span(66, 67, 10))
+
+
+def test_a_server_that_is_behind_does_not_make_a_log_of_the_checkpoint_look_deleted(
+    bookkeeper: BookKeeper, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(bookkeeper, "ev-a", 1)
+    publish(bookkeeper, "ev-b", 2)
+    store, synced = bookkeeper.store, threading.Event()
+    read_log, sync = store.read_log, store.sync
+
+    def behind(name: str) -> object:
+        if name == "ev-b" and not synced.is_set():
+            raise NoSuchLogError("this server has not heard of it")
+        return read_log(name)
+
+    def catch_up() -> None:
+        sync()
+        synced.set()
+
+    monkeypatch.setattr(store, "list_logs", lambda: ["ev-a"])
+    monkeypatch.setattr(store, "read_log", behind)
+    monkeypatch.setattr(store, "sync", catch_up)
+    watch = follow(Reading({LogSource("ev-b"): 1}), logpattern="ev-.*")
+    assert ends(watch) == {"ev-a": 1, "ev-b": 2}
