@@ -7,9 +7,32 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _WRITES = {1, 2, 5, 14, 15}  # create, delete, setData, multi, create2
+
+Wanted = Callable[[int, bytes], bool]
+"""Whether a request is meant, by its kind and the whole packet."""
+
+
+STOP_MAX_S = 120.0
+
+
+def any_write(kind: int, packet: bytes) -> bool:
+    """Every request that changes something."""
+    return kind in _WRITES
+
+
+class Stop:
+    """A request that is to stop in the proxy, on its way there or its answer on its way back."""
+
+    def __init__(self, of: Wanted, *, answered: bool) -> None:
+        self.of, self.answered = of, answered
+        self.reached, self.let_go = threading.Event(), threading.Event()
+
+    def hold(self) -> None:
+        self.reached.set()
+        self.let_go.wait(STOP_MAX_S)
 
 
 class ZooKeeperProxy:
@@ -21,16 +44,52 @@ class ZooKeeperProxy:
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
-        self._losses: list[bool] = []
+        self._losses: list[tuple[Wanted, bool]] = []
+        self._stops: list[Stop] = []
+        self._stopped: dict[tuple[socket.socket, int], Stop] = {}  # by server socket and xid
         self._garble = False
         self._is_cut = False
         self._lost: dict[socket.socket, int] = {}  # server socket → xid of the answer to lose
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def lose_next_answer(self, *, applied: bool) -> None:
+    def lose_next_answer(self, *, applied: bool, of: Wanted = any_write) -> None:
         """Cut the connection instead of passing the next write on, or instead of passing its answer back."""
         with self._lock:
-            self._losses.append(applied)
+            self._losses.append((of, applied))
+
+    @property
+    def losses_to_come(self) -> int:
+        """How many were asked for and have not happened."""
+        return len(self._losses)
+
+    def forget_losses(self) -> None:
+        """Lose and stop nothing more."""
+        with self._lock:
+            self._losses.clear()
+            self._stops.clear()
+
+    def stop_next(self, of: Wanted, *, answered: bool) -> Stop:
+        """Hold the next such request, or its answer (``answered``), until it is let go. A request goes on to the
+        server even if its client is gone by then, as a packet that was under way."""
+        stop = Stop(of, answered=answered)
+        with self._lock:
+            self._stops.append(stop)
+        return stop
+
+    def _take_stop(self, kind: int, packet: bytes) -> Stop | None:
+        with self._lock:
+            for number, stop in enumerate(self._stops):
+                if stop.of(kind, packet):
+                    return self._stops.pop(number)
+        return None
+
+    def _take_loss(self, kind: int, packet: bytes) -> bool | None:
+        with self._lock:
+            for number, (of, applied) in enumerate(self._losses):
+                if of(kind, packet):
+                    del self._losses[number]
+                    return applied
+        return None
 
     def garble_next_answer(self) -> None:
         """Give the next answer another number than the request's."""
@@ -80,12 +139,16 @@ class ZooKeeperProxy:
             while True:
                 packet = _packet(client)
                 xid, kind = struct.unpack_from(">ii", packet, 4)
-                with self._lock:
-                    loss = self._losses.pop(0) if kind in _WRITES and self._losses else None
+                loss = self._take_loss(kind, packet)
                 if loss is False:
                     break
                 if loss:
                     self._lost[server] = xid
+                stop = self._take_stop(kind, packet)
+                if stop is not None and stop.answered:
+                    self._stopped[server, xid] = stop
+                elif stop is not None:
+                    stop.hold()
                 server.sendall(packet)
         self._end(client, server)
 
@@ -99,6 +162,9 @@ class ZooKeeperProxy:
                     if xid == self._lost[server]:
                         break
                     continue
+                stop = self._stopped.pop((server, xid), None)
+                if stop is not None:
+                    stop.hold()
                 if self._garble and xid > 0:
                     self._garble = False
                     packet = packet[:4] + struct.pack(">i", xid + 1000) + packet[8:]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds in which a bookie is lost in the middle of a write: its tasks wait after their first rows until the harm is
+done, then go on with another ensemble. Jobs and micro-batches by turns; a bookie comes back after the round."""
+
+from __future__ import annotations
+
+from tests.trials.nodes import Bookie
+from tests.trials.spark.checker import Write
+from tests.trials.spark.checkpoint_rounds import batches_of
+from tests.trials.spark.plan import PARTITIONS
+from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
+
+WRITING_S = 120.0
+FAULTS = ("SIGKILL", "SIGKILL", "refuse", "cut", "SIGSTOP", "answers stall")
+STOPPED_S = 1.5
+"""A bookie that only hangs comes back after so long."""
+
+
+class BookieRounds:
+    """Ensemble changes and bookie loss."""
+
+    def __init__(self, long: int) -> None:
+        self.name, self.title, self.long, self.block = "bookies", "a bookie lost during a batch", long, 10
+        self.wanted = ("ensemble changes", "jobs", "micro-batches", *(f"bookie {fault}" for fault in set(FAULTS)))
+
+    def run(self, rig: Rig, first: int, count: int) -> BlockReport:
+        report = BlockReport()
+        with rig.workspace(self.name) as space:
+            streams = first // self.block % 2 == 1
+            source, sink, writes = space.log("source"), space.log("sink"), list[Write]()
+            for number in range(first, first + count):
+                writes.append(Write(tagged(f"{number}")))
+                if streams:
+                    space.feed(source, writes[-1].rows, pieces=2)
+                report.broken(number, self._round(space, report, number, source if streams else None, sink))
+                report.broken(number, space.check(sink, writes))
+                report.rounds += 1
+                report.counts["micro-batches" if streams else "jobs"] += 1
+            report.counts["ensemble changes"] += space.ensemble_changes(sink)
+            report.broken(first, space.check_without_orphans(sink, writes))
+        return report
+
+    def _round(self, space: Space, report: BlockReport, number: int, source: str | None, sink: str) -> list[str]:
+        """Start the write, do the harm when its tasks have begun, let them go on; then the bookie comes back."""
+        driver = space.rig.drivers.get()
+        plan = space.plan("pause", number if source is None else number - self._batches(space))
+        if source is None:
+            space.begin_write(driver, plan, sink, f"{number}")
+        else:
+            limit = {"maxEntriesPerTrigger": ROWS}
+            space.begin_stream(driver, plan, source, sink, checkpoint=space.checkpoint("0"), read=limit)
+        until(lambda: any(space.marks.has(f"writing-{number}-{part}") for part in range(PARTITIONS)), WRITING_S)
+        rng = plan.rng(number)
+        fault, bookie = rng.choice(FAULTS), rng.choice(space.rig.cluster.bookies)
+        harm(bookie, fault)
+        report.counts[f"bookie {fault}"] += 1
+        report.counts["faults"] += 1
+        space.marks.set(f"go-on-{number}")
+        if fault in ("SIGSTOP", "answers stall"):
+            until(lambda: False, STOPPED_S)
+            bookie.resume()
+            bookie.proxy.heal()
+        error = driver.answer().get("error")
+        space.rig.cluster.heal()
+        for each in space.rig.cluster.bookies:
+            each.wait_ready()
+        return [] if error is None else [f"the write failed: {error[:1500]}"]
+
+    def _batches(self, space: Space) -> int:
+        """Micro-batches that the query has done."""
+        return len(batches_of(space.checkpoint("0") / "commits"))
+
+
+def harm(bookie: Bookie, fault: str) -> None:
+    """What :meth:`TrialCluster.heal` puts right again."""
+    if fault == "SIGKILL":
+        bookie.kill()
+    elif fault == "SIGSTOP":
+        bookie.stop()
+    elif fault == "refuse":
+        bookie.proxy.refuse()
+    elif fault == "cut":
+        bookie.proxy.cut()
+    else:
+        bookie.proxy.stall(requests=False, answers=True)

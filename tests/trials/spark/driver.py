@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Spark driver as a process of its own, that does what lines on its standard input ask and answers in lines.
+
+``python -m tests.trials.spark.driver WHERE MASTER [CONF=VALUE …]``. The first answer says that the session is up, and
+the pid of its JVM. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.spark.sessions import environment, settings
+from tests.trials.spark.marks import Marks
+
+ROWS_A_BATCH = 16
+END_S = 300.0
+
+
+class Driver:
+    """One session, and what it is asked to do."""
+
+    def __init__(self, where: Path, master: str, conf: dict[str, str]) -> None:
+        from pyspark.sql import SparkSession
+
+        from tests.trials.spark.source import TrialSource
+
+        os.environ.update(environment())
+        wanted = settings(where) | {
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_A_BATCH),
+            "spark.sql.session.timeZone": "UTC",
+            **conf,
+        }
+        builder = SparkSession.builder.master(master).appName("spark-trial")
+        for name, text in wanted.items():
+            builder = builder.config(name, text)
+        self.spark = builder.getOrCreate()
+        self.spark.sparkContext.setLogLevel("ERROR")
+        self.spark.dataSource.register(TrialSource)
+        self._kept: dict[str, Any] = {}
+
+    def jvm_pid(self) -> int:
+        return int(self.spark._jvm.java.lang.ProcessHandle.current().pid())
+
+    # --- what it can be asked -----------------------------------------------------------------------------------------
+
+    def write(self, *, tag: str, count: int, partitions: int, log: str, options: dict[str, str]) -> dict[str, Any]:
+        """Append ``tag:0`` to ``tag:count-1`` in one job."""
+        frame = self.spark.range(0, count, 1, partitions).selectExpr(f"concat('{tag}:', id) AS value")
+        frame.write.format("bookkeeper_trial").options(**options).mode("append").save(log)
+        return {}
+
+    def stream(
+        self,
+        *,
+        source: str,
+        sink: str,
+        checkpoint: str,
+        read: dict[str, str],
+        write: dict[str, str],
+        until: str = "",
+        marks: str = "",
+    ) -> dict[str, Any]:
+        """Copy a log into another until all that there is is copied; with ``until``, until that mark is set and then
+        all that there is."""
+        frame = self.spark.readStream.format("bookkeeper_trial").options(**read).load(source).select("value")
+        writer = frame.writeStream.format("bookkeeper_trial").options(**write)
+        writer = writer.option("checkpointLocation", checkpoint).outputMode("append")
+        if not until:
+            query = writer.trigger(availableNow=True).start(sink)
+            query.awaitTermination(int(END_S))
+        else:
+            query = writer.start(sink)
+            self._follow(query, Marks(marks), until)
+        if query.isActive:
+            query.stop()
+            raise TimeoutError(f"the query did not end in {END_S:.0f} s")
+        return {"batches": [progress["batchId"] for progress in query.recentProgress]}
+
+    def _follow(self, query: Any, marks: Marks, until: str) -> None:
+        deadline = time.monotonic() + END_S
+        while query.isActive and not marks.has(until):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        if query.isActive:
+            query.processAllAvailable()
+            query.stop()
+        if query.exception() is not None:
+            raise query.exception()
+
+    def load(self, *, name: str, path: str, options: dict[str, str]) -> dict[str, Any]:
+        """Plan a load and keep the frame: its partitions are those of its first use."""
+        self._kept[name] = self.spark.read.format("bookkeeper_trial").options(**options).load(path)
+        return {}
+
+    def digest(self, *, name: str) -> dict[str, Any]:
+        """What the rows of a kept frame are, in the order of their partitions."""
+        found = hashlib.sha256()
+        rows = self._kept[name].select("offset", "value").collect()
+        for row in rows:
+            found.update(b"%d=%b;" % (row.offset, row.value))
+        return {"rows": len(rows), "digest": found.hexdigest()}
+
+    def forget(self, *, name: str) -> dict[str, Any]:
+        del self._kept[name]
+        return {}
+
+
+def end_with_parent() -> None:
+    """Leave nothing behind should the trial be killed in the middle of a job."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    end_with_parent()
+    where, master = Path(sys.argv[1]), sys.argv[2]
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what Spark prints goes to the log
+    driver = Driver(where, master, dict(pair.split("=", 1) for pair in sys.argv[3:]))
+    print(json.dumps({"ready": True, "jvm": driver.jvm_pid()}), file=answers, flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            answer = getattr(driver, job.pop("do"))(**job)
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": str(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of rounds of the Spark trial, in the order in which they run, each with its number in the long form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tests.trials.spark.answer_rounds import AnswerRounds
+from tests.trials.spark.bookie_rounds import BookieRounds
+from tests.trials.spark.checkpoint_rounds import CommitFileRounds, OlderCheckpointRounds
+from tests.trials.spark.driver_rounds import DriverRounds
+from tests.trials.spark.leader_rounds import LeaderRounds
+from tests.trials.spark.read_rounds import ReadRounds
+from tests.trials.spark.rig import BlockReport, Rig
+from tests.trials.spark.speculation_rounds import SpeculationRounds
+from tests.trials.spark.task_rounds import TaskRounds
+
+
+class Kind(Protocol):
+    """Rounds of one kind. ``block`` rounds share logs and are repeated together."""
+
+    name: str
+    title: str
+    long: int
+    block: int
+    wanted: Sequence[str]
+    """Counts that must not be zero after the long form."""
+
+    def run(self, rig: Rig, first: int, count: int) -> BlockReport:
+        """Run rounds ``first`` and following, within one block."""
+
+
+KINDS: tuple[Kind, ...] = (
+    TaskRounds("exceptions", "task exceptions", "raise", 200),
+    TaskRounds("kills", "Python workers killed", "kill", 200),
+    AnswerRounds(50),
+    CommitFileRounds(50),
+    OlderCheckpointRounds(10),
+    BookieRounds(100),
+    ReadRounds(50),
+    LeaderRounds(10),
+    DriverRounds(100),
+    SpeculationRounds(50),
+)

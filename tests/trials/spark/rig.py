@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all kinds of rounds work with: a cluster behind proxies, a client of its own, drivers, checks of logs."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.logs.head import Extent, NewExtent, PublishId
+from tests.trials.nodes import TrialCluster
+from tests.trials.spark.checker import Listed, Violation, Write, check_listed, check_rows
+from tests.trials.spark.drivers import Drivers, SparkDriver
+from tests.trials.spark.marks import Marks
+from tests.trials.spark.plan import PARTITIONS, Plan
+
+BOOKIES = 5
+ROWS = 160
+"""Of a job: ten batches of rows."""
+SHAPE = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
+
+
+@dataclass(slots=True)
+class BlockReport:
+    """What some rounds of one kind did. ``problems`` is empty when every promise was kept."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    """Round and what is wrong."""
+
+    def broken(self, number: int, problems: Sequence[Violation | str]) -> None:
+        self.problems += [(number, str(problem)) for problem in problems]
+
+
+class Rig:
+    """A cluster, a client and drivers. Everything that a block of rounds makes, it may delete again at its end."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path, self.seed = path, seed
+        self.cluster = TrialCluster(path / "cluster", bookies=BOOKIES)
+        self.drivers = Drivers(path / "drivers")
+        self.spares = Drivers(path / "spares", spares=True)
+        self._names = itertools.count()
+        self._client: BookKeeper | None = None
+
+    def __enter__(self) -> Rig:
+        self.cluster.__enter__()
+        self._client = blocking.connect(self.cluster.direct_uri)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drivers.close()
+        self.spares.close()
+        if self._client is not None:
+            self._client.close()
+        self.cluster.close()
+
+    @property
+    def client(self) -> BookKeeper:
+        """Straight to ZooKeeper: no fault of a round is met by what judges it."""
+        assert self._client is not None
+        return self._client
+
+    @property
+    def uri(self) -> str:
+        """That of the drivers, through the proxies."""
+        return self.cluster.clients_uri
+
+    @contextmanager
+    def workspace(self, kind: str) -> Iterator[Space]:
+        """Names and a folder of a block's own."""
+        space = Space(self, f"{kind}-{next(self._names)}")
+        try:
+            yield space
+        finally:
+            self.cluster.zookeeper_answers.forget_losses()
+            self.cluster.heal()
+        space.delete()
+
+
+class Space:
+    """The logs, marks and checkpoints of one block of rounds."""
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        self.rig, self.name = rig, name
+        self.path = rig.path / "blocks" / name
+        self.marks = Marks(self.path / "marks")
+        self.marks.clear()
+        self._logs: set[str] = set()
+
+    def log(self, what: str) -> str:
+        """The name of a log of this block."""
+        name = f"{self.name}-{what}"
+        self._logs.add(name)
+        return name
+
+    def checkpoint(self, what: str) -> Path:
+        return self.path / f"checkpoint-{what}"
+
+    def plan(self, kind: str, number: int, **more: object) -> Plan:
+        return Plan(kind=kind, seed=self.rig.seed, first_round=number, marks=str(self.marks.path), **more)  # type: ignore[arg-type]
+
+    # --- what Spark is asked ---
+
+    def options(self, plan: Plan | None = None, **more: object) -> dict[str, str]:
+        given = {"metadataServiceUri": self.rig.uri, **{name: str(value) for name, value in more.items()}}
+        return given if plan is None else {**given, "trial": plan.text()}
+
+    def begin_write(self, driver: SparkDriver, plan: Plan, log: str, tag: str, **more: object) -> None:
+        options = self.options(plan, **more)
+        driver.begin("write", tag=tag, count=ROWS, partitions=PARTITIONS, log=log, options=options)
+
+    def begin_stream(
+        self,
+        driver: SparkDriver,
+        plan: Plan,
+        source: str,
+        sink: str,
+        *,
+        checkpoint: Path,
+        until: str = "",
+        read: dict[str, object] | None = None,
+        write: dict[str, object] | None = None,
+    ) -> None:
+        reading = self.options(startingOffsets="earliest", minPartitions=PARTITIONS, **(read or {}))
+        driver.begin(
+            "stream",
+            source=source,
+            sink=sink,
+            checkpoint=str(checkpoint),
+            read=reading,
+            write=self.options(plan, **(write or {})),
+            until=until,
+            marks=str(self.marks.path),
+        )
+
+    # --- without Spark ---
+
+    def feed(self, log: str, rows: Sequence[bytes], pieces: int = 1) -> None:
+        """Publish rows in ledgers of their own, by our own client."""
+        client = self.rig.client
+        handle = client.log(log)
+        handle.open_or_create()
+        size = -(-len(rows) // pieces)
+        ledgers = [self._closed(rows[at : at + size]) for at in range(0, len(rows), size)]
+        handle.publish(ledgers, PublishId.job(f"feed-{log}-{time.monotonic_ns()}"))
+
+    def _closed(self, rows: Sequence[bytes]) -> NewExtent:
+        client = self.rig.client
+        with client.create_ledger(**SHAPE) as ledger:
+            ledger.append_batch(EntryBatch.from_list(list(rows)))
+        metadata = client.read_metadata(ledger.ledger_id).value
+        size = sum(map(len, rows))
+        fragments = metadata.fragments
+        return NewExtent(
+            ledger_id=ledger.ledger_id,
+            entry_count=len(rows),
+            size_bytes=size,
+            created_ms=1,
+            fragments=fragments,
+            **SHAPE,
+        )
+
+    def rows(self, log: str) -> list[bytes]:
+        """All that readers of the log see, in order."""
+        handle = self.rig.client.log(log)
+        head = handle.head().value
+        found: list[bytes] = []
+        if head.start_offset == head.next_offset:
+            return found
+        for _, batch in handle.read(head.start_offset, head.next_offset):
+            found += batch.to_list()
+        return found
+
+    def extents(self, log: str) -> list[Extent]:
+        return self.rig.client.log(log).extents()
+
+    # --- judging ---
+
+    def check(self, log: str, writes: Sequence[Write]) -> list[Violation]:
+        """What is wrong with the log's rows, and with the ledgers that it lists."""
+        return check_rows(writes, self.rows(log)) + self.check_ledgers(log)
+
+    def check_ledgers(self, log: str) -> list[Violation]:
+        head = self.rig.client.log(log).head().value
+        return check_listed(head.uuid, [self._listed(extent) for extent in self.extents(log)])
+
+    def check_without_orphans(self, log: str, writes: Sequence[Write]) -> list[Violation]:
+        """The same after a vacuum of all that the log does not list: nothing that is seen may have been an orphan."""
+        self.rig.client.log(log).vacuum(delete_delay_ms=0, force=True)
+        return self.check(log, writes)
+
+    def _listed(self, extent: Extent) -> Listed:
+        try:
+            metadata = self.rig.client.read_metadata(extent.ledger_id).value
+        except NoSuchLedgerError:
+            metadata = None
+        custom = {} if metadata is None else {key: value.decode() for key, value in metadata.custom_metadata.items()}
+        last = None if metadata is None else metadata.last_entry_id
+        closed = metadata is not None and metadata.is_closed and last is not None
+        task = (custom["bk.partition"], custom["bk.attempt"]) if "bk.attempt" in custom else None
+        return Listed(
+            ledger_id=extent.ledger_id,
+            entries=extent.entry_count,
+            log_uuid=custom.get("bk.log.uuid", ""),
+            publish_id=custom.get("bk.publish.id", ""),
+            task=task,
+            stored_entries=last + 1 if closed and last is not None else None,
+        )
+
+    def ensemble_changes(self, log: str) -> int:
+        """Changes of ensembles in the ledgers that the log lists."""
+        found = (self.rig.client.read_metadata(extent.ledger_id).value for extent in self.extents(log))
+        return sum(len(metadata.fragments) - 1 for metadata in found)
+
+    def orphans(self, log: str) -> set[int]:
+        """Ledgers that were made for the log and that it does not list."""
+        client = self.rig.client
+        head = client.log(log).head().value
+        listed = {extent.ledger_id for extent in self.extents(log)}
+        found = set()
+        for ledger_id in set(client.list_ledgers()) - listed:
+            try:
+                custom = client.read_metadata(ledger_id).value.custom_metadata
+            except NoSuchLedgerError:
+                continue
+            if custom.get("bk.log.uuid") == head.uuid.encode():
+                found.add(ledger_id)
+        return found
+
+    def delete(self) -> None:
+        """Leave nothing in the cluster that the next block would have to walk over."""
+        client = self.rig.client
+        for log in self._logs & set(client.store.list_logs()):
+            for extent in self.extents(log):
+                try:
+                    client.delete_ledger(extent.ledger_id)
+                except BookKeeperError:
+                    continue
+            client.store.delete_log(log)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def tagged(tag: str, count: int = ROWS) -> list[bytes]:
+    """The rows of a job."""
+    return [f"{tag}:{number}".encode() for number in range(count)]
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it came true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writes to ZooKeeper that a publish is made of, told by their bytes (docs/formats.md §4, Apache's layout)."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+
+_CREATE, _SET_DATA, _MULTI, _CREATE2 = 1, 5, 14, 15
+_HEADER_BYTES = 12  # length, xid, kind
+_LEDGER = re.compile(rb"/ledgers/\d+/(?:\d+/)+L\d+\Z")
+_PAGE = re.compile(rb"/ledgers-logs/[^/]+/pages/[^/]+\Z")
+_HEAD = re.compile(rb"/ledgers-logs/[^/]+\Z")
+
+Step = Callable[[int, bytes], bool]
+
+
+def ledger_create(kind: int, packet: bytes) -> bool:
+    """The record of a new ledger."""
+    return kind in (_CREATE, _CREATE2) and _LEDGER.search(_path(packet, _HEADER_BYTES)) is not None
+
+
+def ledger_close(kind: int, packet: bytes) -> bool:
+    """A change of a ledger's record: its end, or an ensemble."""
+    return kind == _SET_DATA and _LEDGER.search(_path(packet, _HEADER_BYTES)) is not None
+
+
+def page_create(kind: int, packet: bytes) -> bool:
+    """A page of a log, before the head names it."""
+    return kind in (_CREATE, _CREATE2) and _PAGE.search(_path(packet, _HEADER_BYTES)) is not None
+
+
+def head_multi(kind: int, packet: bytes) -> bool:
+    """The compare-and-set of a log's head."""
+    if kind != _MULTI:
+        return False
+    first = struct.unpack_from(">i", packet, _HEADER_BYTES)[0]
+    return first == _SET_DATA and _HEAD.search(_path(packet, _HEADER_BYTES + 9)) is not None
+
+
+def head_multi_of(log: str) -> Step:
+    """That of one log."""
+    wanted = f"/ledgers-logs/{log}".encode()
+
+    def is_it(kind: int, packet: bytes) -> bool:
+        return head_multi(kind, packet) and _path(packet, _HEADER_BYTES + 9) == wanted
+
+    return is_it
+
+
+STEPS: dict[str, Step] = {
+    "ledger create": ledger_create,
+    "ledger close": ledger_close,
+    "page create": page_create,
+    "head multi": head_multi,
+}
+
+
+def _path(packet: bytes, at: int) -> bytes:
+    size = struct.unpack_from(">i", packet, at)[0]
+    return packet[at + 4 : at + 4 + size]
