@@ -10,11 +10,12 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchLedgerError, NoSuchLogError
+from bk_core.errors import EntryUnreadableError, NoSuchLedgerError, NoSuchLogError
 from bk_core.logs.head import Extent, LogHead
 from bk_spark import clients
 from bk_spark.ledgers import check_digest, digest_type_of
 from bk_spark.log_spans import LogSpans
+from bk_spark.open_tail import OpenTail
 from bk_spark.options import BkOptions
 from bk_spark.plan import Span
 from bk_spark.positions import Reading, SourceSeen
@@ -23,12 +24,8 @@ from bk_spark.watch import TRANSIENT, Begin, Board, Run, WatchTimes
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.reader import LedgerReader
     from bk_core.metadata.port import CancelWatch
 
-TAIL_WAIT_S = 30.0
-REESTIMATE_GROWTH = 2
-"""The average entry of an open ledger is looked up anew when it has grown by this factor."""
 HEAD_READS_PER_S = 20
 """Of many logs the heads are read again more seldom than of one."""
 REFINE_S = 0.2
@@ -128,80 +125,6 @@ class Followers:
             return LedgerFollower(self._bookkeeper, self._options, source, self._board).run()
         age_s = max(self._times.head_age_s, len(self._tasks) / HEAD_READS_PER_S)
         return LogFollower(self._bookkeeper, self._options, source, self._board, self._reading, age_s).run()
-
-
-class OpenTail:
-    """One ledger that may still grow: its LAC, and how large its entries are on average. Sets ``changed``."""
-
-    def __init__(self, bookkeeper: BookKeeper, options: BkOptions, ledger_id: int, changed: asyncio.Event) -> None:
-        self._bookkeeper, self._options, self._changed = bookkeeper, options, changed
-        self.ledger_id = ledger_id
-        self._reader: LedgerReader | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._entries = self._bytes = 0
-
-    async def open(self) -> None:
-        """Begin. Raises what opening raises."""
-        options = self._options
-        self._reader = await self._bookkeeper.open_ledger(
-            self.ledger_id, recover=False, password=options.ledger_password, digest_type=digest_type_of(options)
-        )
-        await self.estimate()
-        self._task = asyncio.create_task(self._wait())
-
-    @property
-    def reader(self) -> LedgerReader:
-        assert self._reader is not None
-        return self._reader
-
-    @property
-    def next_entry(self) -> int:
-        return self.reader.last_add_confirmed + 1
-
-    def check(self) -> None:
-        """Raises what ended the waiting."""
-        if self._task is not None and self._task.done():
-            self._task.result()
-
-    def bytes_of(self, entries: int) -> int:
-        """Payload bytes of the first ``entries`` entries, estimated."""
-        return self._bytes * entries // self._entries if self._entries else 0
-
-    @property
-    def needs_estimate(self) -> bool:
-        """Whether the ledger has grown much since :meth:`estimate`."""
-        return self.next_entry >= max(1, self._entries * REESTIMATE_GROWTH)
-
-    async def estimate(self) -> None:
-        """Look its size up: of an open ledger the last entry knows, not the record."""
-        reader, entries = self.reader, self.next_entry
-        if not entries:
-            return
-        if reader.is_closed and entries == reader.last_add_confirmed + 1:
-            size = reader.length
-        else:
-            size = 0
-            async for batch in reader.read(entries - 1, entries - 1):
-                size = batch.length_before + batch.payload_bytes
-        self._bytes, self._entries = size, entries
-
-    async def close(self) -> None:
-        """End the watches. Never raises."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._reader is not None:
-            with suppress(BookKeeperError):
-                await self._reader.close()
-
-    async def _wait(self) -> None:
-        try:
-            last = self.reader.last_add_confirmed
-            while not self.reader.is_closed:
-                last = await self.reader.wait_lac(last, TAIL_WAIT_S)
-                self._changed.set()
-        finally:
-            self._changed.set()
 
 
 class LedgerFollower:
