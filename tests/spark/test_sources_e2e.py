@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ledgers and logs in one load, through Spark, bookies as processes and ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bk_cli.cluster import LocalCluster
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from bk_core.entries.batch import EntryBatch
+from bk_core.logs.head import NewExtent, PublishId
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of three bookies."""
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=3, port=0, zookeeper_port=0) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture(scope="module")
+def client(uri: str) -> Iterator[BookKeeper]:
+    with blocking.connect(uri) as bookkeeper:
+        yield bookkeeper
+
+
+def source(spark: Any, uri: str, **options: Any) -> Any:
+    return spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options)
+
+
+def write(client: BookKeeper, *values: bytes) -> NewExtent:
+    """A closed ledger of these entries."""
+    writer = client.create_ledger()
+    writer.wait_confirmed(writer.append_batch(EntryBatch.from_list(list(values))))
+    writer.close()
+    return NewExtent(
+        ledger_id=writer.ledger_id,
+        entry_count=len(values),
+        size_bytes=sum(map(len, values)),
+        created_ms=int(time.time() * 1000),
+        ensemble_size=3,
+        write_quorum_size=3,
+        ack_quorum_size=2,
+        fragments=writer.metadata.fragments,
+    )
+
+
+def publish(client: BookKeeper, name: str, *ledgers: NewExtent) -> None:
+    log = client.log(name)
+    log.open_or_create()
+    log.publish(ledgers, PublishId.job(f"{name}/{time.monotonic_ns()}"))
+
+
+def rows(frame: Any) -> list[tuple[str | None, int | None, bytes]]:
+    return [(row.log, row.offset, bytes(row.value)) for row in frame.collect()]
+
+
+def failure(work: Callable[[], object]) -> str:
+    with pytest.raises(Exception, match=r"\[BK_") as caught:
+        work()
+    return str(caught.value)
+
+
+def test_several_logs_are_one_frame(spark: Any, uri: str, client: BookKeeper) -> None:
+    publish(client, "orders-eu", write(client, b"e0", b"e1"), write(client, b"e2"))
+    publish(client, "orders-us", write(client, b"u0", b"u1"))
+    publish(client, "returns", write(client, b"r0"))
+    eu = [("orders-eu", i, b"e%d" % i) for i in range(3)]
+    us = [("orders-us", i, b"u%d" % i) for i in range(2)]
+    assert rows(source(spark, uri).load(["orders-us", "orders-eu"])) == eu + us
+    assert rows(source(spark, uri, logs="orders-us,returns").load()) == [*us, ("returns", 0, b"r0")]
+    pattern = source(spark, uri, logPattern="orders-.*")
+    assert rows(pattern.load()) == eu + us
+    assert rows(pattern.option("startingOffsets", '{"orders-eu":2,"orders-us":-2}').load()) == [eu[2], *us]
+    assert rows(pattern.option("startingOffsets", "earliest").option("minPartitions", 5).load()) == eu + us
+    wrong = pattern.option("startingOffsets", '{"orders-eu":2,"orders":1}').load()
+    assert "missing: orders-us; not selected: orders" in failure(wrong.collect)
+    assert "there are no logs matching nothing.*" in failure(source(spark, uri, logPattern="nothing.*").load().collect)
+
+
+def test_several_ledgers_are_one_frame(spark: Any, uri: str, client: BookKeeper) -> None:
+    ids = [write(client, b"a%d" % i, b"b%d" % i).ledger_id for i in range(4)]
+    wanted = [(None, None, value) for i in (0, 1, 3) for value in (b"a%d" % i, b"b%d" % i)]
+    assert rows(source(spark, uri, ledgerIds=f"{ids[3]},{ids[0]}-{ids[1]}").load()) == wanted
+    part = source(spark, uri, ledgerIds=f"{ids[0]}-{ids[1]}", startingOffsets=f'{{"{ids[0]}":1,"{ids[1]}":2}}')
+    assert rows(part.load()) == [(None, None, b"b0")]
+    assert "BK_NO_SUCH_LEDGER" in failure(source(spark, uri, ledgerIds=f"{ids[0]},987654").load().collect)
+
+
+def test_many_small_ledgers_are_read_ahead_in_one_task_and_in_order(spark: Any, uri: str, client: BookKeeper) -> None:
+    ledgers = [write(client, *(b"%d/%d" % (i, j) for j in range(1 + i % 3))) for i in range(150)]
+    publish(client, "small", *ledgers)
+    wanted = [b"%d/%d" % (i, j) for i in range(150) for j in range(1 + i % 3)]
+    frame = source(spark, uri).load("small")
+    assert frame.rdd.getNumPartitions() == 1
+    assert [value for _, _, value in rows(frame)] == wanted
+    assert [value for _, _, value in rows(frame.limit(3))] == wanted[:3]  # ends early, with reads under way
+    assert [value for _, _, value in rows(source(spark, uri, minPartitions=4).load("small"))] == wanted
+
+
+def test_a_time_and_closed_ledgers_only(spark: Any, uri: str, client: BookKeeper) -> None:
+    publish(client, "timed", write(client, b"t0"), write(client, b"t1"), write(client, b"t2"))
+    with client.log("timed").lead() as leader:
+        leader.append(b"t3")
+        leader.append(b"t4")
+        closed = source(spark, uri, readMode="closedOnly").load("timed")
+        assert [value for _, _, value in rows(closed)] == [b"t0", b"t1", b"t2"]
+    now = int(time.time() * 1000)
+    late = source(spark, uri, startingTimestamp=now + 60_000).load("timed")
+    assert [value for _, _, value in rows(late)] == [b"t2", b"t3", b"t4"]
+    assert len(rows(source(spark, uri, startingTimestamp="2020-01-01T00:00:00Z").load("timed"))) == 5
