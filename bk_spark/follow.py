@@ -222,8 +222,11 @@ class LogFollower:
         from bk_core.logs.store import LogStore
 
         store = LogStore(self._bookkeeper.store, self._source.name)
-        await asyncio.to_thread(store.read)  # names the nearest logs where there is none
-        return await asyncio.to_thread(store.store.watch_log, self._source.name, lambda _: self._on_head())
+        try:
+            return await asyncio.to_thread(store.store.watch_log, self._source.name, lambda _: self._on_head())
+        except NoSuchLogError:
+            await asyncio.to_thread(store.read)  # names the nearest logs
+            raise
 
     def _on_head(self) -> None:
         """On a thread of the store."""
