@@ -16,11 +16,14 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from bk_core.blocking import BookKeeper
 from bk_core.errors import (
+    BookKeeperError,
+    EntryTooLargeError,
     InvalidArgumentError,
     LogHasLeaderError,
     NoSuchLogError,
     Outcome,
     PublishConflictError,
+    SchemaMismatchError,
     TransactionReplayDiffersError,
     TransactionVersionRegressedError,
 )
@@ -334,9 +337,15 @@ def test_a_row_without_a_possible_log_ends_its_task_and_leaves_no_ledger(
 @pytest.mark.rule("K9")
 def test_a_row_that_cannot_be_written_is_named_with_its_partition(bookkeeper: BookKeeper, uri: str) -> None:
     null = pa.record_batch([pa.array([b"x", None], pa.binary())], names=["value"])
-    writer = LogWriter.plan(options(uri, path="events"), VALUE)
-    with pytest.raises(InvalidArgumentError, match=r"partition 0.*row 3"):
-        writer.write(iter([rows("1", "2"), null]))
+    large = pa.record_batch([pa.array([b"x", bytes(2000)], pa.binary())], names=["value"])
+    wanted: list[tuple[pa.RecordBatch, type[BookKeeperError]]] = [
+        (null, InvalidArgumentError),
+        (large, EntryTooLargeError),
+    ]
+    for bad, kind in wanted:
+        writer = LogWriter.plan(options(uri, path="events", maxentrybytes="1k"), VALUE)
+        with pytest.raises(kind, match=r"partition 0.*row 3"):
+            writer.write(iter([rows("1", "2"), bad]))
     assert bookkeeper.list_ledgers() == []
 
 
@@ -359,3 +368,46 @@ def test_a_write_that_names_no_log_says_both_ways_to_name_one(uri: str) -> None:
         LogWriter.plan(options(uri), ROUTED, overwrite=True)
     with pytest.raises(InvalidArgumentError, match="one named log"):
         LogWriter.plan(options(uri, logs="a,b"), ROUTED)
+
+
+# --- several rows an entry --------------------------------------------------------------------------------------------
+
+NUMBERS = StructType([StructField("id", LongType())])
+NUMBERS_OF_LOGS = StructType([StructField("log", StringType()), StructField("id", LongType())])
+
+
+def numbers(*values: int, log: Sequence[str] | None = None) -> pa.RecordBatch:
+    ids = pa.array(values, pa.int64())
+    if log is None:
+        return pa.record_batch([ids], names=["id"])
+    return pa.record_batch([pa.array(log, pa.string()), ids], names=["log", "id"])
+
+
+def arrow_job(options: BkOptions, schema: StructType, *tasks: pa.RecordBatch) -> None:
+    writer = LogWriter.plan(options, schema)
+    writer.commit([writer.write(iter([task])) for task in tasks])
+
+
+@pytest.mark.rule("N5")
+def test_a_replay_has_the_same_rows_although_they_are_cut_into_other_entries(bookkeeper: BookKeeper, uri: str) -> None:
+    once = options(uri, path="events", codec="arrow", txnappid="app", txnversion="1")
+    arrow_job(once, NUMBERS, numbers(1, 2, 3))
+    arrow_job(once, NUMBERS, numbers(1), numbers(2, 3))
+    with pytest.raises(TransactionReplayDiffersError, match="3 rows, now it has 2"):
+        arrow_job(once, NUMBERS, numbers(1), numbers(2))
+    head = bookkeeper.log("events").head().value
+    assert (head.next_offset, head.published[-1].rows) == (1, 3)
+
+
+@pytest.mark.rule("K8")
+@pytest.mark.rule("K10")
+def test_columns_that_do_not_fit_one_log_keep_all_of_them_as_they_are(bookkeeper: BookKeeper, uri: str) -> None:
+    arrow = options(uri, codec="arrow")
+    arrow_job(arrow, NUMBERS_OF_LOGS, numbers(1, 2, 3, log=["a", "b", "a"]))
+    assert [bookkeeper.log(log).head().value.published[-1].rows for log in "ab"] == [2, 1]
+    assert [list(bookkeeper.log(log).schemas()) for log in "ab"] == [[1], [1]]
+    other = StructType([StructField("log", StringType()), StructField("id", StringType())])
+    texts = pa.record_batch([pa.array(["b", "c"]), pa.array(["x", "y"])], names=["log", "id"])
+    with pytest.raises(SchemaMismatchError, match="log b"):
+        arrow_job(arrow, other, texts)
+    assert [bookkeeper.log(log).head().value.next_offset for log in "abc"] == [1, 1, 0]
