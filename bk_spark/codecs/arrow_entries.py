@@ -20,6 +20,8 @@ FILLED = 0.9
 """Part of it that is aimed at, as slices of a batch do not compress alike."""
 RAW_BYTES_MAX = 16 << 20
 """Bytes of an entry's columns before they are compressed, unless it is one row."""
+COMPRESSED_BYTES_MIN = 4096
+"""Smaller ones grow by being compressed: each column has a length and a frame of its own."""
 
 
 @dataclass(slots=True)
@@ -70,7 +72,7 @@ class ArrowEntries:
         """The bytes of an entry; None where it must be cut. Raises EntryTooLargeError for a single row."""
         if rows.num_rows == 1 and rows.nbytes > arrow_message.BODY_BYTES_MAX:
             raise sizes.too_large(first_row, rows.nbytes, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
-        entry = message_of(rows, self.compression)
+        entry = message_of(rows, self.compression if rows.nbytes >= COMPRESSED_BYTES_MIN else "none")
         most = self.entry_bytes_max if rows.num_rows == 1 else min(self.entry_bytes_wanted, self.entry_bytes_max)
         if len(entry) <= most:
             return entry
