@@ -291,3 +291,21 @@ def test_a_server_that_is_behind_does_not_make_a_log_of_the_checkpoint_look_dele
     monkeypatch.setattr(store, "sync", catch_up)
     watch = follow(Reading({LogSource("ev-b"): 1}), logpattern="ev-.*")
     assert ends(watch) == {"ev-a": 1, "ev-b": 2}
+
+
+def test_a_closed_ledger_is_looked_at_once(
+    bookkeeper: BookKeeper, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = written(bookkeeper, 3).ledger_id
+    read_ledger, looks = bookkeeper.store.read_ledger, []
+
+    def counted(ledger_id: int) -> object:
+        looks.append(ledger_id)
+        return read_ledger(ledger_id)
+
+    monkeypatch.setattr(bookkeeper.store, "read_ledger", counted)
+    watch = follow(ledgerid=str(done))
+    watch.seen()
+    time.sleep(10 * QUICK.list_s)
+    assert watch.seen().sources[LedgerSource(done)].next == 3
+    assert looks == [done]
