@@ -123,8 +123,8 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         kind=Kind.TIMESTAMP,
         uses=_READS,
         doc="Where to begin, by time: milliseconds since 1970 or ISO 8601 with a zone, such as `2026-01-31T12:00:00Z`. "
-        "Each log begins with the newest ledger made at or before it: rows of up to one ledger may be older, none that "
-        "came later is left out. Instead of `startingOffsets`.",
+        "Each log begins at a ledger, with some rows that came before and all that came after. Logs only, instead of "
+        "`startingOffsets`.",
     ),
     OptionDefinition(
         name="startingEntryId",
@@ -143,7 +143,7 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         kind=Kind.BYTES,
         uses=_READS,
         default="128m",
-        doc="A Spark partition holds about this many payload bytes: larger ledgers are split, small ones share one.",
+        doc="A Spark partition holds at most this many payload bytes or so: larger ledgers are split, small ones share one.",
     ),
     OptionDefinition(
         name="maxEntriesPerPartition",
