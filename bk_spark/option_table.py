@@ -143,7 +143,7 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         kind=Kind.BYTES,
         uses=_READS,
         default="128m",
-        doc="A Spark partition holds at most this many payload bytes or so: larger ledgers are split, small ones share one.",
+        doc="A partition holds about this many payload bytes at most: larger ledgers are split, small ones share one.",
     ),
     OptionDefinition(
         name="maxEntriesPerPartition",
