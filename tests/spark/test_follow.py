@@ -24,7 +24,7 @@ from bk_spark.positions import Reading, SourceSeen
 from bk_spark.selection import LedgerSource, LogSource
 from bk_spark.watch import Watch, WatchTimes
 
-QUICK = WatchTimes(retry_s=0.05, list_s=0.05)
+QUICK = WatchTimes(retry_s=0.05, list_s=0.05, head_age_s=1000.0)  # so that only watches tell of news
 Follow = Callable[..., Watch]
 
 
@@ -103,6 +103,18 @@ def test_the_average_entry_is_looked_up_anew_as_a_ledger_grows(bookkeeper: BookK
     assert eventually(lambda: spans() == (Span(0, 4, 40),))
     growing.wait_confirmed(growing.append_batch(EntryBatch.from_list([b"y" * 100] * 20)))
     assert eventually(lambda: spans() == (Span(0, 24, 2040),))
+
+
+def test_the_average_entry_of_a_logs_open_ledger_is_looked_up_anew(bookkeeper: BookKeeper, follow: Follow) -> None:
+    publish(bookkeeper, "events", 5)
+    watch = follow(log="events")
+    with bookkeeper.log("events").lead() as leader:
+        leader.append(b"x" * 10)
+        assert eventually(lambda: seen_of(watch, "events").spans == (Span(0, 5, 50), Span(5, 6, 10)))
+        for _ in range(10):
+            leader.append(b"x" * 100)
+        assert eventually(lambda: seen_of(watch, "events").next == 16)
+        assert eventually(lambda: 600 < seen_of(watch, "events").spans[1].bytes <= 1010)
 
 
 @pytest.mark.rule("N2")

@@ -23,7 +23,7 @@ from bk_core.errors import (
     NoSuchLogError,
 )
 from bk_core.logs.head import NewExtent, PublishId
-from bk_spark import clients, follow, stream_read
+from bk_spark import clients, follow, offsets, positions, stream_plan, stream_read
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 from bk_spark.stream_read import StreamReader
@@ -152,6 +152,16 @@ def test_a_limit_is_shared_and_a_quiet_log_goes_along(bookkeeper: BookKeeper, so
     assert seen == [{"busy": 9, "quiet": 1}, {"busy": 18, "quiet": 2}, {"busy": 28, "quiet": 2}]
     by_bytes = source(logs="busy,quiet", startingoffsets="earliest", maxbytespertrigger="100")
     assert nexts(ask(by_bytes, by_bytes.initialOffset())) == {"busy": 8, "quiet": 1}
+
+
+def test_logs_take_turns_when_there_is_not_room_for_all(bookkeeper: BookKeeper, source: Source) -> None:
+    for name in ("a", "b", "c"):
+        publish(bookkeeper, name, 5)
+    reader = source(logs="a,b,c", startingoffsets="earliest", maxentriespertrigger="1")
+    at = reader.initialOffset()
+    for _ in range(3):
+        at = ask(reader, at)
+    assert nexts(at) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_new_log_of_a_pattern_is_read_from_its_beginning(bookkeeper: BookKeeper, source: Source) -> None:
@@ -356,6 +366,25 @@ def test_a_batch_beyond_what_the_log_holds_is_never_cut_short_silently(bookkeepe
     beyond = json.loads(json.dumps(ask(reader, start)).replace('"next": 5', '"next": 9'))
     with pytest.raises(NoSuchEntryError, match="readable to 5"):
         planned(reader, start, beyond)
+
+
+def test_a_replayed_batch_is_planned_from_the_newest_list_where_the_watch_is_behind(
+    bookkeeper: BookKeeper, source: Source
+) -> None:
+    log = bookkeeper.log("a")
+    log.open_or_create()
+    reader = source(log="a", startingoffsets="earliest")
+    with log.lead() as leader:
+        for _ in range(3):
+            leader.append(b"x")
+        assert sees(reader, a=3)
+        old, start = reader._seen(), reader.initialOffset()
+    publish(bookkeeper, "a", 4)
+    assert sees(reader, a=7)
+    end = ask(reader, start)
+    parts = positions.parts(offsets.from_json(start), offsets.from_json(end), old, reader.options)
+    resolved = stream_plan.plan_parts(bookkeeper, reader.options, parts, old)
+    assert [(r.offset, r.entries) for r in resolved.ranges] == [(0, 3), (3, 4)]
 
 
 def test_time_decides_where_each_log_begins(bookkeeper: BookKeeper, source: Source) -> None:
