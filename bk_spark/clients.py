@@ -71,6 +71,10 @@ class ProcessCache(Generic[T]):
                 del self._things[key]
         self._close(thing)
 
+    def __contains__(self, key: Hashable) -> bool:
+        with self._lock:
+            return (os.getpid(), key) in self._things
+
     def __len__(self) -> int:
         return len(self._things)
 
@@ -116,6 +120,11 @@ def client(options: BkOptions) -> BookKeeper:
     return _clients.get(key, lambda: connect(options.metadata_service_uri, config=config))
 
 
+def is_connected(options: BkOptions) -> bool:
+    """Whether this process has the session that :func:`client` would give."""
+    return (options.metadata_service_uri, options.client_settings) in _clients
+
+
 def discard(broken: BookKeeper) -> None:
     """Close a session that failed for good, so that the next :func:`client` opens a new one."""
     _clients.discard(broken)
@@ -131,7 +140,8 @@ def detached_reader(plan: TaskPlan, options: BkOptions) -> DetachedReader:
     config = client_config(options)
 
     def refresh(ledger_id: LedgerId) -> tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]:
-        time.sleep(random.uniform(0, FALLBACK_JITTER_S))  # a thousand tasks must not ask at the same moment
+        if not is_connected(options):
+            time.sleep(random.uniform(0, FALLBACK_JITTER_S))  # a thousand tasks must not connect at the same moment
         bookkeeper = client(options)
         metadata = replace(bookkeeper.read_metadata(ledger_id).value, password=options.ledger_password)
         return metadata, bookie_infos(bookkeeper)

@@ -97,13 +97,17 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
-    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``. ``range_bytes`` is what a range costs
-    beside its bytes, because each is a request of its own."""
+    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``.
+
+    ``range_bytes`` is what a range costs beside its bytes, because each is a request of its own. ``entry_bytes``, if
+    given, is what an entry costs, whatever its size: nobody reads it.
+    """
 
     bytes_max: int
     entries_max: int | None = None
     partitions_min: int | None = None
     range_bytes: int = 0
+    entry_bytes: int | None = None
 
 
 SMALL_PART = 8
@@ -124,12 +128,14 @@ class _Packing:
 
     def __init__(self, ranges: Sequence[LedgerRange], limits: PartitionLimits) -> None:
         self._ranges = ranges
-        self._by_entries = not any(r.bytes for r in ranges)  # where no sizes are known, as many entries each
-        self._range_bytes = limits.range_bytes
+        self._entry_bytes, self._range_bytes = limits.entry_bytes, limits.range_bytes
+        knows_sizes = self._entry_bytes is not None or any(r.bytes for r in ranges)
+        if not knows_sizes:
+            self._entry_bytes = 1  # as many entries each
         self._entries_left = sum(r.entries for r in ranges)
         self._entries_max = limits.entries_max or max(1, self._entries_left)
         self._cost_left = sum(map(self._cost, ranges))
-        self._cost_max = max(1, self._cost_left) if self._by_entries else limits.bytes_max
+        self._cost_max = limits.bytes_max if knows_sizes else max(1, self._cost_left)
         self._tasks_left = limits.partitions_min or 1
         self._tasks: list[list[LedgerRange]] = []
 
@@ -174,7 +180,9 @@ class _Packing:
         self._entries_left -= part.entries
 
     def _cost(self, each: LedgerRange) -> int:
-        return each.entries if self._by_entries else each.bytes + self._range_bytes
+        if self._entry_bytes is not None:
+            return each.entries * self._entry_bytes
+        return each.bytes + self._range_bytes
 
     def _entries_that_fit(self, rest: LedgerRange, cost: int) -> int:
         if self._room < 0 or self._room_entries <= 0:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RANGE_BYTES = 64 << 10
 """What reading a range costs beside its bytes, in bytes that could be read meanwhile: a request of its own."""
+ID_BYTES = 16
+"""What an entry of which only the ids are wanted costs, in bytes that could be read meanwhile."""
 
 Schemas = Mapping[str, Mapping[int, bytes]]
 
@@ -36,7 +38,8 @@ def task_plans(
         options.max_bytes_per_partition,
         options.max_entries_per_partition,
         options.min_partitions,
-        RANGE_BYTES if codec.reads_values else 0,
+        RANGE_BYTES,
+        None if codec.reads_values else ID_BYTES,
     )
     packed = pack(resolved.ranges, limits)
     infos = bookie_infos(bookkeeper) if packed else {}

@@ -41,6 +41,7 @@ def test_one_configuration_has_one_connection() -> None:
     first = cache.get("a", Connection)
     assert cache.get("a", Connection) is first
     assert cache.get("b", Connection) is not first
+    assert ["a" in cache, "c" in cache, in_child(lambda: "a" in cache)] == [True, False, False]
 
 
 @pytest.mark.rule("K4")

@@ -47,6 +47,12 @@ def test_a_ledger_costs_a_request_so_many_tiny_ones_are_spread() -> None:
     assert len(pack(tiny, PartitionLimits(128 * MB, range_bytes=64 << 10))) == 6
 
 
+def test_entries_that_nobody_reads_count_the_same_whatever_their_size() -> None:
+    limits = PartitionLimits(160, range_bytes=64 << 10, entry_bytes=16)
+    tasks = pack([ledger(0, 5, 0), ledger(1, 15, 100 * MB)], limits)
+    assert [[(r.ledger_id, r.entries) for r in task] for task in tasks] == [[(0, 5), (1, 5)], [(1, 10)]]
+
+
 def test_a_small_ledger_is_not_split_to_even_tasks_out() -> None:
     tasks = pack([ledger(i, 100, MB) for i in range(30)], PartitionLimits(128 * MB, partitions_min=2))
     assert [len(task) for task in tasks] == [15, 15]
