@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from bk_core import __version__
+from bk_core.client.ahead import WantedRange
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError, PackageMismatchError
-from bk_spark import codecs
+from bk_core.model import Fragment
+from bk_spark import clients, codecs
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
-from bk_spark.plan import LedgerRange
+from bk_spark.plan import Layout, LedgerRange
 from bk_spark.read import Progress, joined, read_rows
 from bk_spark.task_plan import TaskPlan
 
@@ -84,6 +89,37 @@ def test_a_range_that_ends_early_or_is_left_out_is_no_result() -> None:
         after((0, 0, 3), (2, 2, 3))
     with pytest.raises(IntegrityError, match="ledger 1 "):
         after((0, 0, 3), (1, 1, 3), (0, 0, 3))
+
+
+class Liar:
+    """A reader that leaves out the last entry of all that it is asked for, and says nothing."""
+
+    def update_bookies(self, infos: object) -> None:
+        """It needs none."""
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+    def read_all(self, wanted: Iterable[WantedRange], *, prefer: int = 0) -> Iterator[tuple[int, EntryBatch]]:
+        ranges = list(wanted)
+        for number, each in enumerate(ranges):
+            count = each.last + 1 - each.first - (number == len(ranges) - 1)
+            yield number, EntryBatch.from_list([b"x"] * count, first_entry_id=each.first)
+
+
+def test_a_task_whose_entries_are_not_complete_fails() -> None:
+    layout = Layout(1, 1, 1, (Fragment(0, ("b1",)),))
+    ranges = [LedgerRange(ledger_id=i, first=i, last=i + 2, bytes=3, offset=3 * i, layout=layout) for i in range(3)]
+    task = plan(*ranges)
+    key = (OPTIONS.metadata_service_uri, OPTIONS.client_settings, OPTIONS.ledger_password, task.instance_id)
+    liar: Any = Liar()
+    clients._readers.get(key, lambda: liar)
+    values = codecs.row_codec(OPTIONS, StructType().add("value", "binary"))
+    try:
+        with pytest.raises(IntegrityError, match=r"ledger 2 .*got the end"):
+            list(read_rows(task, values, OPTIONS))
+    finally:
+        clients._readers.discard(liar)
 
 
 def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
