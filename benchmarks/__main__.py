@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.figures import Figure
 from benchmarks.ledgers import append_group, memory_group, read_group
 from benchmarks.recovery import recovery_group, takeover_group
-from benchmarks.spark import spark_group
+from benchmarks.spark import group as spark
 from benchmarks.storage import group as storage
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.figures import table as storage_table
@@ -32,32 +32,34 @@ Group = Callable[[LocalCluster, int, float], list[Figure]]
 GROUPS: dict[str, Group] = {
     "append": append_group,
     "read": read_group,
-    "spark": spark_group,
     "recovery": recovery_group,
     "takeover": takeover_group,
     "memory": memory_group,
 }
 BOOKIES = 3
-STORAGE = "storage"
-NAMES = (*GROUPS, STORAGE)
+PEER_HELP = "raw: the machine's own limit, in the same run; kafka: beside it, in the group spark, spark-sql-kafka"
+STORAGE, SPARK = "storage", "spark"
+NAMES = (*GROUPS, SPARK, STORAGE)
+PARTS = {STORAGE: storage.PARTS, SPARK: spark.PARTS}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of: {', '.join(NAMES)} (all)")
-    parser.add_argument("--peer", choices=["raw"], default="raw", help="raw: the machine's own limit, in the same run")
+    parser.add_argument("--peer", choices=["raw", "kafka"], default="raw", help=PEER_HELP)
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each figure, after one to warm up")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual amount of data")
     parser.add_argument("--data", "--dir", metavar="DIR", help="directory on the disk to be measured (.cache/bench)")
     parser.add_argument("--json", action="store_true", help="one object a line instead of the table")
-    parser.add_argument("--only", metavar="PART,…", help=f"of the group storage: {', '.join(storage.PARTS)}")
+    parts = "; ".join(f"of the group {name}: {', '.join(parts)}" for name, parts in PARTS.items())
+    parser.add_argument("--only", metavar="PART,…", help=parts)
     parser.add_argument("--keep", type=Path, metavar="PATH", help="put the storage figures into PATH.json and PATH.md")
     options = parser.parse_args()
     unknown = [name for name in options.groups if name not in NAMES]
     if unknown:
         parser.error(f"no such group: {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    if options.only and options.groups != [STORAGE]:
-        parser.error("--only chooses parts of the group storage: scripts/bench storage --only …")
+    if options.only and options.groups not in ([STORAGE], [SPARK]):
+        parser.error("--only chooses parts of the group storage or spark: scripts/bench storage --only …")
     if options.runs < 1 or options.scale <= 0:
         parser.error("--runs must be at least 1, --scale above 0")
     return options
@@ -67,8 +69,9 @@ def main() -> int:
     options, console = arguments(), Console(stderr=True)
     folder = folder_of(options.data)
     figures: list[Figure] = []
+    in_parts = {STORAGE: storage_parts, SPARK: spark_parts}
     measured = (
-        storage_parts(folder, options, console) if name == STORAGE else cluster_group(name, folder, options, console)
+        in_parts[name](folder, options, console) if name in in_parts else cluster_group(name, folder, options, console)
         for name in options.groups or NAMES
     )
     try:
@@ -108,6 +111,15 @@ def storage_parts(folder: Path, options: argparse.Namespace, console: Console) -
         yield found
 
 
+def spark_parts(folder: Path, options: argparse.Namespace, console: Console) -> Iterator[Sequence[Figure]]:
+    """The figures of each part of the group spark, each with a cluster and a Spark of its own."""
+    names = spark.chosen(options.only, options.peer)
+    console.print(f"{SPARK}: {', '.join(names)} …")
+    for name, found in spark.measure(names, folder, options.runs, options.scale):
+        console.print(f"[dim]{name} done[/dim]")
+        yield found
+
+
 def show(figures: Sequence[Figure]) -> None:
     """A table for the cluster's figures and one for the storage's, and what each says."""
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -133,15 +145,12 @@ def table(figures: Sequence[Figure]) -> Table:
     made = Table(title="client and three bookies on this machine", title_justify="left")
     for column in ("figure", "lane", "unit"):
         made.add_column(column, no_wrap=True)
-    for column in ("median", "worst", "wanted", "peer", "ratio"):
+    for column in ("median", "worst", "wanted", "peer", "ratio", "worst ratio"):
         made.add_column(column, no_wrap=True, justify="right")
     for f in figures:
-        wanted = (
-            "" if f.wanted is None else f"{'≤' if f.less_is_better else '≥'} {f.wanted:g} {'✓' if f.meets else '✗'}"
-        )
         peer = "" if f.peer_median is None else f"{f.peer_median:.3g} {f.peer}"
-        ratio = "" if f.ratio is None else f"{f.ratio:.2f}"
-        made.add_row(f.name, f.lane, f.unit, f"{f.median:.3g}", f"{f.worst:.3g}", wanted, peer, ratio)
+        ratios = ["" if ratio is None else f"{ratio:.2f}" for ratio in (f.ratio, f.worst_ratio)]
+        made.add_row(f.name, f.lane, f.unit, f"{f.median:.3g}", f"{f.worst:.3g}", f.wish, peer, *ratios)
     return made
 
 

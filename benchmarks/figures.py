@@ -14,7 +14,10 @@ import numpy as np
 
 @dataclass
 class Figure:
-    """``values`` of the timed runs in ``unit``. ``less_is_better`` turns the ratio round: above 1 is always ours."""
+    """``values`` of the timed runs in ``unit``. ``less_is_better`` turns the ratio round: above 1 is always ours.
+
+    ``wanted`` is of the median, ``wanted_ratio`` of the ratio to the peer: at least so much.
+    """
 
     name: str
     unit: str
@@ -25,6 +28,7 @@ class Figure:
     peer: str = ""
     peer_values: list[float] = field(default_factory=list)
     note: str = ""
+    wanted_ratio: float | None = None
 
     @property
     def median(self) -> float:
@@ -45,11 +49,32 @@ class Figure:
         return self.peer_median / self.median if self.less_is_better else self.median / self.peer_median
 
     @property
+    def worst_ratio(self) -> float | None:
+        """Of the runs that took turns with the peer's, the least of their ratios."""
+        if len(self.values) != len(self.peer_values):
+            return self.ratio
+        pairs = zip(self.values, self.peer_values, strict=True)
+        return min(theirs / ours if self.less_is_better else ours / theirs for ours, theirs in pairs)
+
+    @property
     def meets(self) -> bool | None:
-        """Whether the median meets what is wanted; None where nothing is."""
-        if self.wanted is None:
-            return None
-        return self.median <= self.wanted if self.less_is_better else self.median >= self.wanted
+        """Whether medians meet what is wanted of them; None where nothing is."""
+        met = []
+        if self.wanted is not None:
+            met.append(self.median <= self.wanted if self.less_is_better else self.median >= self.wanted)
+        if self.wanted_ratio is not None:
+            met.append(self.ratio is not None and self.ratio >= self.wanted_ratio)
+        return all(met) if met else None
+
+    @property
+    def wish(self) -> str:
+        """What is wanted, and whether it is so, for a table."""
+        wishes = []
+        if self.wanted is not None:
+            wishes.append(f"{'≤' if self.less_is_better else '≥'} {self.wanted:g}")
+        if self.wanted_ratio is not None:
+            wishes.append(f"≥ {self.wanted_ratio:g} × {self.peer}")
+        return f"{', '.join(wishes)} {'✓' if self.meets else '✗'}" if wishes else ""
 
     def as_json(self) -> str:
         """One object a line (DESIGN §11)."""
@@ -63,6 +88,9 @@ class Figure:
                 "peer": self.peer or None,
                 "peer_value": self.peer_median,
                 "ratio": self.ratio,
+                "worst": self.worst,
+                "worst_ratio": self.worst_ratio,
+                "meets": self.meets,
             }
         )
 
@@ -71,6 +99,13 @@ def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
     """Warm up once, then the values of ``runs`` runs."""
     measure()
     return [measure() for _ in range(runs)]
+
+
+def side_by_side(runs: int, ours: Callable[[], float], peer: Callable[[], float]) -> tuple[list[float], list[float]]:
+    """Warm both up once, then the values of ``runs`` runs of each, in turns: what disturbs one disturbs the other."""
+    ours(), peer()
+    pairs = [(ours(), peer()) for _ in range(runs)]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 def elapsed(work: Callable[[], object]) -> float:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group ``spark``: its parts, each with a fresh cluster, and a process of its own for its Spark, which has its time.
+
+Nothing stays: neither data nor processes, whatever ends the run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.figures import Figure
+from benchmarks.spark import peers
+from benchmarks.spark.broker import kafka_broker
+from benchmarks.spark.topics import CONNECTOR_JARS
+from benchmarks.storage.scratch import check_room, terminated_as_interrupted
+from bk_cli.children import child_environment, last_lines
+from bk_cli.cluster import LocalCluster
+from bk_core.errors import BookKeeperError, InvalidArgumentError
+
+BOOKIES = 3
+START_S = 300.0
+"""Of each part, whatever its scale: Spark's own start on a busy machine, and the preparation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``run_s`` and ``needed_bytes`` are what a run takes at most at a scale of 1."""
+
+    run_s: float
+    needed_bytes: int = 1 << 30
+    peer: str = "raw"
+
+    def most_s(self, runs: int, scale: float) -> float:
+        """Seconds after which something is wrong."""
+        return START_S + self.run_s * (runs + 1) * max(1.0, scale)
+
+    def most_bytes(self, runs: int, scale: float) -> int:
+        """Bytes of disk."""
+        return (1 << 30) + int(self.needed_bytes * (runs + 2) * scale)
+
+
+PARTS: dict[str, Part] = {
+    "rows_100b": Part(120, 3 << 29),
+    "rows_1kb": Part(120, 5 << 29),
+    "tasks": Part(90),
+    "tail": Part(120),
+    "columns": Part(90),
+    "small_ledgers": Part(150),
+    "plan": Part(60),
+    "kafka_100b": Part(180, 2 << 30, "kafka"),
+    "kafka_1kb": Part(180, 3 << 30, "kafka"),
+}
+
+
+def chosen(only: str | None, peer: str) -> list[str]:
+    """Names of parts, in their order: those of ``peer``, or of ``raw`` as well. InvalidArgumentError for others."""
+    possible = [name for name, part in PARTS.items() if part.peer in ("raw", peer)]
+    names = possible if not only else [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in possible:
+            raise InvalidArgumentError(
+                f"the group spark has no part {name}" + (" without --peer kafka" if name in PARTS else ""),
+                value=f"--only {only}",
+                remedy=f"of {', '.join(possible)}",
+            )
+    return [name for name in PARTS if name in names]
+
+
+def measure(names: Iterable[str], folder: Path, runs: int, scale: float) -> Iterator[tuple[str, list[Figure]]]:
+    """Each part's figures. Raises InvalidArgumentError where there is too little room or a tool is missing, before the
+    first part begins; BookKeeperError for a part that failed or took too long."""
+    names = list(names)
+    for name in names:
+        check_room(folder, PARTS[name].most_bytes(runs, scale), f"the part {name}")
+    installed = peers.install() if any(PARTS[name].peer == "kafka" for name in names) else None
+    for name in names:
+        with terminated_as_interrupted(), ExitStack() as stack:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))).absolute()
+            cluster = LocalCluster(path / "cluster", bookies=BOOKIES, port=0, zookeeper_port=0)
+            stack.enter_context(cluster)
+            arguments = ["--uri", cluster.uri, "--runs", str(runs), "--scale", str(scale)]
+            python = sys.executable
+            if PARTS[name].peer == "kafka":
+                assert installed is not None
+                arguments += ["--kafka", stack.enter_context(kafka_broker(installed.broker, path / "kafka"))]
+                python = str(installed.python)
+            connector = str(installed.connector) if installed else ""
+            figures = in_process(name, python, path, arguments, connector, PARTS[name].most_s(runs, scale))
+        yield name, figures
+
+
+def in_process(
+    name: str, python: str, folder: Path, arguments: list[str], connector: str, most_s: float
+) -> list[Figure]:
+    """What ``benchmarks.spark.part`` measures, run by ``python``."""
+    found, scratch = folder / "figures.json", folder / "spark"
+    scratch.mkdir()
+    command = [python, "-m", "benchmarks.spark.part", name, "--to", str(found), "--folder", str(scratch), *arguments]
+    log_path = folder / "part.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=peers.ROOT,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**child_environment(), CONNECTOR_JARS: connector},
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    with process.stdin:  # the part ends with it, and its Java with the part
+        try:
+            code = process.wait(most_s)
+        except BaseException as error:
+            process.kill()
+            process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            said = f"after {most_s:.0f} s: {last_lines(log_path)}"
+            raise BookKeeperError(f"the part {name} did not end", value=said) from error
+    if code:
+        raise BookKeeperError(f"the part {name} failed", value=last_lines(log_path, 6))
+    return [Figure(**figure) for figure in json.loads(found.read_text(encoding="utf-8"))]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Spark's own machinery costs: a source that makes rows in memory, batch and stream, and a sink that drops them.
+
+The ceilings of every Python data source: the same job, the same columns, the same size of Arrow batches, and no log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+ROWS_PER_BATCH = 10_000
+BATCH_BYTES = 1 << 20
+PLACES = "value BINARY, log STRING, ledger_id BIGINT, entry_id BIGINT, offset BIGINT"
+"""The columns of ``format("bookkeeper")``."""
+PARTITIONS = 2
+
+
+def rows_per_batch(size: int) -> int:
+    """How many rows of so many bytes each batch has: as ours, whose batches are about as large as a frame."""
+    return max(1, min(ROWS_PER_BATCH, BATCH_BYTES // size))
+
+
+def batches(rows: int, size: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """``rows`` rows of ``size`` random bytes; the same ones in each batch, because nothing here looks at them."""
+    step = rows_per_batch(size)
+    payload = os.urandom(size * step)
+    numbers = pa.array(np.arange(step, dtype=np.int64))
+    made = {
+        "value": pa.array([payload[at : at + size] for at in range(0, len(payload), size)], pa.binary()),
+        "log": pa.array(["bench"] * step, pa.string()),
+        "ledger_id": numbers,
+        "entry_id": numbers,
+        "offset": numbers,
+    }
+    batch = pa.record_batch({name: made[name] for name in columns})
+    for left in range(rows, 0, -step):
+        yield batch if left >= step else batch.slice(0, left)
+
+
+class Rows:
+    """How many rows of which columns, in two partitions."""
+
+    def __init__(self, options: dict[str, str], schema: Any) -> None:
+        self.rows, self.size, self.columns = int(options["rows"]), int(options["size"]), list(schema.names)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return batches(self.rows // PARTITIONS, self.size, self.columns)
+
+
+class MemoryReader(Rows, DataSourceReader):
+    """A batch."""
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+
+class MemoryStreamReader(Rows, DataSourceStreamReader):
+    """A stream that has all of its rows from the beginning."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"rows": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802
+        return {"rows": self.rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+    def commit(self, end: dict[str, int]) -> None:
+        pass
+
+
+class DroppingWriter(DataSourceArrowWriter):
+    """Takes batches, keeps nothing."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class InMemory(DataSource):
+    """``format("inmemory")`` with options ``rows`` and ``size``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "inmemory"
+
+    def schema(self) -> str:
+        return PLACES
+
+    def reader(self, schema: Any) -> MemoryReader:
+        return MemoryReader(dict(self.options), schema)
+
+    def streamReader(self, schema: Any) -> MemoryStreamReader:  # noqa: N802
+        return MemoryStreamReader(dict(self.options), schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> DroppingWriter:
+        return DroppingWriter()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the comparison with Kafka needs and this project does not bring, made once in ``.cache``: jars and a pyspark.
+
+Jars come from Maven Central by way of ``mvn``, a virtual environment by way of ``uv``, with the pyspark of the newest
+spark-sql-kafka that resolves. Neither touches this project's own environment.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bk_core.errors import BookKeeperError, InvalidArgumentError
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache" / "bench-peers"
+PYSPARK = "4.0.0"
+KAFKA = "4.3.1"
+BROKER = (f"org.apache.kafka:kafka_2.13:{KAFKA}", f"org.apache.kafka:kafka-tools:{KAFKA}")
+CONNECTOR = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{PYSPARK}",)
+INSTALL_S_MAX = 900
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+_POM = """<project><modelVersion>4.0.0</modelVersion><groupId>bench</groupId><artifactId>jars</artifactId>
+<version>1</version><dependencies>{dependencies}</dependencies></project>
+"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_SETTINGS = (
+    "<settings><mirrors><mirror><id>central</id><mirrorOf>*</mirrorOf><url>{}</url></mirror></mirrors></settings>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Where they are: directories of jars, and an interpreter."""
+
+    broker: Path
+    connector: Path
+    python: Path
+
+
+def install() -> Peers:
+    """All of it, from the cache where it is there. Raises InvalidArgumentError without ``mvn`` or ``uv``,
+    BookKeeperError when one of them fails."""
+    return Peers(
+        jars(CACHE / f"kafka-{KAFKA}", BROKER),
+        jars(CACHE / f"spark-sql-kafka-{PYSPARK}", CONNECTOR),
+        interpreter(CACHE / f"pyspark-{PYSPARK}"),
+    )
+
+
+def jars(folder: Path, artifacts: tuple[str, ...]) -> Path:
+    """The directory with the jars of ``artifacts`` and of what they need to run."""
+    done = folder / "jars"
+    if done.exists():
+        return done
+    maven = _tool("mvn", "install Maven (on Debian and Ubuntu: sudo apt-get install maven)")
+    folder.mkdir(parents=True, exist_ok=True)
+    dependencies = "".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
+    (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies), encoding="utf-8")
+    # A parent of one of them names a mirror of its own: ask everything of the place that Maven takes for Central.
+    ask = [maven, "-q", "help:evaluate", "-Dexpression=project.repositories[0].url", "-DforceStdout"]
+    central = _COLOURS.sub("", _run(ask, folder)).strip()
+    (folder / "settings.xml").write_text(_SETTINGS.format(central), encoding="utf-8")
+    copied = folder / "copied"
+    shutil.rmtree(copied, ignore_errors=True)
+    copy = [maven, "-B", "-q", "-s", "settings.xml", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    _run([*copy, f"-DoutputDirectory={copied.name}"], folder)
+    copied.rename(done)  # only what is complete has this name
+    return done
+
+
+def interpreter(folder: Path) -> Path:
+    """A Python with that pyspark and what this project depends on, but not the project: it is found by its path."""
+    python, done = folder / "bin" / "python", folder / "complete"
+    if done.exists():
+        return python
+    beside = Path(sys.executable).parent / "uv"
+    uv = str(beside) if beside.exists() else _tool("uv", "type: scripts/bootstrap")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], ROOT)
+    install_into = [uv, "pip", "install", "--quiet", "--python", str(python), "-r", "pyproject.toml"]
+    _run([*install_into, f"pyspark[sql]=={PYSPARK}", "pandas>=2.2,<3"], ROOT)
+    done.touch()
+    return python
+
+
+def _tool(name: str, remedy: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise InvalidArgumentError(f"{name} is not there, which the comparison with Kafka needs", remedy=remedy)
+    return found
+
+
+def _run(command: list[str], folder: Path) -> str:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S_MAX, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BookKeeperError(f"{Path(command[0]).name} did not end", value=f"{INSTALL_S_MAX} s") from error
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise BookKeeperError(f"{Path(command[0]).name} failed", value=" | ".join(said[:3]))
+    return done.stdout

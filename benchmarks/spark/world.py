@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a part of the group is given: where the cluster is, how often and how much to measure."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from benchmarks.spark.session import FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """``folder`` is empty and on the disk to be measured; ``kafka`` is a broker's address, or empty."""
+
+    uri: str
+    folder: Path
+    runs: int
+    scale: float
+    kafka: str = ""
+
+    def scaled(self, count: int, least: int = 1) -> int:
+        """The share of ``count`` that is to be measured."""
+        return max(least, int(count * self.scale))
+
+    def reads(self, spark: Any, **options: object) -> Any:
+        """A reader of ``format("bookkeeper")`` on the cluster."""
+        return spark.read.format(FORMAT).options(metadataServiceUri=self.uri, **options)
+
+    def streams(self, spark: Any, **options: object) -> Any:
+        """A reader of streams, from their beginning."""
+        return spark.readStream.format(FORMAT).options(
+            metadataServiceUri=self.uri, startingOffsets="earliest", **options
+        )
+
+    def appends(self, frame: Any, **options: object) -> Any:
+        """A writer that appends to a log of the cluster."""
+        return frame.write.format(FORMAT).options(metadataServiceUri=self.uri, **options).mode("append")
+
+    def new_folder(self) -> Path:
+        """One of its own."""
+        path = self.folder / uuid4().hex[:8]
+        path.mkdir(parents=True)
+        return path
+
+
+def new_log() -> str:
+    """A name that no log has yet."""
+    return f"bench-{uuid4().hex[:8]}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What :func:`world_of` needs."""
+    parser.add_argument("--uri", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--kafka", default="")
+
+
+def world_of(options: argparse.Namespace) -> World:
+    """What the arguments say."""
+    return World(uri=options.uri, folder=options.folder, runs=options.runs, scale=options.scale, kafka=options.kafka)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the group ``spark`` makes of its measurements, and that a part which hangs or fails is ended and told of."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.figures import Figure, side_by_side
+from benchmarks.spark import group, in_memory, topics
+from benchmarks.spark.part import MEASURES
+from bk_core.errors import BookKeeperError, InvalidArgumentError
+
+
+def beside(ours: list[float], theirs: list[float], wanted: float = 2.0, *, less: bool = False) -> Figure:
+    return Figure("x", "u", ours, wanted_ratio=wanted, less_is_better=less, peer="kafka", peer_values=theirs)
+
+
+def test_a_ratio_is_of_the_medians_and_the_worst_of_the_runs_that_took_turns() -> None:
+    figure = beside([300.0, 500.0, 400.0], [100.0, 250.0, 200.0])
+    assert (figure.ratio, figure.worst_ratio, figure.meets) == (2.0, 2.0, True)
+    assert beside([300.0, 500.0, 400.0], [160.0, 250.0, 200.0]).worst_ratio == 300 / 160
+    assert figure.wish == "≥ 2 × kafka ✓"
+    slower = beside([3.1], [1.0], 1 / 3, less=True)
+    assert (slower.meets, slower.wish) == (False, "≥ 0.333333 × kafka ✗")
+    assert beside([2.9], [1.0], 1 / 3, less=True).meets is True
+
+
+def test_a_figure_can_want_both_a_value_and_a_ratio() -> None:
+    both = Figure("x", "u", [10.0], wanted=9.0, wanted_ratio=2.0, peer="p", peer_values=[6.0])
+    assert both.meets is False
+    assert both.wish == "≥ 9, ≥ 2 × p ✗"
+    assert Figure("x", "u", [10.0], wanted_ratio=1.0).meets is False, "a peer that is missing is not met"
+
+
+def test_both_sides_warm_up_and_take_turns() -> None:
+    order: list[str] = []
+
+    def run(who: str) -> float:
+        order.append(who)
+        return float(len(order))
+
+    assert side_by_side(2, lambda: run("ours"), lambda: run("peer")) == ([3.0, 5.0], [4.0, 6.0])
+    assert order == ["ours", "peer"] * 3
+
+
+def test_every_part_can_be_measured_and_kafka_is_asked_for() -> None:
+    assert set(group.PARTS) == set(MEASURES)
+    assert "kafka_100b" not in group.chosen(None, "raw")
+    assert group.chosen("tail, rows_100b", "raw") == ["rows_100b", "tail"]
+    assert group.chosen(None, "kafka") == list(group.PARTS)
+    with pytest.raises(InvalidArgumentError, match="without --peer kafka"):
+        group.chosen("kafka_100b", "raw")
+    with pytest.raises(InvalidArgumentError, match="no part tale"):
+        group.chosen("tale", "kafka")
+
+
+def program(folder: Path, *lines: str) -> str:
+    """Something to run instead of Python."""
+    path = folder / "program"
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_part_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    python = program(tmp_path, f"echo $$ > {tmp_path}/pid", "echo counting rows", "exec sleep 100")
+    began = time.monotonic()
+    with pytest.raises(BookKeeperError, match="did not end; after 1 s: counting rows"):
+        group.in_process("tail", python, tmp_path, [], "", 1.0)
+    assert time.monotonic() - began < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_part_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(BookKeeperError, match="part tail failed; no such log"):
+        group.in_process("tail", program(tmp_path, "echo no such log", "exit 3"), tmp_path, [], "", 30.0)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_a_part_runs_in_a_process_of_its_own_and_its_figures_come_back(tmp_path: Path) -> None:
+    arguments = ["--uri", "zk://127.0.0.1:1/ledgers", "--runs", "1", "--scale", "0.001"]
+    found = group.in_process("plan", sys.executable, tmp_path, arguments, "", 280.0)
+    assert [figure.name for figure in found] == ["spark_plan", "spark_plan_memory"]
+    assert found[0].values[0] > 0
+
+
+def test_the_source_in_memory_gives_exactly_the_rows_that_are_asked_for() -> None:
+    found = list(in_memory.batches(2_500, 1_000, ["value", "offset"]))
+    assert sum(batch.num_rows for batch in found) == 2_500
+    assert found[0].schema == pa.schema({"value": pa.binary(), "offset": pa.int64()})
+    assert set(pa.Table.from_batches(found)["value"].combine_chunks().value_lengths().to_pylist()) == {1_000}
+    assert max(batch.nbytes for batch in found) < 2 * in_memory.BATCH_BYTES
+    assert in_memory.rows_per_batch(100) == in_memory.ROWS_PER_BATCH
+    assert list(in_memory.batches(0, 100, ["value"])) == []
+
+
+def test_jars_that_spark_brings_itself_are_not_given_to_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyspark
+
+    brought = next((Path(pyspark.__file__).parent / "jars").glob("scala-library*.jar"))
+    for name in (brought.name, "spark-sql-kafka.jar", "kafka-clients.jar"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv(topics.CONNECTOR_JARS, str(tmp_path))
+    assert [Path(jar).name for jar in topics.kafka_classpath().split(os.pathsep)] == [
+        "kafka-clients.jar",
+        "spark-sql-kafka.jar",
+    ]
