@@ -2,7 +2,8 @@
 """Builds the wheel and tries it outside the checkout, as a user would; then runs what the README's first screen says.
 
 Three environments: one without pyspark (every package must import, ``bk local`` and the Python snippet must work), one
-with the ``spark`` extra (the PySpark snippet, without any register call), and ``uvx``. Only the package's name is
+with the ``spark`` extra (the PySpark snippet, without any register call; the example that draws a live tail), and
+``uvx``. Only the package's name is
 replaced, by the wheel just built, and the ports, by free ones. ``.ci/run`` itself runs ``scripts/demo`` and
 ``scripts/test``.
 """
@@ -13,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,16 @@ ROOT = Path(__file__).resolve().parent.parent
 UV = str(ROOT / ".venv" / "bin" / "uv")
 URI_IN_README = "zk://localhost:2181/ledgers"
 READY_TIMEOUT_S = 90
+EXAMPLE = ROOT / "examples" / "live_tail"
+EXAMPLE_TIMEOUT_S = 60
+NOT_BLANK = """
+import sys
+from matplotlib.image import imread
+pixels = imread(sys.argv[1])[:, :, :3].reshape(-1, 3)
+drawn = (pixels != pixels[0]).any(axis=1).mean()
+assert 0.01 < drawn < 0.9, f"{drawn:.1%} of the picture is drawn"
+print(f"{drawn:.1%} of the picture is drawn")
+"""
 RUN_BY_CI = {"scripts/demo", "scripts/test"}
 
 IMPORT_EVERYTHING = """
@@ -55,7 +67,7 @@ def main() -> int:
         plain = environment(folder / "plain", str(wheel))
         run([plain / "python", "-c", IMPORT_EVERYTHING, *packages], folder)
         run([plain / "bk", "--version"], folder)
-        spark = environment(folder / "spark", f"{wheel}[spark]")
+        spark = environment(folder / "spark", f"{wheel}[spark]", "matplotlib>=3.9")
         jars = spark_home(spark)
         ran = set(RUN_BY_CI)
         for command in commands(readme):
@@ -65,6 +77,7 @@ def main() -> int:
                 with local([spark / "bk"], folder / "data-spark", {}) as uri:
                     run([spark / "bk", "doctor", "--spark", "--metadata-service-uri", uri], folder)
                     compare(readme, "spark", snippet(readme, "spark", spark, uri, folder))
+                    live_tail(spark, uri, folder)
                 with local([plain / "bk"], folder / "data-plain", {"SPARK_HOME": jars}) as uri:
                     run([plain / "bk", "doctor", "--metadata-service-uri", uri], folder)
                     compare(readme, "python", snippet(readme, "python", plain, uri, folder))
@@ -87,10 +100,10 @@ def build(folder: Path) -> Path:
     return wheel
 
 
-def environment(folder: Path, requirement: str) -> Path:
+def environment(folder: Path, *requirements: str) -> Path:
     """A fresh virtual environment with the wheel; the folder of its programs."""
     run([UV, "venv", "--quiet", "--python", sys.executable, folder], folder.parent)
-    run([UV, "pip", "install", "--quiet", "--python", folder / "bin" / "python", requirement], folder.parent)
+    run([UV, "pip", "install", "--quiet", "--python", folder / "bin" / "python", *requirements], folder.parent)
     return folder / "bin"
 
 
@@ -122,6 +135,14 @@ def local(program: list[object], data: Path, extra: dict[str, str]) -> Iterator[
         assert not alive(bookie["pid"]), f"bookie {bookie['id']} still runs"
 
 
+def live_tail(programs: Path, uri: str, folder: Path) -> None:
+    """The example, as somebody runs it who has its two files and the wheel: in time, and with a picture."""
+    copied, picture = folder / "live_tail", folder / "tail.png"
+    shutil.copytree(EXAMPLE, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    run([programs / "python", copied / "live_tail.py", uri, picture], folder, EXAMPLE_TIMEOUT_S)
+    run([programs / "python", "-c", NOT_BLANK, picture], folder)
+
+
 def snippet(readme: str, name: str, programs: Path, uri: str, folder: Path) -> str:
     """Run the code under ``<!-- run: name -->`` and return what it printed."""
     found = re.search(rf"<!-- run: {name} -->\s*```python\n(.*?)```", readme, re.DOTALL)
@@ -147,14 +168,16 @@ def commands(readme: str) -> list[str]:
     return [line[2:].split(" #")[0].strip() for line in lines]
 
 
-def run(command: list[object], folder: Path) -> str:
+def run(command: list[object], folder: Path, timeout_s: float = 600) -> str:
     """Run it, show what it prints, and return its standard output; a failure ends this program."""
     words = [str(word) for word in command]
     print("$", " ".join(shlex.quote(word) if len(word) < 200 else "..." for word in words), flush=True)
     environ = clean({})
     if Path(words[0]).parent.name == "bin":  # as in an activated environment: Spark takes its workers' python from PATH
         environ["PATH"] = f"{Path(words[0]).parent}{os.pathsep}{environ['PATH']}"
-    done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, text=True, env=environ, timeout=600, check=False)
+    done = subprocess.run(
+        words, cwd=folder, stdout=subprocess.PIPE, text=True, env=environ, timeout=timeout_s, check=False
+    )
     print(done.stdout, end="", flush=True)
     if done.returncode != 0:
         raise SystemExit(f"smoke: exit code {done.returncode} from {words[0]}")
