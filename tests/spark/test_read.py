@@ -89,6 +89,8 @@ def test_a_range_that_ends_early_or_is_left_out_is_no_result() -> None:
         after((0, 0, 3), (2, 2, 3))
     with pytest.raises(IntegrityError, match="ledger 1 "):
         after((0, 0, 3), (1, 1, 3), (0, 0, 3))
+    with pytest.raises(IntegrityError, match="expected entry 2 of 1 to 3"):
+        after((0, 0, 3), (1, 1, 1), (0, 2, 1))  # the right entry of the wrong ledger
 
 
 class Liar:
