@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bk_core.errors import BookKeeperError, WrongDigestTypeError
-from bk_core.model import DigestType, EntryId, LedgerMetadata
+from bk_core.model import DigestType, EntryId
 from bk_spark.options import BkOptions
 from bk_spark.selection import Source
 
@@ -41,11 +40,6 @@ class OpenLedger:
             self._bytes, self._entries = length_of(self.reader, known - 1), known
         return self._bytes * entries // self._entries if self._entries else 0
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a higher LAC or the end; whether there is news."""
-        before = self.reader.last_add_confirmed
-        return self.reader.wait_lac(before, timeout_s) > before or self.reader.is_closed
-
     def close(self) -> None:
         """Never raises."""
         try:
@@ -62,11 +56,6 @@ def length_of(reader: LedgerReader, last: EntryId) -> int:
     if reader.is_closed and last == reader.last_add_confirmed:
         return int(reader.length)
     return sum(batch.length_before + batch.payload_bytes for batch in reader.read(last, last))
-
-
-def with_password(metadata: LedgerMetadata, options: BkOptions) -> LedgerMetadata:
-    """Tasks verify MACs with the password the user gave."""
-    return metadata if metadata.password is not None else replace(metadata, password=options.ledger_password)
 
 
 def digest_type_of(options: BkOptions) -> DigestType | None:

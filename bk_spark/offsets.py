@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bk_core.errors import ClusterMismatchError, InvalidArgumentError
+from bk_core.errors import InvalidArgumentError
 from bk_core.logs.position import OFFSET_MAX, StreamOffset, decode_offset, encode_offset
 from bk_spark.errors import bad_value, shown
 from bk_spark.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, Selection, Source
@@ -83,28 +83,6 @@ def from_json(data: Mapping[str, Any]) -> StreamOffset:
 def sources_in(offset: StreamOffset) -> tuple[Source, ...]:
     """The sources that an offset has positions of, in the order in which they are read."""
     return (*map(LedgerSource, sorted(offset.ledgers)), *map(LogSource, sorted(offset.logs)))
-
-
-def next_of(offset: StreamOffset, source: Source, cluster: str) -> int:
-    """The next entry id or log offset of ``source``; the log's identity is checked where its head is at hand.
-
-    Raises ClusterMismatchError for another cluster, InvalidArgumentError when it has no position in ``source``.
-    """
-    if offset.cluster != cluster:
-        raise ClusterMismatchError(
-            "the checkpoint belongs to another cluster",
-            value=f"checkpoint {offset.cluster}, metadataServiceUri {cluster}",
-            remedy="point metadataServiceUri at the first cluster, or use another checkpointLocation",
-        )
-    if isinstance(source, LedgerSource) and source.ledger_id in offset.ledgers:
-        return offset.ledgers[source.ledger_id]
-    if isinstance(source, LogSource) and source.name in offset.logs:
-        return offset.logs[source.name].next
-    raise InvalidArgumentError(
-        "the checkpoint belongs to something else",
-        value=f"checkpoint {shown(map(str, sources_in(offset)))}, the query reads {source}",
-        remedy="use another checkpointLocation for this query",
-    )
 
 
 def parse_bound(option: str, text: str, selection: Selection) -> Bound:

@@ -15,7 +15,7 @@ from bk_core.model import LedgerMetadata
 from bk_spark.bounds import check_bounds
 from bk_spark.errors import shown
 from bk_spark.ledgers import OpenLedger, digest_type_of, length_of
-from bk_spark.log_ranges import extents_of, ranges_of, resolve_log
+from bk_spark.log_ranges import resolve_log
 from bk_spark.options import BkOptions
 from bk_spark.plan import Layout, LedgerRange, Span, bytes_between
 from bk_spark.resolved import NOTHING, Resolved, side_by_side
@@ -126,16 +126,12 @@ def range_of_ledger(
 
 
 def resolve_part(
-    bookkeeper: BookKeeper, options: BkOptions, source: Source, first: int, stop: int, spans: Sequence[Span]
+    bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, first: int, stop: int, spans: Sequence[Span]
 ) -> Resolved:
-    """Positions ``first`` to ``stop`` − 1, known to be confirmed, for a micro-batch: no LAC is asked for.
+    """Entries ``first`` to ``stop`` − 1 of a bare ledger, confirmed before, for a micro-batch: no LAC is asked for.
 
     ``spans`` estimate the bytes of an open ledger. Raises NoSuchLedgerError when it was deleted (``failOnDataLoss``).
     """
-    if isinstance(source, LogSource):
-        head = bookkeeper.log(source.name, password=options.ledger_password).head().value
-        extents = extents_of(bookkeeper, source, head, first, stop)
-        return ranges_of(bookkeeper, options, source, head, extents, first, stop, spans)
     try:
         metadata = bookkeeper.read_metadata(source.ledger_id).value
     except NoSuchLedgerError:

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from bk_core.errors import ClusterMismatchError, InvalidArgumentError
+from bk_core.errors import InvalidArgumentError
 from bk_core.logs.position import LogPosition, StreamOffset
-from bk_spark.offsets import EARLIEST, LATEST, from_json, next_of, resolve_bound, sources_in, to_json
+from bk_spark.offsets import EARLIEST, LATEST, from_json, resolve_bound, sources_in, to_json
 from bk_spark.selection import LedgerSource, LogSource
 
 LOG = StreamOffset("c-1", logs={"events": LogPosition("u-1", 0, 1000234)})
@@ -36,14 +36,9 @@ def test_a_foreign_or_newer_offset_is_refused(data: dict[str, object]) -> None:
         from_json(data)
 
 
-def test_an_offset_of_something_else_is_refused() -> None:
-    assert next_of(LOG, LogSource("events"), "c-1") == 1000234
-    assert next_of(LEDGER, LedgerSource(17), "c-1") == 24
-    with pytest.raises(ClusterMismatchError):
-        next_of(LOG, LogSource("events"), "c-2")
-    for source in (LogSource("other"), LedgerSource(17)):
-        with pytest.raises(InvalidArgumentError, match="log events"):
-            next_of(LOG, source, "c-1")
+def test_sources_stand_in_the_order_in_which_they_are_read() -> None:
+    logs = {name: LogPosition("u", 0, 1) for name in ("b", "a")}
+    assert sources_in(StreamOffset("c", logs=logs)) == (LogSource("a"), LogSource("b"))
     assert sources_in(StreamOffset("c", ledgers={10: 1, 9: 2})) == (LedgerSource(9), LedgerSource(10))
 
 
