@@ -54,6 +54,8 @@ class Bookie:
         arguments += ["--port", str(self.port), "--bookie-id", f"bookie-{self.number}", "--allow-loopback"]
         arguments += ["--listen-address", "0.0.0.0" if self._network else HOST, "--advertised-address", address]
         arguments += ["--metadata-service-uri", self._cluster.bookies_uri]
+        if self._cluster.settings is not None:
+            arguments += ["--config", str(self._cluster.settings)]
         self.child = self._cluster.nursery.start(
             "bk_cli.main:run", self.log_path, arguments=arguments, network=self._network
         )
@@ -131,10 +133,11 @@ class TrialCluster:
     """ZooKeeper, bookies, proxies and the nursery; a context manager.
 
     ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.network`).
+    ``settings`` is the text of the bookies' TOML file.
     """
 
-    def __init__(self, path: Path, *, bookies: int = 6, network: bool = False) -> None:
-        self.path, self.network = path, network
+    def __init__(self, path: Path, *, bookies: int = 6, network: bool = False, settings: str | None = None) -> None:
+        self.path, self.network, self._settings = path, network, settings
         self.proxies = ProxyThread()
         self.nursery = Nursery()
         self._zookeeper = ZooKeeperServer(tick_ms=100, durable=False)
@@ -153,8 +156,15 @@ class TrialCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def settings(self) -> Path | None:
+        """The bookies' configuration file."""
+        return None if self._settings is None else self.path / "bookies.toml"
+
     def _start(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        if self.settings is not None:
+            self.settings.write_text(self._settings or "", encoding="utf-8")
         if self.network:
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip("link", "del", "trial")  # of the cluster before, in this namespace

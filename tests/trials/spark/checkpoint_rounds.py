@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bk_core.logs.head import PUBLISHED_MAX, PublishId
 from bk_core.logs.machines.transactions import Transaction
-from tests.trials.spark.checker import Write
+from tests.trials.spark.checker import Write, check_rows
 from tests.trials.spark.rig import BlockReport, Rig, Space, tagged
 
 FEED = 60
@@ -68,18 +68,22 @@ class OlderCheckpointRounds:
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "old-checkpoints", "an older checkpoint restored", long, 1
         self.wanted = ("same cut: exact", "other cut: BK_TXN_REPLAY_DIFFERS", "forgotten: BK_TXN_VERSION_REGRESSED")
+        self.wanted += ("two logs",)
 
     def run(self, rig: Rig, first: int, count: int) -> BlockReport:
         report = BlockReport()
         for number in range(first, first + count):
             with rig.workspace(self.name) as space:
-                self._round(space, report, number)
+                if number % 4 == 3:
+                    self._two_logs(space, report, number)
+                else:
+                    self._round(space, report, number)
             report.rounds += 1
             report.counts["faults"] += 1
         return report
 
     def _round(self, space: Space, report: BlockReport, number: int) -> None:
-        how = ("same cut", "other cut", "forgotten")[number % 3]
+        how = ("same cut", "other cut", "forgotten")[number % 4]
         rng = space.plan("old-checkpoints", number).rng(number)
         source, sink, checkpoint = space.log("source"), space.log("sink"), space.checkpoint("0")
         app = {"txnAppId": space.name} if how == "forgotten" else {}
@@ -107,6 +111,38 @@ class OlderCheckpointRounds:
         expected = rows if error else rows + late
         writes = [Write(expected)]
         report.broken(number, before + space.check(sink, writes) + space.check_without_orphans(sink, writes))
+
+    def _two_logs(self, space: Space, report: BlockReport, number: int) -> None:
+        """Two logs share a limit in proportion to what waits in them; by the time that the older checkpoint is back,
+        one of them has grown. Its next batch has as many rows as before, but others of each log."""
+        logs, sink, checkpoint = (space.log("a"), space.log("b")), space.log("sink"), space.checkpoint("0")
+        rows: dict[str, list[bytes]] = {log: [] for log in logs}
+
+        def feed(log: str, count: int) -> None:
+            more = [f"{log}:{at}".encode() for at in range(len(rows[log]), len(rows[log]) + count)]
+            space.feed(log, more)
+            rows[log] += more
+
+        for turn in range(2):
+            for log in logs:
+                feed(log, LIMIT)
+            self._run(space, ",".join(logs), sink, checkpoint, {}, LIMIT)
+            if turn == 0:
+                shutil.copytree(checkpoint, space.checkpoint("old"))
+        before = {log: list(found) for log, found in rows.items()}
+        shutil.rmtree(checkpoint)
+        shutil.copytree(space.checkpoint("old"), checkpoint)
+        feed(logs[1], 5 * LIMIT)
+        answer = copy(space, ",".join(logs), sink, checkpoint, read={"maxEntriesPerTrigger": LIMIT})
+        error = next((code for code in ERRORS if code in answer.get("error", "")), None)
+        if "error" in answer and error is None:
+            report.broken(number, [f"the query ended with another error: {answer['error'][:1500]}"])
+        report.counts["two logs"] += 1
+        report.counts[f"two logs: {error or 'no error'}"] += 1
+        found = space.rows(sink)
+        for log in logs:
+            own = [row for row in found if row.startswith(f"{log}:".encode())]
+            report.broken(number, check_rows([Write((before if error else rows)[log])], own))
 
     def _run(self, space: Space, source: str, sink: str, checkpoint: Path, write: dict[str, str], limit: int) -> None:
         answer = copy(space, source, sink, checkpoint, read={"maxEntriesPerTrigger": limit}, write=dict(write))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from tests.spark.sessions import environment, settings
 from tests.trials.spark.marks import Marks
 
 ROWS_A_BATCH = 16
-END_S = 300.0
+END_S = 800.0
 
 
 class Driver:
@@ -68,10 +69,10 @@ class Driver:
         until: str = "",
         marks: str = "",
     ) -> dict[str, Any]:
-        """Copy a log into another until all that there is is copied; with ``until``, until that mark is set and then
-        all that there is."""
-        frame = self.spark.readStream.format("bookkeeper_trial").options(**read).load(source).select("value")
-        writer = frame.writeStream.format("bookkeeper_trial").options(**write)
+        """Copy a log, or several (``a,b``), into another until all that there is is copied; with ``until``, until that
+        mark is set and then all that there is."""
+        frame = self.spark.readStream.format("bookkeeper_trial").options(**read).option("logs", source).load()
+        writer = frame.select("value").writeStream.format("bookkeeper_trial").options(**write)
         writer = writer.option("checkpointLocation", checkpoint).outputMode("append")
         if not until:
             query = writer.trigger(availableNow=True).start(sink)
@@ -121,9 +122,10 @@ def end_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        os._exit(1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # the JVM too: this process leads a group of its own
 
-    threading.Thread(target=watch, daemon=True).start()
+    if os.getpgrp() == os.getpid():
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def main() -> None:

@@ -29,6 +29,8 @@ from tests.trials.spark.rig import BlockReport, Rig, Space, tagged
 COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 DISTURBANCES = ("writes", "recovery", "compaction", "bookie loss")
 SPARK_EVERY = 5
+PADDING = bytes(20_000)
+"""So that a partition comes in several batches, and harm is done between them."""
 LED = 60
 """Entries of the leader of a round before anybody reads."""
 
@@ -61,7 +63,7 @@ class Reading:
     def run(self) -> None:
         space, what = self._space, DISTURBANCES[self._number % len(DISTURBANCES)]
         for piece in range(4):
-            space.feed(self._log, tagged(f"{self._number}.{piece}", 30))
+            space.feed(self._log, [row + PADDING for row in tagged(f"{self._number}.{piece}", 30)])
         leader = Leader(space, self._log, f"{self._number}", count=100_000) if what in ("writes", "recovery") else None
         if leader is not None:
             leader.wait_acked(LED)

@@ -24,6 +24,8 @@ from tests.trials.spark.marks import Marks
 from tests.trials.spark.plan import PARTITIONS, Plan
 
 BOOKIES = 5
+SETTINGS = "segment_size_bytes = 33554432\ndisk_usage_threshold = 0.99\ndisk_usage_low_water = 0.98\n"
+"""Rows are few and small: the trial fits on a disk that is nearly full."""
 ROWS = 160
 """Of a job: ten batches of rows."""
 SHAPE = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
@@ -48,7 +50,7 @@ class Rig:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path, self.seed = path, seed
-        self.cluster = TrialCluster(path / "cluster", bookies=BOOKIES)
+        self.cluster = TrialCluster(path / "cluster", bookies=BOOKIES, settings=SETTINGS)
         self.drivers = Drivers(path / "drivers")
         self.spares = Drivers(path / "spares", spares=True)
         self._names = itertools.count()
@@ -133,7 +135,7 @@ class Space:
         read: dict[str, object] | None = None,
         write: dict[str, object] | None = None,
     ) -> None:
-        reading = self.options(startingOffsets="earliest", minPartitions=PARTITIONS, **(read or {}))
+        reading = self.options(**{"startingOffsets": "earliest", "minPartitions": PARTITIONS, **(read or {})})
         driver.begin(
             "stream",
             source=source,
