@@ -30,12 +30,13 @@ Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class WrittenLedgers(WriterCommitMessage):
-    """What a task reports: its closed ledgers, each with its log, none for a partition without rows; and the streaming
-    query that it worked for."""
+    """What a task reports: its closed ledgers, each with its log, none for a partition without rows; the schema that it
+    wrote them with (codec ``arrow``), and the streaming query that it worked for."""
 
     partition: int
     attempt: int
     extents: tuple[tuple[str, NewExtent], ...] = ()
+    schema: bytes | None = None
     query_id: str | None = None
 
 
@@ -48,7 +49,6 @@ class Publishing:
     publish_id: PublishId
     transaction: Transaction | None = None
     overwrite: bool = False
-    schema: bytes | None = None
     merge_schema: bool = False
 
 
@@ -61,10 +61,10 @@ def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
     that is unknown is settled by the publish id when it is tried again.
     """
     check_complete(messages)
-    ledgers = extents_by_log(messages)
+    ledgers, schema = extents_by_log(messages), schema_of(messages)
     rows = sum(extent.rows for extents in ledgers.values() for extent in extents)
     if how.log is None:
-        _publish_to_logs(bookkeeper, how, ledgers)
+        _publish_to_logs(bookkeeper, how, ledgers, schema)
     elif ledgers or how.overwrite or how.transaction is not None:
         log = bookkeeper.log(how.log, password=how.password)
         put = log.overwrite if how.overwrite else log.publish
@@ -72,13 +72,15 @@ def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
             ledgers.get(how.log, []),
             how.publish_id,
             transaction=how.transaction,
-            schema=how.schema,
+            schema=schema,
             merge_schema=how.merge_schema,
         )
     return rows
 
 
-def _publish_to_logs(bookkeeper: BookKeeper, how: Publishing, ledgers: dict[str, list[NewExtent]]) -> None:
+def _publish_to_logs(
+    bookkeeper: BookKeeper, how: Publishing, ledgers: dict[str, list[NewExtent]], schema: bytes | None
+) -> None:
     try:
         fan_out.check_count(len(ledgers))
     except InvalidArgumentError:
@@ -91,7 +93,7 @@ def _publish_to_logs(bookkeeper: BookKeeper, how: Publishing, ledgers: dict[str,
             password=how.password,
             overwrite=how.overwrite,
             transaction=how.transaction,
-            schema=how.schema,
+            schema=schema,
             merge_schema=how.merge_schema,
         )
 
@@ -140,6 +142,13 @@ def extents_by_log(messages: Messages) -> dict[str, list[NewExtent]]:
             if extent.entry_count:
                 found.setdefault(log, []).append(extent)
     return found
+
+
+def schema_of(messages: Messages) -> bytes | None:
+    """The schema that the entries were written with: one for all tasks, which the driver gave them."""
+    found = {m.schema for m in messages if isinstance(m, WrittenLedgers) and m.extents}
+    assert len(found) <= 1, "the tasks of a write have one codec"
+    return next(iter(found), None)
 
 
 def query_of(messages: Messages) -> str | None:

@@ -49,6 +49,12 @@ except ImportError:  # pyspark 4.0 hands rows to stream writers one by one
 
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
+
+
+def ends_batches() -> bool:
+    """Whether this process makes writers only to commit or to abort micro-batches that others wrote."""
+    return SINK_WORKER in sys.modules
 
 
 def plans_by_pushdown() -> bool:

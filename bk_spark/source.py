@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from bk_spark import table_options
+from bk_spark import compat, table_options
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 
@@ -65,8 +65,11 @@ class BookKeeperDataSource(DataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         from bk_spark.stream_write import StreamWriter
 
+        options = self._write_options()
+        if compat.ends_batches():
+            return StreamWriter(options, None, overwrite=overwrite)
         location = self.options.get("checkpointLocation")
-        return StreamWriter.plan(self._write_options(), schema, overwrite=overwrite, checkpoint_location=location)
+        return StreamWriter.plan(options, schema, overwrite=overwrite, checkpoint_location=location)
 
     def _write_options(self) -> BkOptions:
         table_options.check_write(self.options)

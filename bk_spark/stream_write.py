@@ -31,10 +31,11 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class StreamWriter(compat.StreamWriterBase):
-    """One micro-batch, to be written or to be committed."""
+    """One micro-batch, to be written, or to be committed or aborted: for that no ``target`` is needed, and whether one
+    could be written just now does not matter."""
 
-    def __init__(self, target: WriteTarget, *, overwrite: bool) -> None:
-        self.target, self.overwrite = target, overwrite
+    def __init__(self, options: BkOptions, target: WriteTarget | None, *, overwrite: bool) -> None:
+        self.options, self.target, self.overwrite = options, target, overwrite
 
     @classmethod
     def plan(
@@ -60,10 +61,11 @@ class StreamWriter(compat.StreamWriterBase):
         target = plan_target(options, schema, overwrite=overwrite, creates=True)
         if target.log is not None and checkpoint_location is not None:
             _check_no_loop(target.log.name, target.log.uuid, checkpoint_location)
-        return cls(target, overwrite=overwrite)
+        return cls(options, target, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task attempt; see :func:`bk_spark.task_ledgers.write_rows`."""
+        assert self.target is not None
         partition, number = task_numbers()
         query_id, batch_id = query_of_task()
         publish_id = PublishId(f"stream/{query_id}/{batch_id}")
@@ -72,16 +74,16 @@ class StreamWriter(compat.StreamWriterBase):
     def commit(self, messages: Messages, batchId: int) -> None:
         """One step makes all rows of the batch visible, once. Raises what :func:`bk_spark.commit.publish` raises."""
         commit.check_complete(messages)
-        options, query_id = self.target.options, commit.query_of(messages)
+        options, query_id = self.options, commit.query_of(messages)
         if not messages and not self.overwrite:
             return
         publish_id, transaction = self._identity(query_id, batchId)
-        how = publishing_of(self.target, publish_id, transaction, overwrite=self.overwrite)
+        how = publishing_of(options, publish_id, transaction, overwrite=self.overwrite)
         rows = commit.publish(clients.client(options), how, messages)
         logger.info("batch %d: published %d rows to %s as %s", batchId, rows, options.selection, publish_id.text)
 
     def _identity(self, query_id: str | None, batch_id: int) -> tuple[PublishId, Transaction]:
-        app_id = self.target.options.txn_app_id
+        app_id = self.options.txn_app_id
         if app_id is not None:
             return PublishId.txn(app_id, batch_id), Transaction(app_id, batch_id)
         if query_id is None:
@@ -94,7 +96,7 @@ class StreamWriter(compat.StreamWriterBase):
 
     def abort(self, messages: Messages, batchId: int) -> None:
         """Never raises: Spark would report this instead of the cause (facts: spark.md §2.6)."""
-        abort(self.target.options, messages)
+        abort(self.options, messages)
 
 
 def query_of_task() -> tuple[str | None, str]:

@@ -81,7 +81,7 @@ def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.Recor
                 ledgers.write(batch)
             extents = ledgers.finish()
             logged.ledgers = [extent.ledger_id for _, extent in extents]
-        return WrittenLedgers(attempt.partition, attempt.number, extents, attempt.query_id)
+        return WrittenLedgers(attempt.partition, attempt.number, extents, target.codec.schema, attempt.query_id)
     except BaseException:
         ledgers.give_up()
         raise

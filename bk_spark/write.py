@@ -62,7 +62,7 @@ class LogWriter(DataSourceArrowWriter):
     def commit(self, messages: Messages) -> None:
         """One step makes all rows visible, or none. Raises what :func:`bk_spark.commit.publish` raises."""
         options = self.target.options
-        how = publishing_of(self.target, self.publish_id, self.transaction, overwrite=self.overwrite)
+        how = publishing_of(options, self.publish_id, self.transaction, overwrite=self.overwrite)
         rows = commit.publish(clients.client(options), how, messages)
         logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
 
@@ -118,17 +118,15 @@ def existing(head: LogHead, options: BkOptions) -> LogHead:
 
 
 def publishing_of(
-    target: WriteTarget, publish_id: PublishId, transaction: Transaction | None, *, overwrite: bool
+    options: BkOptions, publish_id: PublishId, transaction: Transaction | None, *, overwrite: bool
 ) -> commit.Publishing:
     """How the ledgers of a write are published."""
-    options = target.options
     return commit.Publishing(
         log=options.log,
         password=options.ledger_password,
         publish_id=publish_id,
         transaction=transaction,
         overwrite=overwrite,
-        schema=target.codec.schema,
         merge_schema=options.merge_schema,
     )
 

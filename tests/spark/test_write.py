@@ -62,10 +62,10 @@ def job(options: BkOptions, *tasks: pa.RecordBatch, overwrite: bool = False) -> 
 
 
 def batch_of(options: BkOptions, number: int, *tasks: pa.RecordBatch, query: str = "q", **more: Any) -> None:
-    """A micro-batch: planned, written, planned again, committed."""
+    """A micro-batch: planned and written, committed by another writer."""
     writer = StreamWriter.plan(options, VALUE, **more)
     messages = [writer.write(iter([task])) for task in tasks]
-    committer = StreamWriter.plan(options, VALUE, **more)
+    committer = StreamWriter(options, None, overwrite=writer.overwrite)
     committer.commit([replace(m, query_id=query) for m in messages if isinstance(m, WrittenLedgers)], number)
 
 

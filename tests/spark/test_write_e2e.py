@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark writes to logs of a real cluster: over what was there, once, batch by batch, into several at a time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_cli.cluster import LocalCluster
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from tests.spark.sessions import ClassicSpark
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of one bookie: what is tried here is what Spark makes of the sink, not copies."""
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=1, port=0, zookeeper_port=0) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[BookKeeper]:
+    with blocking.connect(uri) as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> str:
+    """A log's name of this test's own."""
+    return str(request.node.name)[:100].replace("[", "-").replace("]", "")
+
+
+ONE_COPY = {"ensembleSize": "1", "writeQuorumSize": "1", "ackQuorumSize": "1"}
+
+
+def writer(frame: Any, uri: str, **options: Any) -> Any:
+    return frame.write.format("bookkeeper").options(metadataServiceUri=uri, **ONE_COPY, **options)
+
+
+def numbered(spark: Any, first: int, stop: int, partitions: int = 3) -> Any:
+    return spark.range(first, stop, 1, partitions).selectExpr("CAST(id AS STRING) AS value")
+
+
+def load(spark: Any, uri: str, log: str, **options: Any) -> Any:
+    return spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options).load(log)
+
+
+def numbers(frame: Any) -> list[int]:
+    return [int(row.value) for row in frame.select("value").collect()]
+
+
+def failure(work: Callable[[], object]) -> str:
+    with pytest.raises(Exception, match=r"\[BK_") as caught:
+        work()
+    return str(caught.value)
+
+
+def start(source: Any, uri: str, log: str | None, checkpoint: Path, *, mode: str = "append", **trigger: Any) -> Any:
+    """A streaming query into a log, or into those of column ``log``."""
+    query = source.writeStream.format("bookkeeper").outputMode(mode).options(metadataServiceUri=uri, **ONE_COPY)
+    query = query.option("checkpointLocation", str(checkpoint)).trigger(**trigger)
+    return query.start(log) if log is not None else query.start()
+
+
+def stream_of(spark: Any, uri: str, log: str, **options: Any) -> Any:
+    given = {"startingOffsets": "earliest", **options}
+    source = spark.readStream.format("bookkeeper").options(metadataServiceUri=uri, **given).load(log)
+    return source.select("value")
+
+
+def ended(query: Any) -> Any:
+    assert query.awaitTermination(120)
+    return query
+
+
+@pytest.mark.rule("N5")
+def test_a_job_with_a_transaction_is_there_once_and_foreach_batch_can_use_it(
+    spark: Any, uri: str, log: str, tmp_path: Path
+) -> None:
+    once = {"txnAppId": "nightly", "txnVersion": "1"}
+    for partitions in (1, 3):
+        writer(numbered(spark, 0, 100, partitions), uri, **once).mode("append").save(log)
+    assert sorted(numbers(load(spark, uri, log))) == list(range(100))
+    said = failure(lambda: writer(numbered(spark, 0, 99), uri, **once).mode("append").save(log))
+    assert "[BK_TXN_REPLAY_DIFFERS]" in said.strip().splitlines()[-1]
+    assert "txnVersion" in failure(lambda: writer(numbered(spark, 0, 9), uri, txnAppId="x").mode("append").save(log))
+
+    def take(frame: Any, number: int) -> None:
+        for _ in range(2):
+            writer(frame, uri, txnAppId="copy", txnVersion=number).mode("append").save(f"{log}.copy")
+
+    source = stream_of(spark, uri, log, maxEntriesPerTrigger="40")
+    query = source.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+    ended(query.trigger(availableNow=True).start())
+    assert sorted(numbers(load(spark, uri, f"{log}.copy"))) == list(range(100))
+
+
+@pytest.mark.rule("N5")
+def test_a_batch_whose_commit_file_is_lost_is_replayed_and_is_there_once(
+    spark: Any, uri: str, log: str, client: BookKeeper, tmp_path: Path
+) -> None:
+    writer(numbered(spark, 0, 100), uri).mode("append").save(log)
+    copy, source = f"{log}.copy", stream_of(spark, uri, log, maxEntriesPerTrigger="30")
+    ended(start(source, uri, copy, tmp_path, availableNow=True))
+    assert numbers(load(spark, uri, copy)) == list(range(100))
+    batches = sorted(int(each.name) for each in (tmp_path / "commits").iterdir() if each.name.isdigit())
+    for _ in range(2):
+        (tmp_path / "commits" / str(batches[-1])).unlink()
+        (tmp_path / "commits" / f".{batches[-1]}.crc").unlink(missing_ok=True)
+        writer(numbered(spark, 1000, 1001, 1), uri).mode("append").save(log)
+        ended(start(source, uri, copy, tmp_path, availableNow=True))
+    assert numbers(load(spark, uri, copy)) == [*range(100), 1000, 1000]
+    query_id = json.loads((tmp_path / "metadata").read_text())["id"]
+    custom = client.read_metadata(client.log(copy).head().value.tail[0].ledger_id).value.custom_metadata
+    assert custom["bk.publish.id"].decode().startswith(f"stream/{query_id}/")
+
+
+@pytest.mark.rule("N5")
+def test_an_older_checkpoint_is_exact_or_stops_the_query(spark: Any, uri: str, log: str, tmp_path: Path) -> None:
+    writer(numbered(spark, 0, 100), uri).mode("append").save(log)
+    copy = f"{log}.copy"
+    ended(start(stream_of(spark, uri, log, maxEntriesPerTrigger="30"), uri, copy, tmp_path, availableNow=True))
+    batches = sorted(int(each.name) for each in (tmp_path / "commits").iterdir() if each.name.isdigit())
+    for folder in ("commits", "offsets"):
+        for number in batches[-2:]:
+            (tmp_path / folder / str(number)).unlink()
+            (tmp_path / folder / f".{number}.crc").unlink(missing_ok=True)
+    query = start(stream_of(spark, uri, log, maxEntriesPerTrigger="25"), uri, copy, tmp_path, availableNow=True)
+    said = failure(lambda: query.awaitTermination(120))
+    assert "BK_TXN_REPLAY_DIFFERS" in said
+    assert numbers(load(spark, uri, copy)) == list(range(100))
+    for folder in ("commits", "offsets"):
+        (tmp_path / folder / str(batches[-2])).unlink(missing_ok=True)
+        (tmp_path / folder / f".{batches[-2]}.crc").unlink(missing_ok=True)
+    ended(start(stream_of(spark, uri, log, maxEntriesPerTrigger="30"), uri, copy, tmp_path, availableNow=True))
+    assert numbers(load(spark, uri, copy)) == list(range(100))
+
+
+def test_the_continuous_trigger_ends_the_query_and_nothing_is_lost_in_silence(
+    spark: Any, uri: str, log: str, tmp_path: Path
+) -> None:
+    source = spark.readStream.format("rate").option("rowsPerSecond", "10").load().selectExpr("string(value) AS value")
+    query = start(source, uri, log, tmp_path, continuous="500 milliseconds")
+    assert "micro-batch trigger" in failure(lambda: query.awaitTermination(60))
+    assert numbers(load(spark, uri, log)) == []
+
+
+@pytest.mark.rule("K9")
+def test_a_stream_into_the_log_that_it_reads_is_refused(spark: Any, uri: str, log: str, tmp_path: Path) -> None:
+    writer(numbered(spark, 0, 100), uri).mode("append").save(log)
+    query = start(stream_of(spark, uri, log), uri, log, tmp_path, availableNow=True)
+    assert "would never end" in failure(lambda: query.awaitTermination(60))
+    assert load(spark, uri, log).count() == 100
+
+
+def test_complete_mode_keeps_the_newest_result_alone(spark: Any, uri: str, log: str, tmp_path: Path) -> None:
+    writer(numbered(spark, 0, 100), uri).mode("append").save(log)
+    counts = stream_of(spark, uri, log, maxEntriesPerTrigger="50").selectExpr("int(string(value)) % 3 AS of")
+    result = counts.groupBy("of").count().selectExpr("concat(of, '=', `count`) AS value")
+    ended(start(result, uri, f"{log}.counts", tmp_path, mode="complete", availableNow=True))
+    rows = sorted(bytes(row.value).decode() for row in load(spark, uri, f"{log}.counts").collect())
+    assert rows == ["0=34", "1=33", "2=33"]
+
+
+@pytest.mark.rule("K10")
+def test_five_logs_are_written_in_one_job_and_a_failure_in_the_middle_publishes_nothing(
+    spark: Any, uri: str, log: str, client: BookKeeper, tmp_path: Path
+) -> None:
+    routed = spark.range(0, 1000, 1, 3).selectExpr(f"concat('{log}.', id % 5) AS log", "CAST(id AS STRING) AS value")
+    names = [f"{log}.{number}" for number in range(5)]
+    bad = routed.selectExpr("log", "IF(value = '998', raise_error('stop here'), value) AS value")
+    with pytest.raises(Exception, match="stop here"):
+        writer(bad, uri).mode("append").save()
+    assert {client.log(name).head().value.next_offset for name in names} == {0}
+    writer(routed, uri).mode("append").save()
+    for number, name in enumerate(names):
+        assert numbers(load(spark, uri, name)) == list(range(number, 1000, 5))
+    null = routed.selectExpr("IF(value = '700', NULL, log) AS log", "value")
+    said = failure(lambda: writer(null, uri).mode("append").save())
+    assert "column log is null" in said
+    assert "partition 2, row 34" in said
+    assert "overwriting needs the name" in failure(lambda: writer(routed, uri).mode("overwrite").save())
+
+    source = stream_of(spark, uri, names[0]).selectExpr(
+        f"concat('{log}.copy.', int(string(value)) % 2) AS log", "value"
+    )
+    for _ in range(2):
+        ended(start(source, uri, None, tmp_path, availableNow=True))
+        last = max(int(each.name) for each in (tmp_path / "commits").iterdir() if each.name.isdigit())
+        (tmp_path / "commits" / str(last)).unlink()
+        (tmp_path / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    copies = [numbers(load(spark, uri, f"{log}.copy.{parity}")) for parity in range(2)]
+    assert copies == [list(range(0, 1000, 10)), list(range(5, 1000, 10))]
+
+
+@pytest.mark.rule("N7")
+def test_who_reads_while_a_log_is_overwritten_sees_all_old_rows_or_all_new_ones(
+    spark: Any, uri: str, log: str, client: BookKeeper
+) -> None:
+    old, new = list(range(20_000)), list(range(100_000, 130_000))
+    writer(numbered(spark, 0, 20_000), uri).mode("append").save(log)
+    before = load(spark, uri, log)
+    assert before.count() == 20_000
+    seen: list[list[int]] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(numbers(load(spark, uri, log)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        while not seen:
+            assert reader.is_alive()
+            time.sleep(0.01)
+        writer(numbered(spark, 100_000, 130_000), uri).mode("overwrite").save(log)
+        after = len(seen)
+        while len(seen) <= after + 1 and reader.is_alive():
+            time.sleep(0.01)
+    finally:
+        stop.set()
+        reader.join()
+    assert all(rows in (old, new) for rows in seen)
+    assert seen[0] == old
+    assert seen[-1] == new
+    assert numbers(before) == old, "the ledgers that were unlinked are there until vacuum deletes them"
+    head = client.log(log).head().value
+    assert (head.epoch, head.start_offset, head.next_offset) == (1, 20_000, 50_000)
+    assert "BK_NO_SUCH_LOG" in failure(lambda: writer(numbered(spark, 0, 1), uri).mode("overwrite").save(log + "x"))
+
+
+@pytest.mark.rule("N4")
+def test_of_the_attempts_of_a_task_only_one_is_published(
+    classic_spark: ClassicSpark, uri: str, log: str, client: BookKeeper
+) -> None:
+    spark = classic_spark.session("local[2,4]")
+
+    def fails_at_first(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        yield from batches
+        if TaskContext.get().attemptNumber() == 0:
+            raise RuntimeError("the first attempt fails after its rows")
+
+    frame = numbered(spark, 0, 30_000).mapInArrow(fails_at_first, "value STRING")
+    writer(frame, uri).mode("append").save(log)
+    assert numbers(load(spark, uri, log)) == list(range(30_000))
+    for extent in client.log(log).head().value.tail:
+        assert client.read_metadata(extent.ledger_id).value.custom_metadata["bk.attempt"] == b"1"
