@@ -366,6 +366,11 @@ def test_a_batch_beyond_what_the_log_holds_is_never_cut_short_silently(bookkeepe
     beyond = json.loads(json.dumps(ask(reader, start)).replace('"next": 5', '"next": 9'))
     with pytest.raises(NoSuchEntryError, match="readable to 5"):
         planned(reader, start, beyond)
+    ledger = source(ledgerid=str(closed(bookkeeper, 5).ledger_id), startingoffsets="earliest")
+    start = ledger.initialOffset()
+    beyond = {**start, "ledgers": dict.fromkeys(start["ledgers"], 6)}
+    with pytest.raises(NoSuchEntryError, match="readable to 5"):
+        planned(ledger, start, beyond)
 
 
 def test_a_replayed_batch_is_planned_from_the_newest_list_where_the_watch_is_behind(
