@@ -37,9 +37,9 @@ class ArrowRows:
     @classmethod
     def of(cls, spark_schema: Any, schemas: LogSchemas, *, corrupt_entries: str = FAIL) -> ArrowRows:
         """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`, and SchemaMismatchError for columns
-        that no log has, or has with another type; without ``schemas`` that is left to :meth:`check`."""
+        that no log has, or has with another type; where none has a schema yet that is left to :meth:`check`."""
         columns = ReadColumns.of(spark_schema, has_log=True, data=None, metadata=METADATA)
-        if schemas:
+        if any(schemas.values()):
             check_columns(columns, together(schemas), "no log has this column")
         marks = [mark for each in spark_schema.fields if (mark := (each.metadata or {}).get(PLANNED_WITH))]
         newest = {log: max(numbers, default=0) for log, numbers in schemas.items()}
@@ -69,9 +69,9 @@ class ArrowRows:
             return
         newest = arrow_schema.from_bytes(schemas[max(numbers)])
         check_columns(self.columns, newest, None)
-        shown = set(self.columns.data)
-        is_new = log not in self.planned_with and not shown.issuperset(newest.names)
-        if stream and (is_new or max(numbers) > self.planned_with.get(log or "", max(numbers))):
+        known = self.planned_with.get(log or "", 0)
+        is_newer = max(numbers) > known if known else not set(self.columns.data).issuperset(newest.names)
+        if stream and is_newer:
             raise SchemaChangedError(
                 f"log {log} has a newer schema than the stream",
                 value=f"schema {max(numbers)}, columns {', '.join(newest.names)}",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,10 @@ class EnvelopeRows:
         if self.corrupt_entries == FAIL and found.bad.any():
             entry_id = int(entry_ids[np.flatnonzero(found.bad)[0]])
             raise corrupt(NAME, "its bytes are no envelope", entry_id, at)
-        column: Callable[[str], pa.Array] = found.__getattribute__
+
+        def column(name: str) -> pa.Array:
+            return getattr(found, name)
+
         made = self.columns.assemble(column, metadata_columns.Rows(entry_ids, batch.lengths), at)
         yield kept(made, found.bad, self.corrupt_entries) if found.bad.any() else made
 

@@ -142,4 +142,4 @@ def damaged(entries: Sequence[bytes]) -> st.SearchStrategy[list[bytes]]:
             st.binary(max_size=80),
         )
 
-    return st.lists(st.sampled_from(list(entries)).flatmap(changed), min_size=1, max_size=6)
+    return st.lists(st.sampled_from(list(entries)).flatmap(changed), min_size=1, max_size=4)
