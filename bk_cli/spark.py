@@ -92,16 +92,16 @@ def _show(checkpoint: Checkpoint, cluster: _Cluster, as_json: bool) -> int:
         for each in dict.fromkeys(problems):
             output.print_json({"checkpoint": str(checkpoint.path), "problem": each.what, "at": each.place})
     else:
-        _print(rows, problems)
+        _print(rows, problems, checkpoint.planned is None)
     return exit_codes.INTEGRITY if problems else exit_codes.CONFLICT if is_misfit else 0
 
 
-def _print(rows: list[tuple[object, ...]], problems: list[Problem]) -> None:
+def _print(rows: list[tuple[object, ...]], problems: list[Problem], is_empty: bool) -> None:
     output.print_line()
     if rows:
         columns = ("source", "log or ledger", "committed to ", "planned to ", "lag ", "")
         output.print_table(columns, rows)
-    else:
+    elif not is_empty:
         output.print_line("no source of it is a ledger or log of this connector")
     for each in dict.fromkeys(problems):
         output.print_line(f"damaged: {each.place}: {each.what}")
@@ -114,6 +114,8 @@ def _facts(checkpoint: Checkpoint) -> dict[str, object]:
         state = f"batch {planned.number} was planned and not committed: a restart runs it again, with the same ends"
     elif planned is not None:
         state = "every planned batch is committed: a restart plans the next"
+    elif not checkpoint.problems:
+        state = "no batch was planned yet: a restart begins at startingOffsets"
     else:
         state = "unknown: no planned batch can be read"
     return {

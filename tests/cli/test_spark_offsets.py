@@ -127,6 +127,13 @@ def test_checkpoints_of_other_sources_have_nothing_of_ours(checkpoint: Write, of
     assert offsets.json(path) == []
 
 
+def test_a_query_that_has_planned_nothing_yet_is_not_damaged(checkpoint: Write, offsets: Offsets) -> None:
+    path = checkpoint(committed=0)
+    assert offsets.json(path) == []
+    assert offsets(path) == 0
+    assert "begins at startingOffsets" in offsets.out
+
+
 def test_a_directory_of_checkpoints_and_a_file_uri(checkpoint: Write, offsets: Offsets, tmp_path: Path) -> None:
     checkpoint([log_at(1)], committed=1, name="b")
     path = checkpoint([log_at(2)], committed=1, name="a")

@@ -325,8 +325,10 @@ def test_a_compaction_stops_after_the_bytes_it_may_copy() -> None:
 # --- over bookies in memory -------------------------------------------------------------------------------------------
 
 
-async def publish(bookkeeper: BookKeeper, log: NamedLog, entries: Sequence[bytes], **more: object) -> NewExtent:
-    """A ledger as a job writes it, at the end of the log."""
+async def publish(
+    bookkeeper: BookKeeper, log: NamedLog, entries: Sequence[bytes], *, first_entry_id: int = 0, **more: object
+) -> NewExtent:
+    """A ledger as a job writes it, from this entry on at the end of the log."""
     head, _ = await log.open_or_create()
     keys = custom_metadata_for(head.value.uuid, PublishId.job("x"), partition=0, attempt=0, codec="raw")
     sizes = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2} | more
@@ -340,8 +342,9 @@ async def publish(bookkeeper: BookKeeper, log: NamedLog, entries: Sequence[bytes
     await writer.close()
     new = NewExtent(
         ledger_id=writer.ledger_id,
-        entry_count=len(entries),
-        size_bytes=sum(map(len, entries)),
+        first_entry_id=first_entry_id,
+        entry_count=len(entries) - first_entry_id,
+        size_bytes=sum(map(len, entries[first_entry_id:])),
         created_ms=writer.ledger_id + 1,
         fragments=writer.metadata.fragments,
         **sizes,  # type: ignore[arg-type]
@@ -440,6 +443,24 @@ def test_large_ledgers_between_small_ones_and_parts_of_ledgers_are_copied_exactl
             extents = await log.extents()
             assert [extent.base_offset for extent in extents] == [3]
             assert await content_of(log) == entries[4:]
+
+    run(work())
+
+
+@pytest.mark.rule("N1")
+def test_extents_that_are_parts_of_ledgers_are_copied_without_the_rest() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(3):
+                await publish(bookkeeper, log, values(10 * n, 10), first_entry_id=6)
+            assert await content_of(log) == [*values(6, 4), *values(16, 4), *values(26, 4)]
+            before = await content_of(log)
+            assert (await log.compactor().run()).entries == 12
+            (extent,) = await log.extents()
+            assert (extent.first_entry_id, extent.entry_count) == (0, 12)
+            assert await content_of(log) == before
 
     run(work())
 
@@ -605,6 +626,7 @@ def test_a_wrong_password_is_told_before_anything_is_made() -> None:
             with pytest.raises(WrongPasswordError):
                 await NamedLog(bookkeeper, log.name, password=b"other").compactor().run()
             assert await bookkeeper.list_ledgers() == before
+            assert (await bookkeeper.create_ledger()).ledger_id == max(before) + 1
 
     run(work())
 
