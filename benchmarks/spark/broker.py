@@ -20,7 +20,7 @@ from bk_core.errors import BookKeeperError
 
 HOST = "127.0.0.1"
 HEAP = "1g"
-START_S, STOP_S = 60.0, 20.0
+START_S, STOP_S = 180.0, 20.0
 _CONFIG = """\
 process.roles=broker,controller
 node.id=1
@@ -53,10 +53,7 @@ def kafka_broker(jars: Path, folder: Path) -> Iterator[str]:
     data = folder / "data"
     config.write_text(_CONFIG.format(host=HOST, port=port, controller=free_port(HOST), data=data), encoding="utf-8")
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    formatting = [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)]
-    done = subprocess.run(formatting, capture_output=True, text=True, timeout=START_S, check=False)
-    if done.returncode:
-        raise BookKeeperError("Kafka's storage cannot be made", value=(done.stdout + done.stderr).strip()[-300:])
+    _format([*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)])
     command = [java[0], f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseG1GC", *java[1:], "kafka.Kafka", str(config)]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -72,6 +69,15 @@ def kafka_broker(jars: Path, folder: Path) -> Iterator[str]:
         yield f"{HOST}:{port}"
     finally:
         _stop(process)
+
+
+def _format(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BookKeeperError("Kafka's storage was not made in time", value=f"{START_S:.0f} s") from error
+    if done.returncode:
+        raise BookKeeperError("Kafka's storage cannot be made", value=(done.stdout + done.stderr).strip()[-300:])
 
 
 def _wait_ready(process: subprocess.Popen[bytes], port: int, log_path: Path) -> None:

@@ -29,8 +29,9 @@ PATIENCE_S = 30.0
 
 
 def tail_figures(world: World) -> list[Figure]:
-    """Both: the offset without Spark, the row with it."""
-    return [*offset_figures(world), *row_figures(world)]
+    """Both: the row first, because Spark starts its Java, and a client of ours may then be at work elsewhere."""
+    rows = row_figures(world)
+    return [*offset_figures(world), *rows]
 
 
 # --- ack → latestOffset -----------------------------------------------------------------------------------------------
