@@ -11,7 +11,7 @@ import pytest
 from bk_core.blocking import BookKeeper
 from tests.spark.modes.kit import Source, refusal, texts
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def test_rows_come_back_in_order_with_their_places(source: Source) -> None:
@@ -21,7 +21,7 @@ def test_rows_come_back_in_order_with_their_places(source: Source) -> None:
     assert [bytes(row.value) for row in rows] == [b"row %d" % i for i in range(105)]
     assert [row.offset for row in rows] == list(range(105))
     assert {row.log for row in rows} == {source.log}
-    assert len({row.ledger_id for row in rows}) == 3
+    assert len({row.ledger_id for row in rows}) == 4  # one each task
     assert source.values(minPartitions="4") == [f"row {i}" for i in range(105)]
 
 
@@ -95,7 +95,7 @@ def test_explaining_and_describing_touch_nothing(source: Source, client: BookKee
     frame = source.load()
     frame.explain()
     assert [field.name for field in frame.schema.fields][:1] == ["value"]
-    assert source.log not in client.list_logs()
+    assert source.log not in client.store.list_logs()
 
 
 def test_the_format_can_be_registered_by_hand(source: Source) -> None:
@@ -112,3 +112,68 @@ def test_a_ledger_that_no_log_names_is_read(source: Source, client: BookKeeper, 
     frame: Any = source.reader(**{selector: ledger.ledger_id}).load()
     assert texts(frame) == ["alone"]
     assert [(row.log, row.offset) for row in frame.collect()] == [(None, None)]
+
+
+def test_several_logs_and_ledgers_are_read_in_one_load(source: Source) -> None:
+    first, second = f"{source.log}.a", f"{source.log}.b"
+    source.append(source.rows(3), first)
+    source.append(source.rows(2, start=3), second)
+    wanted = [f"row {i}" for i in range(5)]
+    assert texts(source.reader().load([first, second])) == wanted
+    assert texts(source.reader(logs=f"{second},{first}").load()) == wanted
+    assert texts(source.reader(logPattern=f"{source.log}[.].").load()) == wanted
+    bounds = json.dumps({first: 2, second: 1})
+    assert texts(source.reader(logs=f"{first},{second}", startingOffsets=bounds).load()) == ["row 2", "row 4"]
+    ledgers = sorted({row.ledger_id for row in source.reader().load([first, second]).collect()})
+    assert texts(source.reader(ledgerIds=",".join(map(str, ledgers))).load()) == wanted
+
+
+def test_overwriting_replaces_all_rows_at_once_and_needs_a_log(source: Source) -> None:
+    writer = source.rows(2, start=50).write.format("bookkeeper").option("metadataServiceUri", source.uri)
+    assert "BK_NO_SUCH_LOG" in refusal(lambda: writer.mode("overwrite").save(source.log))
+    source.fill(10)
+    writer.mode("overwrite").save(source.log)
+    assert source.values() == ["row 50", "row 51"]
+    assert [row.offset for row in source.load().collect()] == [10, 11]
+
+
+@pytest.mark.rule("N5")
+def test_a_job_with_a_transaction_counts_once_however_often_it_runs(source: Source) -> None:
+    for _ in range(2):
+        source.append(source.rows(4), txnAppId=source.log, txnVersion="7")
+    assert source.values() == [f"row {i}" for i in range(4)]
+    assert "BK_TXN_REPLAY_DIFFERS" in refusal(
+        lambda: source.append(source.rows(3), txnAppId=source.log, txnVersion="7")
+    )
+    assert "BK_TXN_VERSION_REGRESSED" in refusal(
+        lambda: source.append(source.rows(3), txnAppId=source.log, txnVersion="6")
+    )
+
+
+@pytest.mark.rule("K10")
+def test_a_column_sends_each_row_to_its_log(source: Source) -> None:
+    rows = source.rows(6).selectExpr("value", f"concat('{source.log}.', substr(value, 5) % 2) AS log")
+    rows.write.format("bookkeeper").option("metadataServiceUri", source.uri).mode("append").save()
+    assert source.values(f"{source.log}.0") == ["row 0", "row 2", "row 4"]
+    assert source.values(f"{source.log}.1") == ["row 1", "row 3", "row 5"]
+
+
+CODECS = {
+    "arrow": ("id", "CAST(id AS DECIMAL(10, 2)) AS price", "array(id, NULL) AS parts", "map('k', id) AS tags"),
+    "json": ("id", "concat('n', id) AS name", "named_struct('x', id) AS inner"),
+    "envelope": ("CAST(concat('k', id) AS BINARY) AS key", "CAST(concat('v', id) AS BINARY) AS value"),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_each_codec_gives_back_the_rows_that_it_was_given(source: Source, codec: str) -> None:
+    rows = source.spark.range(0, 20, 1, 2).selectExpr(*CODECS[codec])
+    log = f"{source.log}.{codec}"
+    source.append(rows, log, codec=codec)
+    reader = source.reader(codec=codec)
+    if codec == "json":
+        reader = reader.schema("id BIGINT, name STRING, inner STRUCT<x: BIGINT>, offset BIGINT")
+    read = reader.load(log)
+    names = [field.name for field in rows.schema.fields]
+    assert [row.asDict(True) for row in read.select(*names).collect()] == [row.asDict(True) for row in rows.collect()]
+    assert sorted(row.offset for row in read.select("offset").distinct().collect())[0] == 0

@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.modes.kit import Source, refusal, texts
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
 
 COUNT = "SELECT count(*) AS n, max(offset) AS last FROM {}"
 
@@ -56,6 +56,29 @@ def test_rows_are_inserted_through_a_view_of_one_column(source: Source, view: st
     source.sql(f"INSERT INTO {view}_in VALUES (CAST('and more' AS BINARY))")
     assert source.values()[10:] == ["more", "and more"]
     source.sql(f"DROP VIEW {view}_in")
+
+
+def test_one_view_serves_reads_and_inserts_when_it_ignores_the_columns_of_reads(source: Source, view: str) -> None:
+    options = source.sql_options(ignoreMetadataColumns="true")
+    source.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view}_io USING bookkeeper OPTIONS ({options})")
+    source.sql(f"INSERT INTO {view}_io (value) SELECT CAST('more' AS BINARY)")
+    source.sql(f"INSERT INTO {view}_io SELECT * FROM {view} WHERE offset < 2")
+    assert source.values()[10:] == ["more", "row 0", "row 1"]
+    source.sql(f"DROP VIEW {view}_io")
+
+
+def test_overwriting_through_a_view_or_a_table_replaces_all_rows(source: Source, view: str) -> None:
+    options = source.sql_options()
+    source.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view}_in (value STRING) USING bookkeeper OPTIONS ({options})")
+    source.sql(f"CREATE TABLE {view}_t (value STRING) USING bookkeeper")
+    try:
+        source.sql(f"INSERT OVERWRITE {view}_in SELECT 'by view'")
+        assert source.values() == ["by view"]
+        source.sql(f"INSERT OVERWRITE {view}_t WITH ({source.with_options()}) SELECT 'by table'")
+        assert source.values() == ["by table"]
+    finally:
+        source.sql(f"DROP VIEW {view}_in")
+        source.sql(f"DROP TABLE {view}_t")
 
 
 def test_a_global_view_and_a_view_made_of_a_frame_work(source: Source, view: str) -> None:
