@@ -118,6 +118,8 @@ def test_a_run_spans_a_tenth_of_the_retention_at_most() -> None:
     created = (0, 900, 100, 1001, 2000, 2002)
     extents = [replace(each, created_ms=ms) for each, ms in zip(extents_of(*[1] * 6), created, strict=True)]
     assert ids(runs_to_compact(extents, limits)) == [[0, 1, 2], [3, 4]]
+    backwards = [replace(each, created_ms=ms) for each, ms in zip(extents_of(*[1] * 3), (1500, 900, 400), strict=True)]
+    assert ids(runs_to_compact(backwards, limits)) == [[0, 1]]
     assert CompactionLimits().for_log(replace(head, retention_ms=0, retention_bytes=0)) == CompactionLimits()
 
 
