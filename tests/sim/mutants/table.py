@@ -24,6 +24,7 @@ from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.compaction import COMPACTION_MUTANTS
 from tests.sim.mutants.damage import DAMAGE_MUTANTS
 from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
+from tests.sim.mutants.marks import MARK_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
@@ -140,7 +141,7 @@ def _storage() -> Iterator[Case]:
     from tests.sim import test_damage_mutants as scrubbing
     from tests.sim.storage_attempts import attempts
 
-    for name, rule, planted in (*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
+    for name, rule, planted in (*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
         yield Case(name, rule, "disk", planted, attempts, "attempts")  # type: ignore[arg-type]
     compaction = partial(_tests, "compaction tests", compacting.ATTEMPTS)
     for name, rule, planted in COMPACTION_MUTANTS:
