@@ -86,7 +86,8 @@ class _Opening:
         self._index, self._report = index, OpenReport()
         self._scanned: list[ScannedSegment] = []
         self._sealed: set[int] = set()
-        self._missing: list[int] = []
+        self._missing: list[int] = []  # named by what stays: known from an index of nothing from now on
+        self._lost: list[int] = []  # named by their mark only, which goes
         self._start = start
         self._summaries: list[tuple[int, Rows]] = []
         self._states: list[Rows] = [np.empty(0, STATE_ROW)]
@@ -149,7 +150,7 @@ class _Opening:
             self._files.remove(os.path.join(self._path, unsealed_name(generation)))
         else:
             self._unnamed_damage(f"{segment_name(generation)} is missing, and it had no index yet")
-            self._missing.append(generation)
+            self._lost.append(generation)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -340,6 +341,8 @@ class _Opening:
         for generation in self._missing:  # limbo is on record now; an index of nothing says that this one is known of
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
             self._seal(header, build_index(header, b"", StateCollector().rows()).data)
+        for generation in self._lost:
+            self._files.remove(os.path.join(self._path, unsealed_name(generation)))
 
     def _seal(self, header: IndexHeader, data: bytes) -> bool:
         try:

@@ -7,9 +7,9 @@ a name without ``.tmp`` promises an intact header, what has ``.tmp`` was never u
 rename is durable before the next step: at no moment do two names that a start would believe stand for one file. Frames
 of an older life never match the stamps and group headers of the new generation (docs/formats.md §3.4).
 
-Beside a spare and the segment it becomes stands an empty file ``.unsealed`` until the segment has its ``.idx``, which
-names it from then on. So the loss of a segment is noticed whatever became of those around it. It is made after the
-``.tmp`` is durable and taken away before that name goes, because alone it tells of a loss.
+Beside a segment stands an empty file ``.unsealed`` until it has its ``.idx``, which names it from then on. So the loss
+of a segment is noticed whatever became of those around it. It is made once the ``.tmp`` is durable and taken away
+before the segment is put aside, because alone it tells of a loss.
 
 The server calls this from two threads, the one that commits and the one that makes spares; a lock keeps the making and
 the pool apart, and taking a spare never waits for it.
@@ -131,6 +131,7 @@ class SegmentPool:
             self._identity.boot_count, self._newest_sealed, self._identity.bookie_id,
         )  # fmt: skip
         try:
+            self._mark_unsealed(spare.generation)
             self._block[:] = encode_segment_header(header)
             self._files.write(spare.handle, self._block, 0)
             self._files.sync_data(spare.handle)
@@ -140,24 +141,22 @@ class SegmentPool:
             self._health.fail("a new segment could not be made durable", self._path, error)
         return spare
 
+    def _mark_unsealed(self, generation: int) -> None:
+        """Durable with the segment's own name. Not worth a refusal: a disk without room for a name goes without."""
+        try:
+            self._files.close(self._files.create(os.path.join(self._path, unsealed_name(generation))))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+
     def _make(self) -> NewSegment:
         generation = self._generation + 1
         temporary = os.path.join(self._path, segment_name(generation)) + ".tmp"
         handle = self._recycle_into(temporary)
         if handle is None:
             handle = self._create(temporary)
-        self._mark_unsealed(generation, temporary, handle)
         self._generation = generation
         return NewSegment(generation, handle)
-
-    def _mark_unsealed(self, generation: int, temporary: str, handle: Handle) -> None:
-        """Durable with the segment's own name, when it is begun."""
-        try:
-            self._files.close(self._files.create(os.path.join(self._path, unsealed_name(generation))))
-        except OSError as error:
-            self._files.close(handle)
-            self._unlink(temporary)
-            raise _not_made(f"{unsealed_name(generation)} in {self._path}", error) from error
 
     def _recycle_into(self, temporary: str) -> Handle | None:
         """A drained segment under this name, open for writing; None if there is none that fits."""
@@ -184,9 +183,13 @@ class SegmentPool:
                 self._files.remove(temporary)
             handle = self._files.create_preallocated(temporary, self._segment_bytes)
         except OSError as error:
-            raise _not_made(f"{self._segment_bytes} bytes in {self._path}", error) from error
+            raise DataDirectoryError(
+                "no new segment can be made",
+                value=f"{self._segment_bytes} bytes in {self._path}: {error.strerror or error}",
+                remedy="free some space on the disk" if error.errno in NO_SPACE else "check the disk",
+            ) from error
         try:
-            self._files.sync_directory(self._path)
+            self._files.sync_directory(self._path)  # before anything tells of it
         except OSError as error:
             self._files.close(handle)
             self._health.fail("a new segment could not be made durable", self._path, error)
@@ -236,11 +239,3 @@ class SegmentPool:
         """Close the spares; the next start puts them into the pool."""
         while self._spares:
             self._files.close(self._spares.popleft().handle)
-
-
-def _not_made(what: str, error: OSError) -> DataDirectoryError:
-    return DataDirectoryError(
-        "no new segment can be made",
-        value=f"{what}: {error.strerror or error}",
-        remedy="free some space on the disk" if error.errno in NO_SPACE else "check the disk",
-    )

@@ -11,6 +11,7 @@ from bk_core.wire.lane import Reason
 from bookie_server.storage.check import examine
 from bookie_server.storage.segment import free_name, index_name, segment_name, unsealed_name
 from tests.kit.segment_world import Storage, entries, fence_record, key_record
+from tests.sim.disk import SimDisk
 
 SEGMENT = 64 << 10
 
@@ -58,8 +59,7 @@ def test_no_segment_can_be_lost_unnoticed_before_it_has_its_index(tmp_path: Path
 def test_a_segment_has_its_mark_until_it_has_its_index(tmp_path: Path) -> None:
     segments = rolled(tmp_path / "d")
     begun = {path.stem for path in segments.glob("*.segment")}
-    spares = {path.name.removesuffix(".segment.tmp") for path in segments.glob("*.tmp")}
-    assert names(segments, "unsealed") == {f"{stem}.unsealed" for stem in begun | spares}
+    assert names(segments, "unsealed") == {f"{stem}.unsealed" for stem in begun}
     storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
     active, _ = storage.log.position
     sealed = {path.stem for path in segments.glob("*.idx")}
@@ -106,7 +106,30 @@ def test_a_recycled_segment_leaves_no_mark(tmp_path: Path) -> None:
     assert {path.stem for path in segments.glob("*.unsealed")} >= {segment_name(active).removesuffix(".segment")}
     for _ in range(3):  # each start begins a segment, uses nothing of it, and the next one recycles it
         Storage(tmp_path / "d", segment_bytes=SEGMENT).close(crash=True)
-    there = {path.stem for path in segments.glob("*.segment")} | {
-        path.name.removesuffix(".segment.tmp") for path in segments.glob("*.segment.tmp")
-    }
-    assert {path.stem for path in segments.glob("*.unsealed")} <= there
+    assert {path.stem for path in segments.glob("*.unsealed")} <= {path.stem for path in segments.glob("*.segment")}
+
+
+def test_spares_may_be_removed_by_hand(tmp_path: Path) -> None:
+    segments = rolled(tmp_path / "d")
+    storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    storage.log.pool.ensure(2)
+    storage.close(crash=True)
+    for unused in [*segments.glob("*.tmp"), *segments.glob("*.free")]:
+        unused.unlink()
+    storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    assert not storage.report.damage
+    storage.close()
+
+
+def test_a_disk_without_room_for_a_name_goes_without_the_mark() -> None:
+    disk = SimDisk()
+    storage = Storage(Path("/d"), files=disk, segment_bytes=SEGMENT)
+    storage.append(entries(1, range(30), size=1400))
+    storage.log.pool.ensure(1)
+    disk.faults.no_byte = disk.faults.no_space = True
+    storage.append(entries(1, range(30, 60), size=1400))
+    storage.close(crash=True)
+    disk.faults.no_byte = disk.faults.no_space = False
+    again = Storage(Path("/d"), files=disk, segment_bytes=SEGMENT)
+    assert set(again.read(1, 0, 59).found) == set(range(60))
+    again.close()
