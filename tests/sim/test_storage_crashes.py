@@ -102,13 +102,16 @@ def settled(disk: SimDisk | None = None) -> Life:
 
 @pytest.mark.rule("S8")
 @pytest.mark.parametrize("kind", ["segment", "idx"])
-def test_any_lost_file_is_never_a_denial(kind: str) -> None:
+@pytest.mark.parametrize("with_mark", [False, True])
+def test_any_lost_file_is_never_a_denial(kind: str, with_mark: bool) -> None:
     count = len([p for p in settled().disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)])
     for number in range(count):
         life = settled()
         path = [p for p in life.disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)][number]
         life.crash(random.Random(1), "nothing")
         life.disk.lose_file(path)
+        if with_mark:  # as in a directory of a bookie that made none
+            life.disk.lose_file(path.removesuffix(kind) + "unsealed")
         for _ in range(2):
             life.open()
             if kind == "segment":
@@ -149,7 +152,7 @@ def test_a_start_that_is_cut_off_after_it_found_a_loss_hides_nothing_of_it(keep:
         life = Life()
         life.run([[key_record(1), entries(1, range(5)), fence_record(1)], IDLE])
         life.crash(random.Random(n), "nothing")
-        for path in [path for path in life.disk.paths() if path.endswith(".segment")]:
+        for path in [path for path in life.disk.paths() if path.endswith((".segment", ".unsealed"))]:
             life.disk.lose_file(path)
         life.disk.crash_at(n)
         came_through = not life.crashes(life.open)
