@@ -342,7 +342,8 @@ class _Opening:
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
             self._seal(header, build_index(header, b"", StateCollector().rows()).data)
         for generation in self._lost:
-            self._files.remove(os.path.join(self._path, unsealed_name(generation)))
+            if self._files.exists(unsealed := os.path.join(self._path, unsealed_name(generation))):  # has no index now
+                self._files.remove(unsealed)
 
     def _seal(self, header: IndexHeader, data: bytes) -> bool:
         try:
