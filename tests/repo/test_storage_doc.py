@@ -65,7 +65,7 @@ def fields_of_struct(layout: struct.Struct) -> Fields:
 def fields_of_rows(dtype: np.dtype[np.void]) -> Fields:
     found: Fields = []
     for name in dtype.names or ():
-        kind, at = dtype.fields[name][:2]  # type: ignore[index]
+        kind, at = dtype.fields[name][:2]
         found.append((at, str(kind.itemsize) if kind.kind == "V" else f"{kind.kind}{8 * kind.itemsize}"))
     return found
 

@@ -85,4 +85,4 @@ def attempts() -> Iterator[Attempt]:
     """All of them, then random lives."""
     yield from SCRIPTS
     for seed in range(SCHEDULES):
-        yield Attempt("random lives", f"seed {seed}", lambda seed=seed: run_storage_schedule(seed))  # type: ignore[misc]
+        yield Attempt("random lives", f"seed {seed}", lambda seed=seed: run_storage_schedule(seed))

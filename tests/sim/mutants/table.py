@@ -107,7 +107,7 @@ def _exhaustive() -> Iterator[Case]:
                 found = explore(scope(m.scope), seconds=120)
                 if found.violation is not None:
                     error = AssertionError(found.violation.problem)
-                    error.states = found.states  # type: ignore[attr-defined]
+                    error.states = found.states
                     raise error
 
             yield look
@@ -142,14 +142,14 @@ def _storage() -> Iterator[Case]:
     from tests.sim.storage_attempts import attempts
 
     for name, rule, planted in (*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
-        yield Case(name, rule, "disk", planted, attempts, "attempts")  # type: ignore[arg-type]
+        yield Case(name, rule, "disk", planted, attempts, "attempts")
     compaction = partial(_tests, "compaction tests", compacting.ATTEMPTS)
     for name, rule, planted in COMPACTION_MUTANTS:
-        yield Case(name, rule, "disk", planted, compaction, "attempts")  # type: ignore[arg-type]
+        yield Case(name, rule, "disk", planted, compaction, "attempts")
     scripts = [partial(lambda script: script(DamagedWorld()), script) for script in scrubbing.SCRIPTS]
     scrub = partial(_tests, "scrub and index tests", scripts)
     for name, rule, planted in DAMAGE_MUTANTS:
-        yield Case(name, rule, "disk", planted, scrub, "attempts")  # type: ignore[arg-type]
+        yield Case(name, rule, "disk", planted, scrub, "attempts")
 
 
 def _admission() -> Iterator[Case]:
@@ -157,7 +157,7 @@ def _admission() -> Iterator[Case]:
 
     for name, rule, planted in ADMISSION_MUTANTS:
         stories = partial(_tests, "stories of admission", STORIES)
-        yield Case(name, rule, "stories", planted, stories, "attempts")  # type: ignore[arg-type]
+        yield Case(name, rule, "stories", planted, stories, "attempts")
 
 
 def _tests(engine: str, calls: Sequence[Callable[[], object]]) -> Iterator[Attempt]:
@@ -178,7 +178,7 @@ def _logs() -> Iterator[Case]:
     def attempts() -> Iterator[Callable[[], None]]:
         seed = 0
         while True:
-            yield lambda seed=seed: run_log_schedule(seed)  # type: ignore[misc]
+            yield lambda seed=seed: run_log_schedule(seed)
             seed += 1
 
     for name, rule, planted in logs.MUTANTS:
