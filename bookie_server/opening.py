@@ -23,8 +23,9 @@ from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.open_report import OpenReport
 from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.replay import OpenReport, open_segments
+from bookie_server.storage.replay import open_segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from bookie_server.storage.index_file import (
 )
 from bookie_server.storage.ledger_table import LEDGER_ROW
 from bookie_server.storage.sealed import read_header
-from bookie_server.storage.segment import parse_name, segment_name
+from bookie_server.storage.segment import parse_name, segment_name, unsealed_name
 from bookie_server.storage.state_rows import deleted_by, folded, ledger_rows
 
 _TROUBLES = {
@@ -120,6 +120,8 @@ class _Examination:
         self._summaries: dict[int, Rows] = {}
         self._lost: list[LostEntries] = []
         self._named: dict[int, str] = {}  # segments that a later one's header names, and which one
+        self._unsealed: set[int] = set()  # what has a file that says so
+        self._unused: set[int] = set()  # spares and drained ones
         self._drained: set[int] = set()
         self._through = 0  # segments up to this generation are in the checkpoint
 
@@ -162,7 +164,10 @@ class _Examination:
             if parsed is None:
                 continue
             generation, kind = parsed
-            if kind == "free" or name.endswith(".tmp"):
+            if kind == "unsealed":
+                self._unsealed.add(generation)
+            elif kind == "free" or name.endswith(".tmp"):
+                self._unused.add(generation)
                 self._found.free_segments += kind != "idx"
             else:
                 (segments if kind == "segment" else indexes).add(generation)
@@ -221,6 +226,9 @@ class _Examination:
 
     def _look_for_missing(self, segments: set[int], indexes: set[int]) -> None:
         found = self._found
+        for generation in self._unsealed - self._unused - segments - indexes:
+            if generation > self._through:
+                self._named.setdefault(generation, unsealed_name(generation))
         for generation, who in sorted(self._named.items()):
             if generation not in segments | indexes:
                 found.segments.append(SegmentFindings(generation, segment_name(generation), MISSING))

@@ -373,6 +373,7 @@ class Files:
         return stat.f_bavail * stat.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        """Size of the file system in bytes."""
+        """Size of the file system in bytes without what is reserved for others, as ``df`` counts: a full one has a used
+        share of 1, however much its administrator has set aside."""
         stat = os.statvfs(path)
-        return stat.f_blocks * stat.f_frsize
+        return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import filterfalse
 
 import numpy as np
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_counter_record
 from bk_core.errors import DataDirectoryError, IntegrityError, StorageFailedError
-from bookie_server.storage.checkpointer import Checkpointer, CheckpointSummary, IndexSource
+from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.commit import SEGMENT_SIZE_BYTES, SegmentLog
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Handle
@@ -30,10 +29,11 @@ from bookie_server.storage.index_cache import INDEX_CACHE_BYTES
 from bookie_server.storage.index_file import STATE_ROW, IndexHeader, StateCollector, build_index, sorted_rows
 from bookie_server.storage.index_rows import INDEX_ROW, Rows
 from bookie_server.storage.listing import Listing, list_segments
+from bookie_server.storage.open_report import OpenReport
 from bookie_server.storage.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.sealed import SealedSummary, read_header, read_sealed
-from bookie_server.storage.sealing import SealJob
-from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
+from bookie_server.storage.sealing import SealJob, write_index
+from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name, unsealed_name
 from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
 from bookie_server.storage.starting_point import StartingPoint, find_starting_point
 from bookie_server.storage.state_rows import deleted_by, folded, ledger_rows
@@ -42,32 +42,6 @@ from bookie_server.storage.unused import give_back_unused
 
 _CHECK = "check the disk"
 _COPY_BYTES = 8 << 20
-
-
-@dataclass(slots=True)
-class OpenReport:
-    """What opening a data directory found and did. ``damage`` is one line for each piece of damage, for the log and the
-    operator; ``tail_bytes_dropped`` counts bytes of groups whose sync never returned."""
-
-    segments: int = 0
-    indexes_loaded: int = 0
-    indexes_rebuilt: list[int] = field(default_factory=list)
-    segments_scanned: int = 0
-    frames: int = 0
-    frames_copied: int = 0
-    tail_bytes_dropped: int = 0
-    damage: list[str] = field(default_factory=list)
-    limbo: bool = False
-    """Damage was found whose ledger cannot be named: every ledger is in limbo from now on."""
-    ledgers_in_limbo: list[int] = field(default_factory=list)
-    """Ledgers that lost a record of their own: in limbo from now on."""
-    newest_sealed: int = 0
-    checkpoint: CheckpointSummary = field(default_factory=CheckpointSummary)
-    """The newest one that is durable: for the Checkpointer that goes on from it. Number 0: there is none."""
-    checkpoint_lost: bool = False
-    """A newer checkpoint than the one used was made and cannot be read: every ledger is in limbo from now on."""
-    drained: list[int] = field(default_factory=list)
-    """Segments that were drained before and are put aside for recycling now."""
 
 
 def open_segments(
@@ -112,7 +86,8 @@ class _Opening:
         self._index, self._report = index, OpenReport()
         self._scanned: list[ScannedSegment] = []
         self._sealed: set[int] = set()
-        self._missing: list[int] = []
+        self._missing: list[int] = []  # named by what stays: known from an index of nothing from now on
+        self._lost: list[int] = []  # named by their mark only, which goes
         self._start = start
         self._summaries: list[tuple[int, Rows]] = []
         self._states: list[Rows] = [np.empty(0, STATE_ROW)]
@@ -127,6 +102,8 @@ class _Opening:
         self._report.segments = len(generations)
         if self._directory.limbo_begun:
             self._unnamed_damage("an earlier start found damage and was cut off before all of it was on record")
+        for generation in sorted(listing.lost):
+            self._note_lost(generation)
         if not generations and self._directory.used_before:
             self._unnamed_damage("the directory was used before and holds no segment")
         for generation in sorted({*generations, *indexes, *self._start.must_exist}):
@@ -142,6 +119,7 @@ class _Opening:
             self._put_aside(log, drained, listing)
             self._copy_tails(log)
             self._put_in_limbo(log)
+            self._with_room(log.record_position)  # what is bad in the copies from now on is damage, and no tail
             prepared = self._prepare(log)
             self._seal_scanned(log, prepared)
             self._renew_checkpoint(log)
@@ -165,6 +143,14 @@ class _Opening:
         self._report.checkpoint, self._report.checkpoint_lost = start.checkpoint, start.lost
         if start.lost:
             self._unnamed_damage("segments may have been recycled under a checkpoint that is lost")
+
+    def _note_lost(self, generation: int) -> None:
+        """Nothing is left of this segment but the file that says that it was there."""
+        if self._start.covers(generation):
+            self._files.remove(os.path.join(self._path, unsealed_name(generation)))
+        else:
+            self._unnamed_damage(f"{segment_name(generation)} is missing, and it had no index yet")
+            self._lost.append(generation)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -355,10 +341,13 @@ class _Opening:
         for generation in self._missing:  # limbo is on record now; an index of nothing says that this one is known of
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
             self._seal(header, build_index(header, b"", StateCollector().rows()).data)
+        for generation in self._lost:
+            if self._files.exists(unsealed := os.path.join(self._path, unsealed_name(generation))):  # has no index now
+                self._files.remove(unsealed)
 
     def _seal(self, header: IndexHeader, data: bytes) -> bool:
         try:
-            self._files.write_atomically(os.path.join(self._path, index_name(header.generation)), data)
+            write_index(self._files, self._path, header.generation, data)
         except OSError as error:
             if error.errno in NO_SPACE:  # scanned again at the next start, with the same outcome
                 return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bookie_server.storage.files import Files
 from bookie_server.storage.index_file import IndexHeader, Rows, StateCollector, build_index
-from bookie_server.storage.segment import index_name
+from bookie_server.storage.segment import index_name, unsealed_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,5 +48,14 @@ def seal(job: SealJob, files: Files, path: str, incarnation: bytes) -> SealedSeg
     """
     header = IndexHeader(job.generation, incarnation, job.data_end, job.group_count)
     built = build_index(header, job.rows, job.states.rows())
-    files.write_atomically(os.path.join(path, index_name(job.generation)), built.data)
+    write_index(files, path, job.generation, built.data)
     return SealedSegment(job.generation, built.summary, len(built.data))
+
+
+def write_index(files: Files, path: str, generation: int, data: bytes) -> None:
+    """Make the ``.idx`` of a segment durable; from then on that tells of the segment, and ``.unsealed`` goes. Raises
+    OSError."""
+    files.write_atomically(os.path.join(path, index_name(generation)), data)
+    unsealed = os.path.join(path, unsealed_name(generation))
+    if files.exists(unsealed):
+        files.remove(unsealed)

@@ -148,7 +148,7 @@ class Search:
                 self.resolve(place, first)
                 return
             assert isinstance(known, tuple)
-            membership = known  # type: ignore[assignment]
+            membership = known  # type: ignore[assignment]  # of a frame: only a run has other members
         elif code > UNRESOLVED_CODE:
             membership = _STRIPINGS[code - UNRESOLVED_CODE - 1]
         self.frames.append((first, last, membership))

@@ -32,7 +32,7 @@ _GROUP = struct.Struct("<8sQQIIQQIIII")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _PLACE = struct.Struct("<QQ")
-_NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free)")
+_NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free|unsealed)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -158,7 +158,12 @@ def free_name(generation: int) -> str:
     return f"{generation:016x}.free"
 
 
+def unsealed_name(generation: int) -> str:
+    """Of an empty file that stands beside a segment until it has its ``.idx``, and tells of it should it be lost."""
+    return f"{generation:016x}.unsealed"
+
+
 def parse_name(name: str) -> tuple[int, str] | None:
-    """``(generation, "segment" | "idx" | "free")`` of a file name, or None for another kind of name."""
+    """``(generation, "segment" | "idx" | "free" | "unsealed")`` of a file name, or None for another kind of name."""
     match = _NAME.fullmatch(name)
     return (int(match[1], 16), match[2]) if match else None

@@ -7,6 +7,10 @@ a name without ``.tmp`` promises an intact header, what has ``.tmp`` was never u
 rename is durable before the next step: at no moment do two names that a start would believe stand for one file. Frames
 of an older life never match the stamps and group headers of the new generation (docs/formats.md §3.4).
 
+Beside a segment stands an empty file ``.unsealed`` until it has its ``.idx``, which names it from then on. So the loss
+of a segment is noticed whatever became of those around it. It is made once the ``.tmp`` is durable and taken away
+before the segment is put aside, because alone it tells of a loss.
+
 The server calls this from two threads, the one that commits and the one that makes spares; a lock keeps the making and
 the pool apart, and taking a spare never waits for it.
 """
@@ -31,6 +35,7 @@ from bookie_server.storage.segment import (
     free_name,
     index_name,
     segment_name,
+    unsealed_name,
 )
 
 SEGMENTS_KEPT_FREE = 4
@@ -126,6 +131,7 @@ class SegmentPool:
             self._identity.boot_count, self._newest_sealed, self._identity.bookie_id,
         )  # fmt: skip
         try:
+            self._mark_unsealed(spare.generation)
             self._block[:] = encode_segment_header(header)
             self._files.write(spare.handle, self._block, 0)
             self._files.sync_data(spare.handle)
@@ -134,6 +140,14 @@ class SegmentPool:
             self._files.close(spare.handle)
             self._health.fail("a new segment could not be made durable", self._path, error)
         return spare
+
+    def _mark_unsealed(self, generation: int) -> None:
+        """Durable with the segment's own name. Not worth a refusal: a disk without room for a name goes without."""
+        try:
+            self._files.close(self._files.create(os.path.join(self._path, unsealed_name(generation))))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
 
     def _make(self) -> NewSegment:
         generation = self._generation + 1
@@ -167,13 +181,19 @@ class SegmentPool:
         try:
             if self._files.exists(temporary):  # of a creation that a full disk ended
                 self._files.remove(temporary)
-            return self._files.create_preallocated(temporary, self._segment_bytes)
+            handle = self._files.create_preallocated(temporary, self._segment_bytes)
         except OSError as error:
             raise DataDirectoryError(
                 "no new segment can be made",
                 value=f"{self._segment_bytes} bytes in {self._path}: {error.strerror or error}",
                 remedy="free some space on the disk" if error.errno in NO_SPACE else "check the disk",
             ) from error
+        try:
+            self._files.sync_directory(self._path)  # before anything tells of it
+        except OSError as error:
+            self._files.close(handle)
+            self._health.fail("a new segment could not be made durable", self._path, error)
+        return handle
 
     # --- after use --------------------------------------------------------------------------------------------------
 
@@ -184,14 +204,15 @@ class SegmentPool:
         I11) and that no reader has it open (S5). Raises StorageFailedError.
         """
         segment = os.path.join(self._path, segment_name(generation))
-        index = os.path.join(self._path, index_name(generation))
+        beside = [os.path.join(self._path, name(generation)) for name in (index_name, unsealed_name)]
         with self._lock:
             self._health.check()
             try:
-                # A crash in between leaves a segment that is scanned, or an ``.idx`` beside the ``.free`` file: both
+                # A crash in between leaves a segment that is scanned, or one of these beside the ``.free`` file: both
                 # are known at the next start for what they are. The file is reused only after both are durable.
-                if self._files.exists(index):
-                    self._files.remove(index)
+                for path in beside:
+                    if self._files.exists(path):
+                        self._files.remove(path)
                 if not self._files.exists(segment):  # lost on the disk; the index knew of it
                     return self._files.sync_directory(self._path)
                 self._files.rename(segment, os.path.join(self._path, free_name(generation)))

@@ -27,6 +27,8 @@ from bookie_server.main import Bookie
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
 
 TOTAL_BLOCKS = 1 << 28
+RESERVED_BLOCKS = 1 << 26
+"""Free, but not for us: not a part of what is used, nor of the whole."""
 
 
 class Disk:
@@ -40,7 +42,12 @@ class Disk:
     def _statvfs(self, path: str) -> SimpleNamespace:
         real = self._real(path)
         free = round(TOTAL_BLOCKS * (1 - self.used))
-        return SimpleNamespace(f_blocks=TOTAL_BLOCKS, f_frsize=real.f_frsize, f_bavail=free)
+        return SimpleNamespace(
+            f_blocks=TOTAL_BLOCKS + RESERVED_BLOCKS,
+            f_frsize=real.f_frsize,
+            f_bfree=free + RESERVED_BLOCKS,
+            f_bavail=free,
+        )
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_maintenance_gets_what_is_configured() -> None:
         "scrub_bytes_per_s": 6,
     }
     config = BookieConfig(**{**GOOD, **values, "disk_usage_low_water": 0.7})
-    assert config.maintenance_limits() == MaintenanceLimits(**values, space_low_share=0.7)  # type: ignore[arg-type]
+    assert config.maintenance_limits() == MaintenanceLimits(**values, space_low_share=0.7)
 
 
 def test_storage_gets_what_is_configured() -> None:

@@ -347,6 +347,6 @@ def put_back(store: MemoryStore, cookie: object, state: object) -> None:
     """The records of b1 as they were."""
     store.delete_cookie("b1")
     if cookie is not None:
-        store.write_cookie("b1", cookie.value, None)  # type: ignore[attr-defined]
+        store.write_cookie("b1", cookie.value, None)
     known = store.read_bookie_state("b1")
-    store.write_bookie_state("b1", state.value, known.version if known else None)  # type: ignore[attr-defined]
+    store.write_bookie_state("b1", state.value, known.version if known else None)

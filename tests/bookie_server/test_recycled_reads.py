@@ -91,13 +91,13 @@ def nothing(rig: Rig) -> None:
 def handle_stays_open(rig: Rig) -> None:
     """The worst case: the reader has the file open, and was not told that it is given up."""
     reader = rig.kept.reader
-    reader.read(rig.wanted[0].pieces[0].place)  # type: ignore[union-attr, arg-type]
-    rig.kept.maintenance._have_given_up = lambda generation: None  # type: ignore[method-assign]
+    reader.read(rig.wanted[0].pieces[0].place)
+    rig.kept.maintenance._have_given_up = lambda generation: None
 
 
 def unaware(rig: Rig) -> None:
     """It closed the file, and was not told that it is given up."""
-    rig.kept.maintenance._have_given_up = rig.kept.reader.release  # type: ignore[method-assign]
+    rig.kept.maintenance._have_given_up = rig.kept.reader.release
 
 
 CASES = [nothing, handle_stays_open, unaware]
@@ -165,8 +165,8 @@ def test_what_is_lost_stays_unknown_when_everything_around_it_is_given_back() ->
     path = f"/data/segments/{rig.generation:016x}.segment"
     rig.ask()
     rig.until_frames_are_wanted()
-    place = rig.wanted[0].pieces[0].place  # type: ignore[union-attr]
-    rig.kept.files.flip_bit(path, place.offset + 100)  # type: ignore[attr-defined]
+    place = rig.wanted[0].pieces[0].place
+    rig.kept.files.flip_bit(path, place.offset + 100)
     rig.kept.delete(WASTE, 2)
     rig.kept.settle(60)
     assert rig.generation in rig.kept.index.sealed_generations()

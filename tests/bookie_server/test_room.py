@@ -61,7 +61,7 @@ def opened(kind: type[LaneStream], room: AnswerRoom | None = None) -> Any:
         read_only=lambda: False,
         answers=room or AnswerRoom(),
     )
-    stream: Any = kind(Engine(), facts)  # type: ignore[arg-type]
+    stream: Any = kind(Engine(), facts)
     request = {AddStream: lane_pb2.AddRequest, ReadStream: lane_pb2.ReadRequest}.get(kind, lane_pb2.ControlRequest)
     stream.receive(request(hello=hello("b1", "", "", "test")).SerializeToString())
     assert stream.next_message()

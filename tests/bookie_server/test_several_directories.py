@@ -113,7 +113,8 @@ def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_o
 
     def statvfs(path: str) -> SimpleNamespace:
         share = next((used[name] for name in used if f"/{name}" in str(path).removeprefix(str(tmp_path))), 0.5)
-        return SimpleNamespace(f_blocks=1 << 28, f_frsize=4096, f_bavail=round((1 << 28) * (1 - share)))
+        free = round((1 << 28) * (1 - share))
+        return SimpleNamespace(f_blocks=1 << 28, f_frsize=4096, f_bfree=free, f_bavail=free)
 
     async def until(writable: bool) -> None:
         async with asyncio.timeout(5):
@@ -127,7 +128,7 @@ def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_o
             in_a, in_b = (sorted(homes(bookie)[name]) for name in "ab")
             used["a"] = 0.96
             async with asyncio.timeout(5):
-                while not bookie._availability._watches.each_read_only[0]:  # type: ignore[union-attr]
+                while not bookie._availability._watches.each_read_only[0]:
                     await asyncio.sleep(0.01)
             assert list(store.writable_bookies()) == ["b1"]
             assert await ended(lane, in_a[0], 1) == Reason.READ_ONLY

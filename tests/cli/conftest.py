@@ -11,12 +11,13 @@ import pytest
 
 from bk_cli import main
 from bk_cli.cluster import LocalCluster
+from tests.kit.clusters import temporary_cluster
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """ZooKeeper and four bookies as processes."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), port=0, zookeeper_port=0) as running:
+    with temporary_cluster(tmp_path_factory) as running:
         yield running
 
 

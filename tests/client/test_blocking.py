@@ -222,7 +222,7 @@ def test_arguments_of_another_type_are_refused_before_a_ledger_is_made(
 def test_text_is_refused_and_the_ledger_takes_bytes_as_before(bookkeeper: BookKeeper) -> None:
     with bookkeeper.create_ledger() as ledger:
         with pytest.raises(InvalidArgumentError, match="encode"):
-            ledger.append("text")  # type: ignore[arg-type]
+            ledger.append("text")
         assert ledger.append(b"bytes") == 0
 
 

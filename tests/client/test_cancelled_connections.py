@@ -68,13 +68,13 @@ def test_a_close_that_is_cancelled_ends_the_session_all_the_same() -> None:
                 held.set()
                 await asyncio.Event().wait()
 
-            client.transport.close = never  # type: ignore[method-assign]
+            client.transport.close = never
             closing = asyncio.ensure_future(client.close())
             await held.wait()
             closing.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await closing
-            del client.transport.close  # type: ignore[attr-defined]
+            del client.transport.close
             assert is_closed(client.store)
 
     asyncio.run(work())

@@ -15,7 +15,7 @@ from tests.kit.memory_cluster import FAST, memory_cluster
 
 
 def run(work: object) -> None:
-    asyncio.run(work)  # type: ignore[arg-type]
+    asyncio.run(work)
 
 
 @pytest.mark.rule("P3")

@@ -16,7 +16,7 @@ from tests.kit.memory_cluster import FAST, eventually, memory_cluster
 
 
 def run(work: object) -> None:
-    asyncio.run(work)  # type: ignore[arg-type]
+    asyncio.run(work)
 
 
 def test_a_hanging_bookie_costs_one_speculative_delay_and_is_asked_last_from_then_on() -> None:

@@ -41,7 +41,7 @@ SHAPES = [(3, 3, 2), (3, 2, 2), (1, 1, 1), (4, 2, 2), (4, 3, 2), (2, 2, 1)]
 
 
 def run(work: object) -> None:
-    asyncio.run(work)  # type: ignore[arg-type]
+    asyncio.run(work)
 
 
 @pytest.mark.parametrize("digest", list(DigestType))

@@ -79,7 +79,7 @@ def test_comparing_with_many_listed_ledgers_finds_just_what_is_missing(place: Pl
 @pytest.mark.rule("S9")
 def test_a_record_that_cannot_be_read_is_a_record(place: Place) -> None:
     tree = tree_of(place.store)
-    tree.set(place.store._znode_of(1), b"no ledger's record", -1)  # type: ignore[attr-defined]
+    tree.set(place.store._znode_of(1), b"no ledger's record", -1)
     assert place.evidence.look((1,)).found == {1: -1}
 
 

@@ -316,7 +316,7 @@ def _owner(world: MetadataWorld, store: MetadataStore, read_only: bool, bookie_i
     return stat is not None and stat.owner == tree.session_id
 
 
-def _watch_presence(world: MetadataWorld):  # type: ignore[no-untyped-def]
+def _watch_presence(world: MetadataWorld):
     """Look at both sets again and again from another client; the result stops it and says what was seen."""
     reader, stop, seen = world.open(), threading.Event(), []
 

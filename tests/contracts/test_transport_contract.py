@@ -250,7 +250,7 @@ async def test_abandoned_read_disturbs_nobody(lane: Lane) -> None:
         async for part in parts:
             assert isinstance(part, ReadPart)
             break
-        await parts.aclose()  # type: ignore[attr-defined]
+        await parts.aclose()
     assert len((await lane.read(7, 0, 19, bytes_max=1 << 30))[0]) == 20
 
 

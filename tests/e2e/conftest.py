@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from bk_cli.cluster import LocalCluster
+from tests.kit.clusters import temporary_cluster
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), port=0, zookeeper_port=0) as running:
+    with temporary_cluster(tmp_path_factory) as running:
         yield running

@@ -14,6 +14,7 @@ import pytest
 from bk_cli.children import child_environment
 from bk_cli.cluster import LocalCluster
 from bk_core import blocking, client
+from tests.kit.clusters import temporary_cluster
 from tests.kit.striped import QUICK, ROWS, SHAPES, Strikes, check_changes, payloads, rows_of, until, write_with_changes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -25,7 +26,7 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 @pytest.fixture(scope="module")
 def seven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Five bookies for the widest ensemble, and one to take the place of each that is killed."""
-    with LocalCluster(tmp_path_factory.mktemp("seven"), bookies=7, port=0, zookeeper_port=0) as running:
+    with temporary_cluster(tmp_path_factory, bookies=7) as running:
         yield running
 
 

@@ -87,4 +87,4 @@ def test_a_value_over_the_limit_is_named() -> None:
 def test_a_batch_speaks_the_capsule_interface_both_ways() -> None:
     batch = EntryBatch.from_list([b"a", b"", b"ccc"])
     assert pa.array(batch).to_pylist() == [b"a", b"", b"ccc"]
-    assert EntryBatch.from_arrow(batch).to_list() == [b"a", b"", b"ccc"]  # type: ignore[arg-type]
+    assert EntryBatch.from_arrow(batch).to_list() == [b"a", b"", b"ccc"]

@@ -128,7 +128,7 @@ def test_an_entry_over_the_limit_is_named() -> None:
 @pytest.mark.parametrize("entries", [["text"], [1], [None], [memoryview(np.arange(3, dtype=np.int32))]])
 def test_entries_that_are_not_bytes_are_refused(entries: list[object]) -> None:
     with pytest.raises(InvalidArgumentError):
-        EntryBatch.from_list(entries)  # type: ignore[arg-type]
+        EntryBatch.from_list(entries)
 
 
 def test_views_and_bytearrays_are_entries() -> None:
@@ -151,7 +151,7 @@ def test_parts_joined_are_the_whole_again(payloads: list[bytes], cuts: list[int]
 def test_stripes_merge_to_the_whole_and_doubles_fall_away(payloads: list[bytes], size: int, random: object) -> None:
     batch = numbered(payloads)
     stripes = [batch.select((batch.entry_ids() - k) % size < 2) for k in range(size)]
-    random.shuffle(stripes)  # type: ignore[attr-defined]
+    random.shuffle(stripes)
     merged = EntryBatch.merge_by_id(stripes)
     assert rows(merged) == rows(batch)
     assert (merged.ids, merged.ledger_lengths, merged.length_before) == (None, None, 1000)

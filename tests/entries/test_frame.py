@@ -180,7 +180,7 @@ def test_apache_entries_under_other_ids_than_their_own_are_refused() -> None:
 @pytest.mark.parametrize("entries", [[], [bytes(31)], [b"\xff" * 32], [bytes(32)]])
 def test_what_is_no_apache_entry_of_the_ledger_is_refused(entries: list[bytes]) -> None:
     with pytest.raises(InvalidArgumentError):
-        encode_apache(3, entries)  # type: ignore[arg-type]
+        encode_apache(3, entries)
 
 
 def test_payload_is_a_view_of_the_frame() -> None:
@@ -299,7 +299,7 @@ def test_an_entry_that_apache_allowed_is_written_back_though_over_our_limit() ->
 def test_no_frame_is_made_of_what_a_reader_would_refuse(wrong: dict[str, object]) -> None:
     arguments = {"batch": BATCH, "digester": digester(), **AT} | wrong
     with pytest.raises(InvalidArgumentError):
-        encode_frame(**arguments)  # type: ignore[arg-type]
+        encode_frame(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_no_frame_is_made_of_what_a_reader_would_refuse(wrong: dict[str, object]
 def test_no_stripe_is_made_that_a_reader_would_refuse(wrong: dict[str, object]) -> None:
     arguments = {"batch": BATCH, "digests": np.zeros((4, 4), np.uint8), "ensemble_size": 3, "write_quorum": 2}
     with pytest.raises(InvalidArgumentError):
-        encode_striped(**(arguments | {"index": 0} | AT | wrong))  # type: ignore[arg-type]
+        encode_striped(**(arguments | {"index": 0} | AT | wrong))
 
 
 def test_stripes_of_a_batch_merge_to_the_batch() -> None:

@@ -17,8 +17,9 @@ from bk_core.wire.lane import Reason
 from bookie_server.storage.cookie import DataDirectory, decode_identity
 from bookie_server.storage.index import LedgerIndex, Lookup, Piece
 from bookie_server.storage.index_file import decode_index_file
+from bookie_server.storage.open_report import OpenReport
 from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.replay import OpenReport, open_segments
+from bookie_server.storage.replay import open_segments
 from bookie_server.storage.segment import decode_group_header, decode_segment_header
 
 HERE = Path(__file__).parent

@@ -293,7 +293,7 @@ class World:
     def _is_read(self, ledger: int, piece: object) -> bool:
         """Whether the piece's entries can be given out; they must be what the piece says they are."""
         held: set[int] = set()
-        place, first, last = piece.place, piece.first, piece.last  # type: ignore[attr-defined]
+        place, first, last = piece.place, piece.first, piece.last
         for fake in self.of(place):
             wanted = {i for i in fake.ids if first <= i <= last}
             if wanted and fake.place in self.bad_frames:

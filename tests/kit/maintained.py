@@ -21,7 +21,7 @@ SEGMENT_BYTES = 64 << 10
 def limits(**changes: float) -> MaintenanceLimits:
     """Those of a configuration, without compaction and scrubbing unless they are asked for."""
     quiet = {"compaction_threshold": 0, "major_compaction_threshold": 0, "scrub_bytes_per_s": 1}
-    return MaintenanceLimits(**{**quiet, **changes})  # type: ignore[arg-type]
+    return MaintenanceLimits(**{**quiet, **changes})
 
 
 QUIET = limits()

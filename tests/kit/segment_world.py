@@ -29,8 +29,9 @@ from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex, Lookup
 from bookie_server.storage.membership import Membership
+from bookie_server.storage.open_report import OpenReport
 from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.replay import OpenReport, open_segments
+from bookie_server.storage.replay import open_segments
 from bookie_server.storage.segment import Place
 from bookie_server.storage.upkeep import LogUpkeep
 

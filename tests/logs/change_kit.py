@@ -37,7 +37,7 @@ def extent(ledger_id: int) -> NewExtent:
 
 def publication(*ledgers: int, **more: object) -> Publication:
     extents = tuple(extent(each) for each in ledgers)
-    return Publication(Publish(extents, PublishId.job("j"), 5, NONCE, **more))  # type: ignore[arg-type]
+    return Publication(Publish(extents, PublishId.job("j"), 5, NONCE, **more))
 
 
 def published(head: LogHead, ledger: int, job: str) -> LogHead:

@@ -141,7 +141,7 @@ def _with_unknown(message: log_pb2.LogHead | log_pb2.LogPage | log_pb2.LogTransa
     """Field 100, a varint, at every level named: what a newer version might have added."""
     field = bytes.fromhex("a00607")
     for part in (*inside, message):
-        part.MergeFromString(field)  # type: ignore[attr-defined]
+        part.MergeFromString(field)
     return message.SerializeToString()
 
 

@@ -54,7 +54,7 @@ UUID = "12345678-9abc-def0-1234-56789abcdef0"
 def extents_of(*sizes: int, first: int = 0, **more: object) -> list[Extent]:
     """Extents of one entry each with these payload bytes, from offset ``first`` on."""
     return [
-        Extent(ledger_id=n, entry_count=1, size_bytes=size, base_offset=n, created_ms=n, **more)  # type: ignore[arg-type]
+        Extent(ledger_id=n, entry_count=1, size_bytes=size, base_offset=n, created_ms=n, **more)
         for n, size in enumerate(sizes, first)
     ]
 
@@ -338,7 +338,7 @@ async def publish(
         password=PASSWORD,
         custom_metadata=keys,
         digest_type=head.value.digest_type,
-        **sizes,  # type: ignore[arg-type]
+        **sizes,
     )
     await writer.append_batch(EntryBatch.from_list(list(entries)))
     await writer.close()
@@ -349,7 +349,7 @@ async def publish(
         size_bytes=sum(map(len, entries[first_entry_id:])),
         created_ms=writer.ledger_id + 1,
         fragments=writer.metadata.fragments,
-        **sizes,  # type: ignore[arg-type]
+        **sizes,
     )
     await log.publish([new], PublishId.job(str(new.ledger_id)))
     return new
@@ -499,7 +499,7 @@ async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, bet
         found = await content(new)
         if not is_done:
             is_done = True
-            await between()  # type: ignore[operator]
+            await between()
         return found
 
     monkeypatch.setattr(compactor, "_content", then_disturbed)

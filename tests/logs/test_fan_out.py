@@ -32,7 +32,7 @@ JOB = PublishId.job("j")
 
 def machine(**more: object) -> FanOut:
     """Two rows into each of two logs."""
-    return FanOut.of({"b": [extent(2)], "a": [extent(1)]}, JOB, now_ms=5, nonce=NONCE, **more)  # type: ignore[arg-type]
+    return FanOut.of({"b": [extent(2)], "a": [extent(1)]}, JOB, now_ms=5, nonce=NONCE, **more)
 
 
 def read(**heads: LogHead | tuple[LogHead, int]) -> ev.LogsAnswered:

@@ -102,7 +102,7 @@ def test_what_cannot_lead_does_not_fence_who_does() -> None:
                 ({"ensemble_size": 4}, NotEnoughBookiesError),
             ):
                 with pytest.raises(error):
-                    await other.lead(**options)  # type: ignore[arg-type]
+                    await other.lead(**options)
             assert await leader.append(b"0") == 0
             await leader.close()
 

@@ -138,7 +138,7 @@ def test_forgetting_gives_up_when_the_store_stays_away() -> None:
                 lose(applied=False)
                 return found
 
-            log.records.read = and_lose  # type: ignore[method-assign]
+            log.records.read = and_lose
             with pytest.raises(MetadataUnavailableError):
                 upkeep.forget_transactions(log.records, "nightly")
 

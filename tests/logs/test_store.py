@@ -182,7 +182,7 @@ def test_a_publish_whose_answer_is_lost_happens_once(
         lost += 1
         if lost == 1:
             memory.tree.lose_next_answer(applied=applied)
-        return real(*arguments)  # type: ignore[operator]
+        return real(*arguments)
 
     setattr(memory, "create_page" if which == 0 else "write_logs", lose)
     record = publish(events, 0, 100)
@@ -209,7 +209,7 @@ def test_a_page_that_could_not_be_made_means_that_nothing_was_published(memory: 
     def fail(name: str, page: str, data: bytes) -> None:
         raise MetadataUnavailableError("no answer")
 
-    memory.create_page = fail  # type: ignore[method-assign]
+    memory.create_page = fail
     with pytest.raises(MetadataUnavailableError) as caught:
         publish(events, 0, 100)
     assert caught.value.outcome is Outcome.NOT_APPLIED
@@ -239,7 +239,7 @@ def test_who_is_never_first_gives_up(memory: MemoryStore, events: LogStore) -> N
         next(rival)
         return real(writes)
 
-    memory.write_logs = late  # type: ignore[method-assign, assignment]
+    memory.write_logs = late
     with pytest.raises(PublishConflictError) as caught:
         publish(events, 0, 1)
     assert caught.value.outcome is Outcome.NOT_APPLIED

@@ -25,7 +25,7 @@ def metadata(e: int = 3, qw: int = 3, qa: int = 2, *, version: int = 0, **change
     ensemble = tuple(f"b{i}" for i in range(e))
     values: dict[str, object] = {"fragments": (Fragment(0, ensemble),), "state": LedgerState.OPEN, **changes}
     return Versioned(
-        LedgerMetadata(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa, **values),  # type: ignore[arg-type]
+        LedgerMetadata(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa, **values),
         version,
     )
 

@@ -348,7 +348,7 @@ class World:
 
     def turn(self) -> None:
         if self.todo and self.random.random() < 0.7:
-            self.carry(self.machine.step(self.answer(self.random.choice(list(self.todo)))))  # type: ignore[arg-type]
+            self.carry(self.machine.step(self.answer(self.random.choice(list(self.todo)))))
         elif self.timers:
             name = self.random.choice(sorted(self.timers))
             self.timers.discard(name)
@@ -356,12 +356,12 @@ class World:
 
     def settle(self, bookie: str) -> None:
         """Nothing lies or fails any more and only ``bookie`` has news: turn until nothing new is to be heard."""
-        self.random.random = lambda: 0.5  # type: ignore[method-assign]
+        self.random.random = lambda: 0.5
         self.knows[bookie] = self.acked
         for _ in range(60):
             for key in list(self.todo):
                 if key in self.todo:
-                    self.carry(self.machine.step(self.answer(key)))  # type: ignore[arg-type]
+                    self.carry(self.machine.step(self.answer(key)))
             for name in sorted(self.timers):
                 self.timers.discard(name)
                 self.carry(self.machine.step(ev.TimerFired(name)))

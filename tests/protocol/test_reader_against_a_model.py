@@ -194,12 +194,12 @@ class World:
         return event
 
     def run(self, first: int, last: int, **options: object) -> None:
-        machine = RangeRead(self.metadata, digester(), first, last, bytes_max=1 << 20, **options)  # type: ignore[arg-type]
+        machine = RangeRead(self.metadata, digester(), first, last, bytes_max=1 << 20, **options)
         self.carry(list(machine.start()))
         for _ in range(5_000):
             if self.end is not None:
                 break
-            self.carry(list(machine.step(self.next_event())))  # type: ignore[arg-type]
+            self.carry(list(machine.step(self.next_event())))
         assert self.end is not None, "asks for ever"
         assert not self.requests, "left requests behind"
         assert self.got == self.values[first : first + len(self.got)]
@@ -236,7 +236,7 @@ def test_what_is_delivered_is_the_truth_whatever_the_bookies_do(honest: bool, se
         except Exception as error:
             raise AssertionError(f"seed {seed}, honest {honest}") from error
         kind = "finished" if isinstance(world.end, ev.FinishRead) else "unreadable"
-        if kind != "finished" and isinstance(world.end.error, NoSuchEntryError):  # type: ignore[attr-defined]
+        if kind != "finished" and isinstance(world.end.error, NoSuchEntryError):
             kind = "lost"
         ends[kind] += 1
     assert PASSES > 1

@@ -26,7 +26,7 @@ def cancels(effects: list[object]) -> list[int]:
 
 
 def started(e: int = 3, qw: int = 3, **options: object) -> tuple[RangeRead, list[object]]:
-    made = RangeRead(metadata(e, qw, 1).value, digester(), 0, 11, bytes_max=1 << 20, **options)  # type: ignore[arg-type]
+    made = RangeRead(metadata(e, qw, 1).value, digester(), 0, 11, bytes_max=1 << 20, **options)
     return made, list(made.start())
 
 

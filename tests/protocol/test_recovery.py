@@ -73,7 +73,7 @@ def claimed(e: int = 3, qw: int = 3, qa: int = 2, **changes: object) -> tuple[Le
 
 def fenced(lac: int = -1, answers: int = 2, **shape: object) -> tuple[LedgerRecovery, list[SendRead]]:
     """A recovery that has fenced enough; its first reads."""
-    machine, effects = claimed(**shape)  # type: ignore[arg-type]
+    machine, effects = claimed(**shape)
     assert len(of(effects, SendFence)) == 3
     body = lac_body(lac, digester()) if lac >= 0 else b""
     effects = []

@@ -60,7 +60,7 @@ def test_late_answers_to_an_earlier_attempts_fences_are_not_counted() -> None:
 def test_answers_and_session_events_of_an_earlier_attempt_say_nothing_to_the_next() -> None:
     machine, reads = fenced()
     machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))
-    old = [lane.session for lane in machine._write_back.delivery.lanes]  # type: ignore[union-attr]
+    old = [lane.session for lane in machine._write_back.delivery.lanes]
     machine.step(ev.ReadAnswered(reads[0].request, reads[0].last, absent=(ev.IdRange(1, reads[0].last),)))
     machine.step(absent_above(reads[1]))
     for index, session in enumerate(old):

@@ -100,7 +100,7 @@ def test_injected_parts_are_shared_unless_they_know_how_to_be_copied() -> None:
             return self.at
 
     numbers, plain = Numbers(4), itertools.count(1).__next__
-    mine, same_numbers, other = copied([numbers, plain, numbers], (numbers, plain))  # type: ignore[misc]
+    mine, same_numbers, other = copied([numbers, plain, numbers], (numbers, plain))
     assert mine is not numbers
     assert mine is other
     assert same_numbers is plain
@@ -151,7 +151,7 @@ def test_a_bookie_has_both_and_its_copy_answers_for_itself() -> None:
     assert twin.fingerprint() != before
     assert machine.fingerprint() == before
     assert twin._core is not machine._core
-    assert twin._handlers[bev.SessionAttached].__self__ is twin._adds  # type: ignore[attr-defined]
+    assert twin._handlers[bev.SessionAttached].__self__ is twin._adds
 
 
 def test_a_fingerprint_does_not_depend_on_the_hash_seed() -> None:

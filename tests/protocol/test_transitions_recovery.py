@@ -83,7 +83,7 @@ class Driver:
     def __init__(self, **options: object) -> None:
         self.machine = LedgerRecovery(
             digester(),
-            config=RecoveryConfig(read_window_entries=8, **options),  # type: ignore[arg-type]
+            config=RecoveryConfig(read_window_entries=8, **options),
             new_session=Numbers(),
             random=NoRandom(),
         )

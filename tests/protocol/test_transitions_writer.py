@@ -52,7 +52,7 @@ def new(**options: object) -> LedgerWriter:
         LEDGER,
         metadata(),
         digester(),
-        config=WriterConfig(**options),  # type: ignore[arg-type]
+        config=WriterConfig(**options),
         new_session=Numbers(),
         random=NoRandom(),
     )

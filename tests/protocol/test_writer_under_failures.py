@@ -90,7 +90,7 @@ class World:
             assert copies >= value.ack_quorum_size, f"entry {entry} was confirmed with {copies} copies"
 
     def step(self, event: object) -> None:
-        self.carry(list(self.machine.step(event)))  # type: ignore[arg-type]
+        self.carry(list(self.machine.step(event)))
 
     def persist(self, key: tuple[int, int]) -> tuple[int, int]:
         """Make some more frames of a session durable; the session's count."""

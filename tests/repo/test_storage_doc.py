@@ -65,7 +65,7 @@ def fields_of_struct(layout: struct.Struct) -> Fields:
 def fields_of_rows(dtype: np.dtype[np.void]) -> Fields:
     found: Fields = []
     for name in dtype.names or ():
-        kind, at = dtype.fields[name][:2]  # type: ignore[index]
+        kind, at = dtype.fields[name][:2]
         found.append((at, str(kind.itemsize) if kind.kind == "V" else f"{kind.kind}{8 * kind.itemsize}"))
     return found
 
@@ -151,7 +151,7 @@ def test_every_name_of_a_file_is_in_the_list() -> None:
     shown = {"<generation>": f"{7:016x}", "<number>": f"{7:016x}"}
     names = {re.sub(r"<\w+>", lambda found: shown[found[0]], name) for name in listed}
     inside = {segment.segment_name(7), segment.index_name(7), segment.free_name(7), checkpoint.checkpoint_name(7)}
-    inside |= {segment.segment_name(7) + ".tmp", checkpoint_room.ROOM_NAME}
+    inside |= {segment.segment_name(7) + ".tmp", segment.unsealed_name(7), checkpoint_room.ROOM_NAME}
     assert names - {"*.tmp"} == {
         cookie.COOKIE_NAME, cookie.IDENTITY_NAME, cookie.LOCK_NAME, cookie.LOSS_NAME, cookie.LIMBO_NAME,
         *(f"{cookie.SEGMENTS_NAME}/{name}" for name in inside),

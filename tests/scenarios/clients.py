@@ -154,7 +154,7 @@ class Client:
             self._broken(name, connection)
 
         for event in said:
-            self.world.send(name, self.name, Message(lambda event=event: self.feed(event), lost))  # type: ignore[misc]
+            self.world.send(name, self.name, Message(lambda event=event: self.feed(event), lost))
 
     # --- requests ---
 

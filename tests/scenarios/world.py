@@ -159,7 +159,7 @@ class World:
 
     def _tell_watchers(self, ledger_id: LedgerId, record: Versioned[LedgerMetadata] | None) -> None:
         for name, feed in self.watchers.get(ledger_id, []):
-            self.send(STORE, name, Message(lambda feed=feed: feed(ev.MetadataChanged(record))))  # type: ignore[misc]
+            self.send(STORE, name, Message(lambda feed=feed: feed(ev.MetadataChanged(record))))
 
 
 def describe(record: Versioned[LedgerMetadata]) -> str:

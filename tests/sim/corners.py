@@ -154,7 +154,7 @@ def _contended(world: World, ledger_id: int, change: Callable[[Any], Any]) -> No
             store._sync(ledger_id, "rival")
         return write(client, asked, metadata, version)
 
-    store._write = beaten  # type: ignore[method-assign]
+    store._write = beaten
 
 
 def recovery_that_always_meets_an_open_record() -> None:
@@ -303,7 +303,7 @@ def watch_refused() -> None:
     world.run_for(1_000)
     require(tail.next == 1, "P10", "the tail never got going")
     gone = world.new_ledger("nobody", ENSEMBLE)[0]
-    late = TailHost(world, "t2", gone, world.store.newest(gone))  # type: ignore[arg-type]
+    late = TailHost(world, "t2", gone, world.store.newest(gone))
     world.store.delete(gone)
     world.run_for(1_000)
     _ends(late, "NoSuchLedgerError")

@@ -19,7 +19,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from bookie_server.storage.files import Files, Handle
+from bookie_server.storage.files import Files, Handle, round_up
 
 SECTOR = 512
 KEEPS = ("nothing", "everything", "a prefix", "some sectors")
@@ -55,15 +55,17 @@ class _Inode:
 
 @dataclass(frozen=True, slots=True)
 class _NameChange:
-    """A name given to a file (``inode``), taken away (None), or moved from ``old``."""
+    """A name given to a file (``inode``), taken away (None), or moved from ``old``. A file that is moved has one name,
+    also where an earlier move of it was lost: no file system shows two for what was never linked twice."""
 
     path: str
     inode: _Inode | None
     old: str | None = None
 
     def apply(self, names: dict[str, _Inode]) -> None:
-        if self.old is not None and names.get(self.old) is self.inode:
-            del names[self.old]
+        if self.old is not None:
+            for path in [path for path, inode in names.items() if inode is self.inode]:
+                del names[path]
         if self.inode is not None:
             names[self.path] = self.inode
         else:
@@ -294,6 +296,9 @@ class SimDisk(Files):
             inode.cache[len(inode.cache) :] = bytes(offset - len(inode.cache))
         inode.cache[offset : offset + len(data)] = data
         inode.writes.append((offset, data))
+        inode.bad.difference_update(
+            range(round_up(offset, SECTOR) // SECTOR, (offset + len(data)) // SECTOR)
+        )  # remapped
         self._dirty[inode] = None
 
     def sync_data(self, handle: Handle) -> None:

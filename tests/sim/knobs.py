@@ -134,4 +134,4 @@ def quiet(e: int = 3, qw: int = 3, qa: int = 2, **changes: object) -> Knobs:
         second_recoverer=0,
         early_recovery=0,
     )
-    return replace(calm, **changes)  # type: ignore[arg-type]
+    return replace(calm, **changes)

@@ -239,7 +239,7 @@ class _Run:
         for _ in range(min(len(self.reads), self.chance.randint(1, 3))):
             effect = self.reads.popleft()
             reads = isinstance(effect, ev.ReadFrames)
-            self.feed(self.back_end.read(effect) if reads else self.back_end.memberships(effect))  # type: ignore[arg-type]
+            self.feed(self.back_end.read(effect) if reads else self.back_end.memberships(effect))
 
     def read(self) -> None:
         ledger_id = self.chance.choice(LEDGERS)
@@ -353,7 +353,7 @@ class _Run:
             whole = not self.damaged or self.home.get(ledger_id, self.damaged) != self.damaged
             self.need(safe or not whole, f"ledger {ledger_id} is in trouble because of another directory")
             self.need(facts.fenced or not safe or ledger_id not in self.fenced, f"the fence of {ledger_id} is lost")
-            answer: Answer = ask(self.back_end, ledger_id, 0, self.top[ledger_id] + 3)  # type: ignore[arg-type]
+            answer: Answer = ask(self.back_end, ledger_id, 0, self.top[ledger_id] + 3)
             denied = self.acked[ledger_id] & answer.absent
             self.need(not denied, f"acked entries {denied} of ledger {ledger_id} are ABSENT")
             if whole:

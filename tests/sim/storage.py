@@ -32,7 +32,7 @@ from bookie_server.opening import OpenStorage, open_storage
 from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_file import decode_index_file
-from bookie_server.storage.replay import OpenReport
+from bookie_server.storage.open_report import OpenReport
 from bookie_server.storage.segment import Place
 from bookie_server.storage.upkeep import LogUpkeep
 from tests.sim.disk import SimDisk, SimulatedCrash

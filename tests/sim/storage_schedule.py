@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import decode_frame, encode_frame, split_frames
+from bk_core.entries.frame import FrameKind, decode_frame, encode_frame, parse_header, record_payload, split_frames
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, StorageFailedError
 from bk_core.model import DigestType
 from bk_core.wire.lane import AttachMode, Reason
@@ -138,7 +139,6 @@ class _Run:
         self.reads: deque[ev.ReadFrames | ev.ReadMemberships] = deque()
         self.sessions: dict[tuple[int, int], _Session] = {}
         self.requests: dict[ev.RequestId, _Request] = {}
-        self.hints: dict[int, int] = {}  # LACs told and in memory
         self.hinted: dict[int, int] = {}  # the greatest of each ledger
         self.persisting: dict[int, int] = {}  # given to the log
         self.lac_timer = False
@@ -203,6 +203,7 @@ class _Run:
                 match effect:
                     case ev.Commit(frames):
                         self.queue.extend(frames)
+                        self.note_lacs(frames)
                     case ev.ReadFrames() | ev.ReadMemberships():
                         self.reads.append(effect)
                     case ev.SendPart(request, frames):
@@ -212,6 +213,14 @@ class _Run:
                         self.lac_timer = True
                     case _:
                         self.answered(effect)
+
+    def note_lacs(self, frames: Sequence[bytes | memoryview]) -> None:
+        """What is durable once everything in the queue is."""
+        for frame in frames:
+            header = parse_header(frame)
+            if header.kind == FrameKind.LAC:
+                lac = lac_of_body(bytes(record_payload(frame, header)))
+                self.persisting[header.ledger_id] = max(lac, self.persisting.get(header.ledger_id, -1))
 
     def attach(self) -> None:
         self.numbers += 1
@@ -356,8 +365,6 @@ class _Run:
         ledger_id = self.chance.choice(self.ledgers)
         if self.lac_timer and self.chance.random() < 0.7:
             self.lac_timer = False
-            self.persisting |= self.hints
-            self.hints.clear()
             self.feed(ev.TimerFired(None))
             return
         lac = max(self.acked[ledger_id], default=-1)
@@ -475,7 +482,7 @@ class _Run:
             case ev.SendReply(request, reason):
                 asked = self.requests.pop(request)
                 if not reason and not asked.fencing:
-                    self.hints[asked.ledger_id] = self.hinted[asked.ledger_id] = asked.last
+                    self.hinted[asked.ledger_id] = asked.last
 
     def acknowledged(self, session: _Session | None, count: int) -> None:
         if session is None:

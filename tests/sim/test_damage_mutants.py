@@ -28,7 +28,7 @@ SCRIPTS: list[Script] = [
     lambda world: scrubbing.test_index_that_is_whole_and_lies_is_found_and_made_anew(world, scrubbing.swap),
     lambda world: scrubbing.test_index_that_is_whole_and_lies_is_found_and_made_anew(world, scrubbing.forget_a_frame),
     *(
-        lambda world, ledger_id=ledger_id, named=named: (  # type: ignore[misc]
+        lambda world, ledger_id=ledger_id, named=named: (
             reindexing.test_frame_that_the_old_index_named_and_the_scan_does_not_find_stays_unknown(
                 world, ledger_id, named
             )

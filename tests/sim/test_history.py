@@ -70,7 +70,7 @@ def add(*operations: Operation) -> Callable[[History], History]:
 
 
 def change(at: int, **values: object) -> Callable[[History], History]:
-    return lambda history: [*history[:at], replace(history[at], **values), *history[at + 1 :]]  # type: ignore[arg-type]
+    return lambda history: [*history[:at], replace(history[at], **values), *history[at + 1 :]]
 
 
 FORGERIES: dict[str, tuple[Broken, Callable[[History], History], list[bytes]]] = {

@@ -102,18 +102,45 @@ def settled(disk: SimDisk | None = None) -> Life:
 
 @pytest.mark.rule("S8")
 @pytest.mark.parametrize("kind", ["segment", "idx"])
-def test_any_lost_file_is_never_a_denial(kind: str) -> None:
+@pytest.mark.parametrize("with_mark", [False, True])
+def test_any_lost_file_is_never_a_denial(kind: str, with_mark: bool) -> None:
     count = len([p for p in settled().disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)])
     for number in range(count):
         life = settled()
         path = [p for p in life.disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)][number]
         life.crash(random.Random(1), "nothing")
         life.disk.lose_file(path)
+        if with_mark:  # as in a directory of a bookie that made none
+            life.disk.lose_file(path.removesuffix(kind) + "unsealed")
         for _ in range(2):
             life.open()
             if kind == "segment":
                 assert life.back_end.report.damage or life.was_damaged, path
             life.check(damaged=kind == "segment")
+            life.crash(random.Random(2))
+
+
+@pytest.mark.rule("S3", "S8")
+def test_any_segment_that_is_lost_before_it_is_sealed_is_never_a_denial() -> None:
+    """Several at once have no index yet when the log goes on faster than they are sealed."""
+    for number in range(100):
+        life = Life()
+        life.open()
+        life.back_end.log.release_full = lambda: None  # type: ignore[method-assign]  # a sealer that is behind
+        for k in range(16):
+            life.commit([entries(1, range(9 * k, 9 * k + 9), size=700), fence_record(2 + k)])
+        life.back_end.idle()
+        life.crash(random.Random(1), "nothing")
+        paths = [p for p in life.disk.paths() if p.endswith(".segment")]
+        assert len(paths) > 2
+        assert not [p for p in life.disk.paths() if p.endswith(".idx")]
+        if number >= len(paths):
+            return
+        life.disk.lose_file(paths[number])
+        for _ in range(2):
+            life.open()
+            assert life.back_end.report.damage or life.was_damaged, paths[number]
+            life.check(damaged=True)
             life.crash(random.Random(2))
 
 
@@ -125,7 +152,7 @@ def test_a_start_that_is_cut_off_after_it_found_a_loss_hides_nothing_of_it(keep:
         life = Life()
         life.run([[key_record(1), entries(1, range(5)), fence_record(1)], IDLE])
         life.crash(random.Random(n), "nothing")
-        for path in [path for path in life.disk.paths() if path.endswith(".segment")]:
+        for path in [path for path in life.disk.paths() if path.endswith((".segment", ".unsealed"))]:
             life.disk.lose_file(path)
         life.disk.crash_at(n)
         came_through = not life.crashes(life.open)

@@ -11,6 +11,7 @@ import pytest
 from bk_core.errors import BookKeeperError
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
+from tests.sim.mutants.marks import MARK_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
 from tests.sim.storage_attempts import SCHEDULES, SCRIPTS, attempts
 from tests.sim.storage_schedule import run_storage_schedule
@@ -37,7 +38,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-MUTANTS = [*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS]
+MUTANTS = [*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS]
 
 
 @pytest.mark.timeout(180)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
+from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -31,7 +31,7 @@ WITHOUT_JSON_FORM = ("bytes", "took", "map")
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of four bookies."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=4, port=0, zookeeper_port=0) as cluster:
+    with temporary_cluster(tmp_path_factory) as cluster:
         yield cluster.uri
 
 

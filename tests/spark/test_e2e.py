@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
@@ -21,6 +20,7 @@ from bk_core.errors import LedgerFencedError
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 from bk_spark.read import LedgerReader
+from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -28,8 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of four bookies."""
-    data = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(data, bookies=4, port=0, zookeeper_port=0) as cluster:
+    with temporary_cluster(tmp_path_factory) as cluster:
         yield cluster.uri
 
 

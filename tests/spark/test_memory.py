@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.rule("K5")]
 
@@ -72,7 +72,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=3, port=0, zookeeper_port=0) as cluster:
+    with temporary_cluster(tmp_path_factory, bookies=3) as cluster:
         yield cluster.uri
 
 

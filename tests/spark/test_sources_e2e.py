@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs.head import NewExtent, PublishId
+from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of three bookies."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=3, port=0, zookeeper_port=0) as cluster:
+    with temporary_cluster(tmp_path_factory, bookies=3) as cluster:
         yield cluster.uri
 
 

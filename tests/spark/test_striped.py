@@ -16,6 +16,7 @@ from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.logs.head import NewExtent, PublishId
+from tests.kit.clusters import temporary_cluster
 from tests.kit.striped import QUICK, SHAPES, Strikes, check_changes, write_with_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(120)]
 @pytest.fixture(scope="module")
 def seven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Five bookies for the widest ensemble, and one to take the place of each that is killed."""
-    with LocalCluster(tmp_path_factory.mktemp("seven"), bookies=7, port=0, zookeeper_port=0) as running:
+    with temporary_cluster(tmp_path_factory, bookies=7) as running:
         yield running
 
 

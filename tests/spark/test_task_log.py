@@ -48,7 +48,7 @@ def test_a_read_that_spark_stops_early_ends_what_is_under_way(logged: pytest.Log
     under_way = source()
     rows = task_log.reading(RANGES, under_way)
     next(rows)
-    rows.close()  # type: ignore[attr-defined]
+    rows.close()
     assert closed == [True]
     assert [line.rsplit(": ", 1)[1] for line in logged.messages] == ["stopped early"]
 

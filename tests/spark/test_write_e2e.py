@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
+from tests.kit.clusters import temporary_cluster
 from tests.spark.sessions import ClassicSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of one bookie: what is tried here is what Spark makes of the sink, not copies."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=1, port=0, zookeeper_port=0) as cluster:
+    with temporary_cluster(tmp_path_factory, bookies=1) as cluster:
         yield cluster.uri
 
 

@@ -58,7 +58,7 @@ def acks(sessions: Callable[[int], int], frames: Callable[[int], int]) -> dict[s
 def ends(frames: int, reason: int) -> dict[str, Lie]:
     return adds(
         lambda said: [
-            lane_pb2.AddResponse(ended=[lane_pb2.SessionEnded(session=s, frames=frames, reason=reason)])  # type: ignore[arg-type]
+            lane_pb2.AddResponse(ended=[lane_pb2.SessionEnded(session=s, frames=frames, reason=reason)])
             for s in said.sessions
         ]
     )
@@ -84,7 +84,7 @@ def evidence(**fields: Any) -> dict[str, Lie]:
 
 
 NOISE = bytes(range(256)) * 4
-GAP = lane_pb2.EntryRange(first_entry_id=2**62, last_entry_id=-(2**62), reason=77)  # type: ignore[arg-type]
+GAP = lane_pb2.EntryRange(first_entry_id=2**62, last_entry_id=-(2**62), reason=77)
 
 LIES: dict[str, dict[str, Lie]] = {
     "acks frames never sent": acks(lambda s: s, lambda n: n + 1_000),
@@ -117,7 +117,7 @@ LIES: dict[str, dict[str, Lie]] = {
     "reads: a length that does not fit": {"Read": lambda message: [b"\x0a\xff\xff\xff\xff\x7f"]},
     "no answer in the answer": control(lambda said: [lane_pb2.ControlResponse(id=said.id)]),
     "another kind of answer": control(lambda said: [lane_pb2.ControlResponse(id=said.id, info=lane_pb2.BookieInfo())]),
-    "control: a reason of the future": control(lambda said: [lane_pb2.ControlResponse(id=said.id, reason=99)]),  # type: ignore[arg-type]
+    "control: a reason of the future": control(lambda said: [lane_pb2.ControlResponse(id=said.id, reason=99)]),
     "control: answers to nobody": control(lambda said: [lane_pb2.ControlResponse(id=10**6)]),
     "control: noise": {"Control": lambda message: [NOISE]},
     "evidence: noise": evidence(last_entry_frame=NOISE, lac_frame=NOISE, lac_body=NOISE),

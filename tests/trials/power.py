@@ -29,7 +29,7 @@ def _locked(call: _C) -> _C:
         with self._lock:
             return call(self, *args, **kwargs)
 
-    return locked  # type: ignore[return-value]
+    return locked
 
 
 class _File:

@@ -41,12 +41,12 @@ def run(data: str, uri: str, counts: str, power_seed: int | None = None) -> int:
     done to segments is added to the file ``counts``."""
     counting = Counts(Path(counts))
     files = CountingFiles(counting) if power_seed is None else CountingPowerLossFiles(counting, data, power_seed)
-    main.open_storage = partial(open_storage, files=files, segment_size_bytes=SEGMENT_BYTES)  # type: ignore[assignment]
+    main.open_storage = partial(open_storage, files=files, segment_size_bytes=SEGMENT_BYTES)
     _count_copies(counting)
     known = {field.name for field in fields(BookieConfig)}
     settings = {name: value for name, value in _IMPATIENT.items() if name in known}
     config = BookieConfig(
-        data_dir=data,  # type: ignore[arg-type]
+        data_dir=data,
         metadata_service_uri=uri,
         port=0,
         bookie_id=BOOKIE_ID,
@@ -74,4 +74,4 @@ def _count_copies(counting: Counts) -> None:
         done.add_done_callback(note)
         return done
 
-    Committer.copy = counted  # type: ignore[method-assign]
+    Committer.copy = counted

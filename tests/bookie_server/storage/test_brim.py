@@ -105,7 +105,7 @@ def test_drained_segments_are_put_aside_by_a_start_without_a_free_byte() -> None
     kept.fill(1, 2)
     alive = kept.fill(2, 1)
     kept.delete(1)
-    kept.maintenance.checkpointer.may_recycle = lambda generation: False  # type: ignore[method-assign]
+    kept.maintenance.checkpointer.may_recycle = lambda generation: False
     kept.settle()
     assert kept.maintenance.checkpoints == 1
     kept.close(crash=True)

@@ -104,11 +104,11 @@ def test_a_disk_short_of_space_does_not_wait_for_the_interval() -> None:
     kept.settle(20)
     assert kept.maintenance.checkpoints == 1
     before = kept.maintenance.recycled
-    kept.directory.free_bytes = lambda: 0  # type: ignore[method-assign]
+    kept.directory.free_bytes = lambda: 0
     kept.log.pool.trim()
     while kept.log.pool.free_segments:
         kept.log.pool.ensure(kept.log.pool.spares + 1)
-    kept.directory.total_bytes = lambda: 100 * kept.log.segment_bytes  # type: ignore[method-assign]
+    kept.directory.total_bytes = lambda: 100 * kept.log.segment_bytes
     kept.settle(LOOK_S + 1)
     assert kept.maintenance.checkpoints == 2
     assert kept.maintenance.recycled > before
@@ -211,7 +211,7 @@ def test_what_fails_is_counted_and_tried_again_ever_more_rarely_and_holds_up_not
 
 def test_a_stop_comes_through_whatever_is_under_way() -> None:
     kept = Kept()
-    failing = Failing(1, Stopping())  # type: ignore[arg-type]
+    failing = Failing(1, Stopping())
     kept.maintenance.add_paced("failing", failing.step(kept), 1 << 30)
     with pytest.raises(Stopping):
         kept.settle()
@@ -249,7 +249,7 @@ def test_the_index_hears_of_a_sealed_segment_even_if_it_could_not_be_asked_at_fi
             raise BookKeeperError("the loop does not answer")
         hear(*args)
 
-    port.seal = seal  # type: ignore[method-assign]
+    port.seal = seal
     frames = [entries(3, range(k, k + 10), size=1700) for k in range(0, 60, 10)]
     for frame in frames:
         (place,) = kept.log.append_group([frame])

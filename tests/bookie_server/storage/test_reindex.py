@@ -294,7 +294,7 @@ def test_blocks_of_two_editions_are_never_taken_together(world: DamagedWorld) ->
     spoil(world, generation, min(blocks_of(world, generation, RUNS)))
     repair(world)
     told[block] = reader.membership(block)
-    assert told[sparse].edition != told[block].edition  # type: ignore[union-attr]
+    assert told[sparse].edition != told[block].edition
     found = index.lookup(PLAIN, 0, 0, resolved=told)
     if found.unresolved:
         assert set(found.unresolved) == {sparse, block}

@@ -28,7 +28,7 @@ def place_of(world: DamagedWorld, ledger_id: int, entry_id: int) -> Place:
 def member_of(world: DamagedWorld, run: Place, k: int) -> Place:
     """One of the frames of a run."""
     members = world.storage.reader.membership(run)
-    return Place(run.generation, members.offsets[k], members.sizes[k])  # type: ignore[union-attr]
+    return Place(run.generation, members.offsets[k], members.sizes[k])
 
 
 def test_healthy_directory_is_looked_at_to_its_last_byte_and_nothing_is_found(world: DamagedWorld) -> None:
@@ -262,9 +262,9 @@ def test_what_the_index_could_not_be_told_is_told_by_the_next_step(world: Damage
         calls.append(question)
         if len(calls) == 2:  # the first is for the list of segments
             raise TimeoutError
-        return ask(question)  # type: ignore[arg-type]
+        return ask(question)
 
-    world.port.ask = refuses_once  # type: ignore[method-assign, assignment]
+    world.port.ask = refuses_once
     with pytest.raises(TimeoutError):
         world.scrub()
     assert world.storage.lookup(PLAIN, 45, 45).pieces

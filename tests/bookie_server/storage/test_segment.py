@@ -36,6 +36,7 @@ from bookie_server.storage.segment import (
     seeded_stamp,
     segment_name,
     stamp_seed,
+    unsealed_name,
 )
 from tests.kit.segment_world import entries
 
@@ -94,6 +95,7 @@ def test_a_stamp_is_of_one_place_in_one_life() -> None:
 def test_names_are_read_as_they_are_written() -> None:
     assert parse_name(segment_name(0xABC)) == (0xABC, "segment")
     assert parse_name(index_name(1)) == (1, "idx")
+    assert parse_name(unsealed_name(16)) == (16, "unsealed")
     for name in ("0000000000000ABC.segment", "abc.segment", segment_name(1) + ".tmp", "LOCK", "0" * 16):
         assert parse_name(name) is None
 

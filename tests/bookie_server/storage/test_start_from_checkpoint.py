@@ -264,7 +264,7 @@ def test_a_start_names_the_checkpoint_in_the_identity_before_it_recycles(tmp_pat
     """A crash came between the checkpoint and IDENTITY; the start recycles under it, so that its loss must show."""
     world = filled(tmp_path / "d")
     drained = world.drain()
-    world.storage.directory.record_checkpoint = lambda number: None  # type: ignore[method-assign]
+    world.storage.directory.record_checkpoint = lambda number: None
     world.checkpoint()
     world.storage.close(crash=True)
     assert world.open().report.drained == drained

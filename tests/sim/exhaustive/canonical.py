@@ -57,7 +57,7 @@ def _attributes(thing: Any) -> list[tuple[str, Any]]:
 
 @cache
 def _frozen(kind: type) -> bool:
-    return is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined,no-any-return]
+    return is_dataclass(kind) and kind.__dataclass_params__.frozen
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def _publish_under_a_leader() -> Iterator[None]:
 def _checked_once(self: HeadChange[Any], head: Any, transactions: Any) -> Effects:
     was_checked = self._facts.is_checked
     look = self._look
-    self._look = lambda facts: look(replace(facts, is_checked=facts.is_checked or was_checked))  # type: ignore[method-assign]
+    self._look = lambda facts: look(replace(facts, is_checked=facts.is_checked or was_checked))
     try:
         return _ON_READ(self, head, transactions)
     finally:

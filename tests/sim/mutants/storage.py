@@ -119,7 +119,7 @@ class _Anything:
     def __ne__(self, other: object) -> bool:
         return False
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def _written_end(self: Any, position: int) -> int:

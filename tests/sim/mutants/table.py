@@ -25,6 +25,7 @@ from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.compaction import COMPACTION_MUTANTS
 from tests.sim.mutants.damage import DAMAGE_MUTANTS
 from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
+from tests.sim.mutants.marks import MARK_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
@@ -107,7 +108,7 @@ def _exhaustive() -> Iterator[Case]:
                 found = explore(scope(m.scope), seconds=120)
                 if found.violation is not None:
                     error = AssertionError(found.violation.problem)
-                    error.states = found.states  # type: ignore[attr-defined]
+                    error.states = found.states
                     raise error
 
             yield look
@@ -141,15 +142,15 @@ def _storage() -> Iterator[Case]:
     from tests.sim import test_damage_mutants as scrubbing
     from tests.sim.storage_attempts import attempts
 
-    for name, rule, planted in (*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
-        yield Case(name, rule, "disk", planted, attempts, "attempts")  # type: ignore[arg-type]
+    for name, rule, planted in (*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
+        yield Case(name, rule, "disk", planted, attempts, "attempts")
     compaction = partial(_tests, "compaction tests", compacting.ATTEMPTS)
     for name, rule, planted in COMPACTION_MUTANTS:
-        yield Case(name, rule, "disk", planted, compaction, "attempts")  # type: ignore[arg-type]
+        yield Case(name, rule, "disk", planted, compaction, "attempts")
     scripts = [partial(lambda script: script(DamagedWorld()), script) for script in scrubbing.SCRIPTS]
     scrub = partial(_tests, "scrub and index tests", scripts)
     for name, rule, planted in DAMAGE_MUTANTS:
-        yield Case(name, rule, "disk", planted, scrub, "attempts")  # type: ignore[arg-type]
+        yield Case(name, rule, "disk", planted, scrub, "attempts")
 
 
 def _admission() -> Iterator[Case]:
@@ -157,7 +158,7 @@ def _admission() -> Iterator[Case]:
 
     for name, rule, planted in ADMISSION_MUTANTS:
         stories = partial(_tests, "stories of admission", STORIES)
-        yield Case(name, rule, "stories", planted, stories, "attempts")  # type: ignore[arg-type]
+        yield Case(name, rule, "stories", planted, stories, "attempts")
 
 
 def _tests(engine: str, calls: Sequence[Callable[[], object]]) -> Iterator[Attempt]:
@@ -178,7 +179,7 @@ def _logs() -> Iterator[Case]:
     def attempts(run: Callable[[int], object]) -> Iterator[Callable[[], None]]:
         seed = 0
         while True:
-            yield lambda seed=seed: run(seed)  # type: ignore[misc]
+            yield lambda seed=seed: run(seed)
             seed += 1
 
     for name, rule, planted in logs.MUTANTS:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
+from tests.kit.clusters import temporary_cluster
 from tests.spark.modes import servers
 from tests.spark.modes.kit import Source
 from tests.spark.sessions import ClassicSpark
@@ -63,7 +63,7 @@ def spark(
 @pytest.fixture(scope="session")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of four bookies."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=4, port=0, zookeeper_port=0) as cluster:
+    with temporary_cluster(tmp_path_factory) as cluster:
         yield cluster.uri
 
 

@@ -49,8 +49,8 @@ def test_rows_cannot_be_partitioned_or_bucketed(source: Source) -> None:
     def writer() -> object:
         return source.rows(1).write.format("bookkeeper").options(metadataServiceUri=source.uri).mode("append")
 
-    assert "partition" in refusal(lambda: writer().partitionBy("value").save(source.log)).lower()  # type: ignore[attr-defined]
-    assert "bucket" in refusal(lambda: writer().bucketBy(2, "value").save(source.log)).lower()  # type: ignore[attr-defined]
+    assert "partition" in refusal(lambda: writer().partitionBy("value").save(source.log)).lower()
+    assert "bucket" in refusal(lambda: writer().bucketBy(2, "value").save(source.log)).lower()
 
 
 ERRORS = {

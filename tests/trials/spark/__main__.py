@@ -42,7 +42,7 @@ class Figures:
 
     def add(self, kind: str, report: BlockReport) -> None:
         self.rounds[kind] += report.rounds
-        self.seconds[kind] += round(report.seconds, 1)  # type: ignore[assignment]
+        self.seconds[kind] += round(report.seconds, 1)
         self.counts.setdefault(kind, Counter()).update(report.counts)
         for number, problem in report.problems[:PROBLEMS_KEPT]:
             self.problems.append(f"{kind} {number}: {problem}\n  again: {again(self.seed, kind, number)}")

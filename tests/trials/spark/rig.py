@@ -111,7 +111,7 @@ class Space:
         return self.path / f"checkpoint-{what}"
 
     def plan(self, kind: str, number: int, **more: object) -> Plan:
-        return Plan(kind=kind, seed=self.rig.seed, first_round=number, marks=str(self.marks.path), **more)  # type: ignore[arg-type]
+        return Plan(kind=kind, seed=self.rig.seed, first_round=number, marks=str(self.marks.path), **more)
 
     # --- what Spark is asked ---
 
