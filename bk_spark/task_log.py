@@ -8,6 +8,7 @@ With ``spark.sql.pyspark.worker.logging.enabled`` Spark collects the lines of al
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from bk_spark.plan import LedgerRange
 
 logger = logging.getLogger("bk_spark.task")
+if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not logger.level:  # so Spark tells its workers that it collects lines
+    logger.setLevel(logging.INFO)  # it takes what passes the root logger's level, a warning at least; ours are at INFO
 RANGES_SHOWN = 3
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream source over several ledgers and logs, call by call as Spark calls it; bookies of this process."""
+"""The stream source over several ledgers and logs, call by call as Spark calls it; bookies of this process.
+
+Over 400 lines because each story needs the same cluster, clock of batches and helpers.
+"""
 
 from __future__ import annotations
 
