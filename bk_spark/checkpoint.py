@@ -1,25 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a query's checkpoint says of its sources: the logs that it reads, by uuid. Local folders only."""
+"""What a query's checkpoint says of its sources: the logs that it reads, by uuid, and which input a batch is made of.
+
+Local folders only, named by option ``checkpointLocation``: Spark tells a sink nothing else of its query's sources.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from bk_core.logs.machines.transactions import PLAN_BYTES
+
+_HEADING = 2  # the version, and what Spark says of the batch: its times are other ones in each plan
+
 
 def source_logs(location: str) -> set[str]:
     """The uuids of the logs that the newest planned batch reads; none where that cannot be told. Never raises."""
-    parts = urlsplit(location)
-    if parts.scheme not in ("", "file"):
-        return set()
     try:
-        offsets = Path(unquote(parts.path) if parts.scheme else location) / "offsets"
-        newest = max((int(each.name) for each in offsets.iterdir() if each.name.isdigit()), default=None)
-        lines = [] if newest is None else (offsets / str(newest)).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+        folder = _offsets_folder(location)
+        newest = max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=None)
+        lines = [] if newest is None else _lines(folder / str(newest))
+    except (OSError, ValueError):
         return set()
     return {uuid for line in lines for uuid in _logs_in(line)}
+
+
+def plan_of(location: str, batch_id: int) -> bytes:
+    """Which input a planned batch is made of: a digest of where it ends in each of its sources, the same for each run
+    of the batch. With those of the batches before it, that is where it begins. Empty where it cannot be told."""
+    try:
+        lines = _lines(_offsets_folder(location) / str(batch_id))
+    except (OSError, ValueError):
+        return b""
+    return hashlib.sha256("\n".join(lines[_HEADING:]).encode()).digest()[:PLAN_BYTES] if lines[_HEADING:] else b""
+
+
+def _offsets_folder(location: str) -> Path:
+    """Raises ValueError for what is no local folder."""
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        raise ValueError(location)
+    return Path(unquote(parts.path) if parts.scheme else location) / "offsets"
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def _logs_in(line: str) -> list[str]:

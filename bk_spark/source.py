@@ -65,10 +65,9 @@ class BookKeeperDataSource(DataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         from bk_spark.stream_write import StreamWriter
 
-        options = self._write_options()
+        options, location = self._write_options(), self.options.get("checkpointLocation")
         if compat.ends_batches():
-            return StreamWriter(options, None, overwrite=overwrite)
-        location = self.options.get("checkpointLocation")
+            return StreamWriter(options, None, overwrite=overwrite, checkpoint_location=location)
         return StreamWriter.plan(options, schema, overwrite=overwrite, checkpoint_location=location)
 
     def _write_options(self) -> BkOptions:

@@ -34,8 +34,11 @@ class StreamWriter(compat.StreamWriterBase):
     """One micro-batch, to be written, or to be committed or aborted: for that no ``target`` is needed, and whether one
     could be written just now does not matter."""
 
-    def __init__(self, options: BkOptions, target: WriteTarget | None, *, overwrite: bool) -> None:
+    def __init__(
+        self, options: BkOptions, target: WriteTarget | None, *, overwrite: bool, checkpoint_location: str | None = None
+    ) -> None:
         self.options, self.target, self.overwrite = options, target, overwrite
+        self.checkpoint_location = checkpoint_location
 
     @classmethod
     def plan(
@@ -61,7 +64,7 @@ class StreamWriter(compat.StreamWriterBase):
         target = plan_target(options, schema, overwrite=overwrite, creates=True)
         if target.log is not None and checkpoint_location is not None:
             _check_no_loop(target.log.name, target.log.uuid, checkpoint_location)
-        return cls(options, target, overwrite=overwrite)
+        return cls(options, target, overwrite=overwrite, checkpoint_location=checkpoint_location)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task attempt; see :func:`bk_spark.task_ledgers.write_rows`."""
@@ -83,16 +86,17 @@ class StreamWriter(compat.StreamWriterBase):
         logger.info("batch %d: published %d rows to %s as %s", batchId, rows, options.selection, publish_id.text)
 
     def _identity(self, query_id: str | None, batch_id: int) -> tuple[PublishId, Transaction]:
-        app_id = self.options.txn_app_id
+        app_id, location = self.options.txn_app_id, self.checkpoint_location
+        plan = checkpoint.plan_of(location, batch_id) if location is not None else b""
         if app_id is not None:
-            return PublishId.txn(app_id, batch_id), Transaction(app_id, batch_id)
+            return PublishId.txn(app_id, batch_id), Transaction(app_id, batch_id, plan)
         if query_id is None:
             raise InvalidArgumentError(
                 "the tasks do not know which query they worked for, so a batch could be written twice",
                 value=f"batch {batch_id}",
                 remedy="name the query's batches with option txnAppId",
             )
-        return PublishId.stream(query_id, batch_id), Transaction(query_id, batch_id)
+        return PublishId.stream(query_id, batch_id), Transaction(query_id, batch_id, plan)
 
     def abort(self, messages: Messages, batchId: int) -> None:
         """Never raises: Spark would report this instead of the cause (facts: spark.md §2.6)."""

@@ -159,7 +159,11 @@ def encode_transactions(transactions: LogTransactions) -> bytes:
     message = log_pb2.LogTransactions(app_id=transactions.app_id, last_used_ms=transactions.last_used_ms)
     for version in transactions.versions:
         added = message.versions.add(
-            version=version.version, publish_id=version.publish_id, rows=version.rows, time_ms=version.time_ms
+            version=version.version,
+            publish_id=version.publish_id,
+            rows=version.rows,
+            time_ms=version.time_ms,
+            plan=version.plan,
         )
         _restore(added, version.unknown_fields)
     _restore(message, transactions.unknown_fields)
@@ -175,7 +179,12 @@ def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
     unknown = _unknown_of(message)
     versions = tuple(
         TransactionVersion(
-            version=v.version, publish_id=v.publish_id, rows=v.rows, time_ms=v.time_ms, unknown_fields=unknown(v)
+            version=v.version,
+            publish_id=v.publish_id,
+            rows=v.rows,
+            time_ms=v.time_ms,
+            plan=v.plan,
+            unknown_fields=unknown(v),
         )
         for v in message.versions
     )

@@ -252,6 +252,7 @@ class TransactionVersion:
     publish_id: bytes
     rows: int
     time_ms: int
+    plan: bytes = b""  # which input it was made of, empty if nobody knew
     unknown_fields: bytes = b""
 
 

@@ -12,6 +12,7 @@ from bk_core.errors import (
     InvalidArgumentError,
     LogRecreatedError,
     Outcome,
+    TransactionReplayDiffersError,
 )
 from bk_core.logs import commit
 from bk_core.logs.head import LogTransactions, PublishId
@@ -116,6 +117,25 @@ def test_a_transaction_is_written_with_the_head_under_its_own_version() -> None:
     assert write.transactions is not None
     assert [each.version for each in write.transactions.versions] == [2, 4]
     assert write.transactions_version == 6
+
+
+@pytest.mark.rule("N5")
+def test_a_version_of_other_input_is_no_replay_whether_the_head_or_the_record_remembers_it() -> None:
+    """Nor is it one with as many rows: a batch that is planned anew from an older checkpoint may have other ones."""
+    first, anew = Transaction("app", 4, b"planned1"), Transaction("app", 4, b"planned2")
+    record = Versioned(recorded(None, first, PublishId.job("j"), 2, 1), 0)
+    for remembered in ("j", "another job since"):
+        read = ev.HeadRead(Versioned(published(EMPTY, 1, remembered), 0), record)
+        (refused,) = run(publication(1, transaction=anew), ev.Start(), read)
+        assert isinstance(refused, ev.Fail)
+        assert isinstance(refused.error, TransactionReplayDiffersError)
+        assert "other input" in str(refused.error)
+        assert refused.error.outcome is Outcome.NOT_APPLIED
+        for same in (first, Transaction("app", 4)):
+            (done,) = run(publication(1, transaction=same), ev.Start(), read)
+            assert isinstance(done, ev.Finish)
+    with pytest.raises(InvalidArgumentError, match="8 bytes"):
+        Transaction("app", 4, b"short")
 
 
 def test_retries_end() -> None:

@@ -68,7 +68,8 @@ def batch_of(options: BkOptions, number: int, *tasks: pa.RecordBatch, query: str
     """A micro-batch: planned and written, committed by another writer."""
     writer = StreamWriter.plan(options, VALUE, **more)
     messages = [writer.write(iter([task])) for task in tasks]
-    committer = StreamWriter(options, None, overwrite=writer.overwrite)
+    location = writer.checkpoint_location
+    committer = StreamWriter(options, None, overwrite=writer.overwrite, checkpoint_location=location)
     committer.commit([replace(m, query_id=query) for m in messages if isinstance(m, WrittenLedgers)], number)
 
 
@@ -201,6 +202,28 @@ def test_an_older_checkpoint_is_stopped_where_its_batches_are_cut_otherwise(book
     assert [each.value.outcome for each in (differs, regressed)] == [Outcome.NOT_APPLIED] * 2
     assert "\n" not in f"{differs.value}{regressed.value}"
     assert len(values(bookkeeper, "events")) == 6
+
+
+@pytest.mark.rule("N5")
+def test_an_older_checkpoint_whose_batches_have_as_many_rows_and_not_the_same_ones_is_stopped(
+    bookkeeper: BookKeeper, uri: str, tmp_path: Path
+) -> None:
+    """Planned anew, a limit is shared otherwise among the sources: more of one log, less of another one."""
+    events = options(uri, path="events")
+    first, anew = tmp_path / "first", tmp_path / "anew"
+    for folder, (a, b) in {first: (3, 2), anew: (2, 3)}.items():
+        (folder / "offsets").mkdir(parents=True)
+        (folder / "offsets" / "0").write_text('v1\n{"batchTimestampMs":1}\n{"a":1,"b":1}')
+        (folder / "offsets" / "1").write_text(f'v1\n{{"batchTimestampMs":{a}}}\n{{"a":{a},"b":{b}}}')
+    batch_of(events, 0, rows("a1", "b1"), checkpoint_location=str(first))
+    batch_of(events, 1, rows("a2", "a3", "b2"), checkpoint_location=first.as_uri())
+    batch_of(events, 0, rows("a1", "b1"), checkpoint_location=str(anew))
+    with pytest.raises(TransactionReplayDiffersError, match="other input") as refused:
+        batch_of(events, 1, rows("a2", "b2", "b3"), checkpoint_location=str(anew))
+    assert refused.value.outcome is Outcome.NOT_APPLIED
+    for location in (str(first), None, "hdfs://host/checkpoint", str(tmp_path / "none")):  # the same, or not known
+        batch_of(events, 1, rows("a2", "a3", "b2"), checkpoint_location=location)
+    assert values(bookkeeper, "events") == ["a1", "b1", "a2", "a3", "b2"]
 
 
 def test_complete_mode_replaces_the_rows_with_each_batch_and_makes_the_log(bookkeeper: BookKeeper, uri: str) -> None:

@@ -15,7 +15,7 @@ from bk_core.logs import commit, schemas
 from bk_core.logs.head import PUBLISHED_MAX, LogHead, NewExtent, Published, PublishId
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Ask, Effects, Facts, HeadChange, Intent, State
-from bk_core.logs.machines.transactions import Transaction, recorded, replayed
+from bk_core.logs.machines.transactions import Transaction, check_input, recorded, replayed
 from bk_core.logs.paging import Change, Nonce, last_ledgers
 from bk_core.model import LedgerId
 
@@ -53,15 +53,18 @@ class Publish(Intent[Published]):
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
         """The publish of this id, if the log remembers one."""
         found = commit.already_published(head, self.publish_id, self.rows)
-        if found is None and self.transaction is not None:
-            record = facts.transactions.value if facts.transactions else None
-            if (version := replayed(record, self.transaction, self.rows)) is not None:
-                found = Published(
-                    publish_id=version.publish_id,
-                    base_offset=FORGOTTEN_OFFSET,
-                    rows=version.rows,
-                    time_ms=version.time_ms,
-                )
+        if self.transaction is None:
+            return found
+        record = facts.transactions.value if facts.transactions else None
+        if found is not None:
+            check_input(record, self.transaction)
+        elif (version := replayed(record, self.transaction, self.rows)) is not None:
+            found = Published(
+                publish_id=version.publish_id,
+                base_offset=FORGOTTEN_OFFSET,
+                rows=version.rows,
+                time_ms=version.time_ms,
+            )
         return found
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:

@@ -14,18 +14,27 @@ from bk_core.logs.head import LogTransactions, PublishId, TransactionVersion
 VERSIONS_MAX = 128
 """Versions that a record remembers."""
 VERSION_MAX = 2**63 - 1
+PLAN_BYTES = 8
 APP_ID_BYTES_MAX = 1024
 """Room for any name, and a record that fits one step with a hundred heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """``version`` of ``app_id``: a ``txnAppId`` and ``txnVersion``, or a query id and batch id."""
+    """``version`` of ``app_id``: a ``txnAppId`` and ``txnVersion``, or a query id and batch id.
+
+    ``plan`` tells which input it is made of, as PLAN_BYTES of a digest, and is empty where that is not known. Rows
+    alone do not tell: a batch that is planned anew from an older checkpoint, over several logs and with a limit, has
+    as many rows as before and may have others.
+    """
 
     app_id: str
     version: int
+    plan: bytes = b""
 
     def __post_init__(self) -> None:
+        if len(self.plan) not in (0, PLAN_BYTES):
+            raise InvalidArgumentError(f"the plan of a transaction has {PLAN_BYTES} bytes or none", value=str(self))
         if not self.app_id or not 0 <= self.version <= VERSION_MAX:
             raise InvalidArgumentError("a transaction has a name and a version from 0 to 2^63 - 1", value=str(self))
         is_text = not any("\ud800" <= each <= "\udfff" for each in self.app_id)  # half a character cannot be written
@@ -39,20 +48,19 @@ class Transaction:
 def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> TransactionVersion | None:
     """The version if it was published before, None if it is new.
 
-    Raises TransactionReplayDiffersError when it was published with another count of rows, and
+    Raises TransactionReplayDiffersError when it was published with another count of rows or of other input, and
     TransactionVersionRegressedError when it is lower than one that was published and not remembered itself; nothing is
     to be published in either case.
     """
-    if record is None:
-        return None
-    found = next((each for each in reversed(record.versions) if each.version == wanted.version), None)
+    found = _find(record, wanted)
     if found is not None and found.rows != rows:
         raise TransactionReplayDiffersError(
             f"version {wanted.version} was published before with {found.rows} rows, now it has {rows}",
             value=f"transaction {wanted.app_id}",
             remedy="an older checkpoint was restored or the input was cut differently: use a new query or version",
         )
-    last = max((each.version for each in record.versions), default=-1)
+    check_input(record, wanted)
+    last = max((each.version for each in record.versions), default=-1) if record else -1
     if found is None and wanted.version < last:
         raise TransactionVersionRegressedError(
             f"version {wanted.version} comes after version {last}",
@@ -62,11 +70,30 @@ def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> 
     return found
 
 
+def check_input(record: LogTransactions | None, wanted: Transaction) -> None:
+    """Raises TransactionReplayDiffersError if this version was published of other input, as far as both are known."""
+    found = _find(record, wanted)
+    if found is not None and found.plan and wanted.plan and found.plan != wanted.plan:
+        raise TransactionReplayDiffersError(
+            f"version {wanted.version} was published before, and of other input",
+            value=f"transaction {wanted.app_id}",
+            remedy="an older checkpoint was restored and its batches are cut differently: begin a new query",
+        )
+
+
+def _find(record: LogTransactions | None, wanted: Transaction) -> TransactionVersion | None:
+    return (
+        next((each for each in reversed(record.versions) if each.version == wanted.version), None) if record else None
+    )
+
+
 def recorded(
     record: LogTransactions | None, wanted: Transaction, publish_id: PublishId, rows: int, now_ms: int
 ) -> LogTransactions:
     """The record with this version too; the oldest beyond 128 are forgotten."""
-    added = TransactionVersion(version=wanted.version, publish_id=publish_id.digest, rows=rows, time_ms=now_ms)
+    added = TransactionVersion(
+        version=wanted.version, publish_id=publish_id.digest, rows=rows, time_ms=now_ms, plan=wanted.plan
+    )
     versions = (*(record.versions if record else ()), added)[-VERSIONS_MAX:]
     unknown = record.unknown_fields if record else b""
     return LogTransactions(app_id=wanted.app_id, versions=versions, last_used_ms=now_ms, unknown_fields=unknown)

@@ -128,16 +128,18 @@ class LogPage(_message.Message):
     def __init__(self, extents: _Optional[_Iterable[_Union[Extent, _Mapping]]] = ..., bookies: _Optional[_Iterable[str]] = ..., pages: _Optional[_Iterable[_Union[PageRef, _Mapping]]] = ..., schema: _Optional[bytes] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("version", "publish_id", "rows", "time_ms")
+    __slots__ = ("version", "publish_id", "rows", "time_ms", "plan")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     version: int
     publish_id: bytes
     rows: int
     time_ms: int
-    def __init__(self, version: _Optional[int] = ..., publish_id: _Optional[bytes] = ..., rows: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    plan: bytes
+    def __init__(self, version: _Optional[int] = ..., publish_id: _Optional[bytes] = ..., rows: _Optional[int] = ..., time_ms: _Optional[int] = ..., plan: _Optional[bytes] = ...) -> None: ...
 
 class LogTransactions(_message.Message):
     __slots__ = ("app_id", "versions", "last_used_ms")
