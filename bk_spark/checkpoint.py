@@ -19,9 +19,9 @@ _HEADING = 2  # the version, and what Spark says of the batch: its times are oth
 def source_logs(location: str) -> set[str]:
     """The uuids of the logs that the newest planned batch reads; none where that cannot be told. Never raises."""
     try:
-        folder = _offsets_folder(location)
-        newest = max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=None)
-        lines = [] if newest is None else _lines(folder / str(newest))
+        folder = _folder(location) / "offsets"
+        newest = _newest(folder)
+        lines = [] if newest < 0 else _lines(folder / str(newest))
     except (OSError, ValueError):
         return set()
     return {uuid for line in lines for uuid in _logs_in(line)}
@@ -31,18 +31,37 @@ def plan_of(location: str, batch_id: int) -> bytes:
     """Which input a planned batch is made of: a digest of where it ends in each of its sources, the same for each run
     of the batch. With those of the batches before it, that is where it begins. Empty where it cannot be told."""
     try:
-        lines = _lines(_offsets_folder(location) / str(batch_id))
+        lines = _lines(_folder(location) / "offsets" / str(batch_id))
     except (OSError, ValueError):
         return b""
     return hashlib.sha256("\n".join(lines[_HEADING:]).encode()).digest()[:PLAN_BYTES] if lines[_HEADING:] else b""
 
 
-def _offsets_folder(location: str) -> Path:
+def is_batch_planned(location: str) -> bool:
+    """Whether a batch is planned and not committed, as there is while a micro-batch runs. True also where it cannot be
+    told. A continuous trigger notes where an epoch ends only after it."""
+    try:
+        folder = _folder(location)
+        if not (folder / "metadata").is_file():
+            return True
+        return _newest(folder / "offsets") > _newest(folder / "commits")
+    except (OSError, ValueError):
+        return True
+
+
+def _folder(location: str) -> Path:
     """Raises ValueError for what is no local folder."""
     parts = urlsplit(location)
     if parts.scheme not in ("", "file"):
         raise ValueError(location)
-    return Path(unquote(parts.path) if parts.scheme else location) / "offsets"
+    return Path(unquote(parts.path) if parts.scheme else location)
+
+
+def _newest(folder: Path) -> int:
+    """The highest number that is a file's name, -1 if there is none."""
+    if not folder.is_dir():
+        return -1
+    return max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=-1)
 
 
 def _lines(path: Path) -> list[str]:

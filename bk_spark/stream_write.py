@@ -46,8 +46,8 @@ class StreamWriter(compat.StreamWriterBase):
     ) -> StreamWriter:
         """As :meth:`LogWriter.plan`; a missing log is made also in complete mode (``overwrite``).
 
-        Raises InvalidArgumentError also before pyspark 4.1, for ``txnVersion``, and where the stream reads the log that
-        it writes, as far as that can be seen (RULES K9).
+        Raises InvalidArgumentError also before pyspark 4.1, for ``txnVersion``, for a continuous trigger, and where the
+        stream reads the log that it writes, these two as far as they can be seen (RULES K9).
         """
         if not compat.HAS_STREAM_WRITER:
             raise InvalidArgumentError(
@@ -60,6 +60,12 @@ class StreamWriter(compat.StreamWriterBase):
                 "txnVersion is not for a stream, whose versions are its batch ids",
                 value=f"txnVersion={options.txn_version}",
                 remedy="leave it out; in foreachBatch give the batch id",
+            )
+        if checkpoint_location is not None and not checkpoint.is_batch_planned(checkpoint_location):
+            raise InvalidArgumentError(
+                "a continuous trigger writes no row: Spark calls no Python writer for it",
+                value=f"checkpointLocation={checkpoint_location}",
+                remedy="use a micro-batch trigger: processingTime, availableNow or once",
             )
         target = plan_target(options, schema, overwrite=overwrite, creates=True)
         if target.log is not None and checkpoint_location is not None:

@@ -244,7 +244,27 @@ def test_a_stream_names_its_batches_by_txn_app_id_if_that_is_given(bookkeeper: B
         StreamWriter.plan(options(uri, path="events", txnappid="copy", txnversion="1"), VALUE)
 
 
-def test_the_continuous_trigger_ends_the_query_instead_of_losing_rows(uri: str) -> None:
+def test_the_continuous_trigger_is_refused_where_it_shows(bookkeeper: BookKeeper, uri: str, tmp_path: Path) -> None:
+    """It plans before any batch is: Spark calls no Python writer for it, and passes over an error of its commit."""
+    events, location = options(uri, path="events"), str(tmp_path)
+
+    def plan() -> StreamWriter:
+        return StreamWriter.plan(events, VALUE, checkpoint_location=location)
+
+    plan()  # not the checkpoint of a query that runs here
+    (tmp_path / "metadata").write_text("{}")
+    with pytest.raises(InvalidArgumentError, match=r"continuous trigger.*use a micro-batch trigger"):
+        plan()
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1\n{}\n1")
+    plan()
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    with pytest.raises(InvalidArgumentError, match="continuous trigger"):
+        plan()
+
+
+def test_a_commit_without_what_tasks_wrote_fails_instead_of_losing_rows(uri: str) -> None:
     writer = StreamWriter.plan(options(uri, path="events"), VALUE)
     with pytest.raises(PublishConflictError, match=r"2 of 2 partitions.*micro-batch trigger"):
         writer.commit([None, None], 0)
