@@ -322,7 +322,7 @@ def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
         raise InvalidArgumentError(
             "readMode=fence needs ledgerId or ledgerIds",
             value=str(selection),
-            remedy="name the ledgers to fence with option ledgerId or ledgerIds",
+            remedy="name the ledgers to fence with option ledgerId or ledgerIds, in a batch; streams never fence",
         )
 
 

@@ -57,6 +57,7 @@ REFUSED: Mapping[str, str] = {
 
 _SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
 _MADE_BY_SPARK = "provider"  # a key that Spark adds to the options when it creates a table, and never else
+_OF_A_QUERY = {"checkpointlocation", "queryname"}
 
 
 def creates_table(given: Mapping[str, str]) -> bool:
@@ -99,9 +100,9 @@ def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
 
 
 def check_write(given: Mapping[str, str]) -> None:
-    """Raises InvalidArgumentError for a write without options: it goes to a table by name, whose options Spark has
-    forgotten, and the columns' metadata may be another table's."""
-    if given:
+    """Raises InvalidArgumentError for a write without options, or with those of a query alone: it goes to a table by
+    name, whose options Spark has forgotten, and the columns' metadata may be another table's."""
+    if {normalise(key) for key in given} - _OF_A_QUERY:
         return
     raise InvalidArgumentError(
         "the write has no options, and Spark does not hand over those of a table",

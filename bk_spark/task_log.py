@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from bk_spark.plan import LedgerRange
 
 logger = logging.getLogger("bk_spark.task")
-if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not logger.level:  # so Spark tells its workers that it collects lines
-    logger.setLevel(logging.INFO)  # it takes what passes the root logger's level, a warning at least; ours are at INFO
+_ours = logging.getLogger("bk_spark")
+if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not _ours.level:  # so Spark tells its workers that it collects lines
+    _ours.setLevel(logging.INFO)  # it takes what passes the root logger's level, a warning at least; ours are at INFO
 RANGES_SHOWN = 3
 
 

@@ -7,6 +7,8 @@ cluster of bookies all of them.
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,7 +78,8 @@ def client(uri: str) -> Iterator[BookKeeper]:
 @pytest.fixture
 def name(request: pytest.FixtureRequest, mode: str) -> str:
     """A name of this test's own, for a log, a view or a table."""
-    return f"{request.function.__name__.removeprefix('test_')[:60]}_{mode}"
+    words = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")
+    return f"{words[:60]}_{zlib.crc32(words.encode()):08x}_{mode}"  # beginnings may be alike
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ def ended(query: Any) -> bool:
         query.stop()
 
 
+def eventually(condition: Callable[[], bool]) -> None:
+    """A running query sees new rows some ms after they are published, so "all available" may not count them yet."""
+    until = time.monotonic() + END_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 @pytest.fixture
 def copy(source: Source, tmp_path: Path) -> Copy:
     return Copy(source, tmp_path)
@@ -64,8 +73,9 @@ def test_each_row_is_copied_once_over_restarts_and_a_lost_commit_file(copy: Copy
     wanted = copy.source.fill(5)
     copy.run()
     assert copy.values() == wanted
-    newest = max(path for path in (copy.checkpoint / "commits").iterdir() if path.name.isdigit())
+    newest = max((each for each in (copy.checkpoint / "commits").glob("[0-9]*")), key=lambda each: int(each.name))
     newest.unlink()  # as if Spark had died between the publish and its own note of it
+    newest.with_name(f".{newest.name}.crc").unlink()
     copy.source.fill(3)
     copy.run()
     assert copy.values() == copy.source.values()
@@ -91,9 +101,8 @@ def test_a_running_query_takes_new_rows_and_reports_its_lag(copy: Copy, trigger:
     query = (writer.trigger(**trigger) if trigger else writer).start(copy.log)
     try:
         query.processAllAvailable()
-        copy.source.fill(3)
-        query.processAllAvailable()
-        assert copy.values() == copy.source.values()
+        wanted = copy.source.fill(3)
+        eventually(lambda: copy.values() == wanted)
         progress = query.lastProgress
         assert json.loads(progress["sources"][0]["latestOffset"])["logs"][copy.source.log]["next"] == 6
     finally:
@@ -148,8 +157,7 @@ def test_a_stream_may_end_in_memory_and_start_at_the_latest_row(copy: Copy, name
     try:
         query.processAllAvailable()
         copy.source.append(copy.source.rows(2, start=90))
-        query.processAllAvailable()
-        assert texts(copy.source.spark.table(name).orderBy("offset")) == ["row 90", "row 91"]
+        eventually(lambda: texts(copy.source.spark.table(name).orderBy("offset")) == ["row 90", "row 91"])
     finally:
         query.stop()
 
@@ -166,8 +174,8 @@ def test_reading_continuously_is_refused_by_spark(copy: Copy) -> None:
 def test_writing_continuously_fails_instead_of_losing_all_rows(copy: Copy) -> None:
     rate = copy.source.spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
     told = refusal(lambda: ended(copy.writer(rate).trigger(continuous="1 second").start(copy.log)))
-    assert "BK_PUBLISH_CONFLICT" in told
-    assert "micro-batch trigger" in told
+    assert "a continuous trigger writes no row" in told
+    assert "use a micro-batch trigger" in told
 
 
 def test_update_mode_is_refused_by_spark(copy: Copy) -> None:
@@ -177,7 +185,7 @@ def test_update_mode_is_refused_by_spark(copy: Copy) -> None:
 
 
 REFUSED = {
-    "readMode": ("fence", "not for a stream"),
+    "readMode": ("fence", "readMode=fence needs ledgerId"),
     "endingOffsets": ("latest", "a stream has no end"),
     "startingOffsets": ("sometime", "startingOffsets='sometime'"),
 }
