@@ -22,7 +22,7 @@ from tests.spark.sessions import environment, settings
 from tests.trials.spark.marks import Marks
 
 ROWS_A_BATCH = 16
-END_S = 800.0
+END_S = 240.0
 
 
 class Driver:

@@ -18,8 +18,8 @@ from typing import Any
 
 from bk_cli.children import child_environment, last_lines
 
-READY_S = 900.0
-ANSWER_S = 900.0
+READY_S = 180.0
+ANSWER_S = 300.0
 LOCAL = "local[2,8]"
 """Two cores; a task is tried eight times."""
 
