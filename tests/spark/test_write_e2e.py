@@ -150,6 +150,7 @@ def test_the_continuous_trigger_ends_the_query_and_a_micro_batch_trigger_goes_on
     spark: Any, uri: str, log: str, tmp_path: Path
 ) -> None:
     source = spark.readStream.format("rate").option("rowsPerSecond", "10").load().selectExpr("string(value) AS value")
+    writer(numbered(spark, 0, 1, 1), uri).mode("append").save(log)
     query = start(source, uri, log, tmp_path, continuous="500 milliseconds")
     try:
         assert "micro-batch trigger" in failure(lambda: query.awaitTermination(60))
@@ -158,7 +159,7 @@ def test_the_continuous_trigger_ends_the_query_and_a_micro_batch_trigger_goes_on
     query = start(source, uri, log, tmp_path, processingTime="1 second")
     try:
         until = time.monotonic() + 60
-        while not load(spark, uri, log).count():
+        while load(spark, uri, log).count() == 1:
             assert time.monotonic() < until, query.exception()
     finally:
         query.stop()

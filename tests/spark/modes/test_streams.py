@@ -53,6 +53,12 @@ def ended(query: Any) -> bool:
         query.stop()
 
 
+def latest_of(query: Any, log: str) -> int:
+    """Where the log ends, as the query's newest report says."""
+    source = query.lastProgress["sources"][0]
+    return int(json.loads(source["latestOffset"])["logs"][log]["next"])
+
+
 def eventually(condition: Callable[[], bool]) -> None:
     """A running query sees new rows some ms after they are published, so "all available" may not count them yet."""
     until = time.monotonic() + END_S
@@ -103,8 +109,7 @@ def test_a_running_query_takes_new_rows_and_reports_its_lag(copy: Copy, trigger:
         query.processAllAvailable()
         wanted = copy.source.fill(3)
         eventually(lambda: copy.values() == wanted)
-        progress = query.lastProgress
-        assert json.loads(progress["sources"][0]["latestOffset"])["logs"][copy.source.log]["next"] == 6
+        eventually(lambda: latest_of(query, copy.source.log) == 6)
     finally:
         query.stop()
 
