@@ -32,8 +32,8 @@ from bookie_server.storage.listing import Listing, list_segments
 from bookie_server.storage.open_report import OpenReport
 from bookie_server.storage.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.sealed import SealedSummary, read_header, read_sealed
-from bookie_server.storage.sealing import SealJob, write_index
-from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name, unsealed_name
+from bookie_server.storage.sealing import SealJob, unmark, write_index
+from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
 from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
 from bookie_server.storage.starting_point import StartingPoint, find_starting_point
 from bookie_server.storage.state_rows import deleted_by, folded, ledger_rows
@@ -147,7 +147,7 @@ class _Opening:
     def _note_lost(self, generation: int) -> None:
         """Nothing is left of this segment but the file that says that it was there."""
         if self._start.covers(generation):
-            self._files.remove(os.path.join(self._path, unsealed_name(generation)))
+            unmark(self._files, self._path, generation)
         else:
             self._unnamed_damage(f"{segment_name(generation)} is missing, and it had no index yet")
             self._lost.append(generation)
@@ -342,8 +342,7 @@ class _Opening:
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
             self._seal(header, build_index(header, b"", StateCollector().rows()).data)
         for generation in self._lost:
-            if self._files.exists(unsealed := os.path.join(self._path, unsealed_name(generation))):  # has no index now
-                self._files.remove(unsealed)
+            unmark(self._files, self._path, generation)  # one that has an index since then has no mark
 
     def _seal(self, header: IndexHeader, data: bytes) -> bool:
         try:

@@ -56,6 +56,12 @@ def write_index(files: Files, path: str, generation: int, data: bytes) -> None:
     """Make the ``.idx`` of a segment durable; from then on that tells of the segment, and ``.unsealed`` goes. Raises
     OSError."""
     files.write_atomically(os.path.join(path, index_name(generation)), data)
+    unmark(files, path, generation)
+
+
+def unmark(files: Files, path: str, generation: int) -> None:
+    """Take the ``.unsealed`` of a segment away, if it has one: something durable tells of the segment. Raises
+    OSError."""
     unsealed = os.path.join(path, unsealed_name(generation))
     if files.exists(unsealed):
         files.remove(unsealed)

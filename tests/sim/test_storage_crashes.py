@@ -102,15 +102,15 @@ def settled(disk: SimDisk | None = None) -> Life:
 
 @pytest.mark.rule("S8")
 @pytest.mark.parametrize("kind", ["segment", "idx"])
-@pytest.mark.parametrize("with_mark", [False, True])
-def test_any_lost_file_is_never_a_denial(kind: str, with_mark: bool) -> None:
+@pytest.mark.parametrize("mark_too", [False, True])
+def test_any_lost_file_is_never_a_denial(kind: str, mark_too: bool) -> None:
     count = len([p for p in settled().disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)])
     for number in range(count):
         life = settled()
         path = [p for p in life.disk.paths() if p.endswith(kind) and p.startswith(SEGMENTS_DIR)][number]
         life.crash(random.Random(1), "nothing")
         life.disk.lose_file(path)
-        if with_mark:  # as in a directory of a bookie that made none
+        if mark_too:  # as in a directory of a bookie that made none
             life.disk.lose_file(path.removesuffix(kind) + "unsealed")
         for _ in range(2):
             life.open()
