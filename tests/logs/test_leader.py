@@ -113,7 +113,7 @@ def test_rolls_under_load_keep_order_offsets_and_every_entry() -> None:
                     if n % 3:  # a batch's offset is that of the last entry queued, which may be another worker's
                         assert offset not in wanted
                         wanted[offset] = value
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.001)  # the store's threads need a turn, or rolls take thousands of entries
 
             await asyncio.gather(*(append(worker) for worker in range(5)))
             await leader.close()

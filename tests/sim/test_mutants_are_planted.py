@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every mutant of storage still finds what it changes; whether it is killed is ``test_storage_mutants.py``'s."""
+"""Every mutant of storage still finds what it changes; whether it is killed is for ``scripts/sim --mutants``."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
+from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
+from tests.sim.mutants.marks import MARK_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS, Planted
 
-MUTANTS = [*STORAGE_MUTANTS, *CHECKPOINT_MUTANTS]
+MUTANTS = [*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS]
 
 
 @pytest.mark.parametrize(("name", "rule", "planted"), MUTANTS, ids=[name for name, _, _ in MUTANTS])
