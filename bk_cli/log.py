@@ -53,7 +53,7 @@ def list_logs(uri: str, as_json: bool) -> None:
 @options.metadata_service_uri
 @options.as_json
 def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
-    """The head of a log, and its last extents."""
+    """The head of a log, its schemas, and its last extents."""
     from bk_core import blocking
     from bk_core.logs.store import LogStore
 
@@ -61,8 +61,10 @@ def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
         store = LogStore(bookkeeper.store, name)
         head = store.read().value
         extents = _extents(store, head, with_extents)
+        columns = {number: _columns(schema) for number, schema in bookkeeper.log(name).schemas().items()}
     if as_json:
-        output.print_json({**_as_object(name, head), "extents": [_extent_object(extent) for extent in extents]})
+        more = {"schemas": columns, "extents": [_extent_object(extent) for extent in extents]}
+        output.print_json({**_as_object(name, head), **more})
         return
     output.print_facts(
         {
@@ -78,6 +80,10 @@ def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
             **retention_facts(head.retention_ms, head.retention_bytes),
         }
     )
+    if columns:
+        output.print_line()
+        rows = [(number, ", ".join(f"{n} {kind}" for n, kind in named.items())) for number, named in columns.items()]
+        output.print_table(("schema ", "columns"), rows)
     output.print_line()
     output.print_table(
         ("from offset ", "entries ", "bytes ", "ledger ", "from entry ", "codec", "state"),
@@ -115,6 +121,13 @@ for _command in (compact, trim, vacuum, set_settings, txn):
     log.add_command(_command)
 
 
+def _columns(schema: bytes) -> dict[str, str]:
+    """The types of a schema's columns, for people."""
+    from bk_core.logs import schemas
+
+    return {name: schemas.shown(field) for name, field in schemas.fields_of(schema).items()}
+
+
 def _extents(store: LogStore, head: LogHead, every: bool) -> list[Extent]:
     return store.extents(head, 0, head.next_offset + 1) if every else list(head.tail)
 
@@ -136,6 +149,7 @@ def _extent_object(extent: Extent) -> dict[str, object]:
         "entries": None if extent.is_open else extent.entry_count,
         "bytes": None if extent.is_open else extent.size_bytes,
         "codec": extent.codec,
+        "schema": extent.schema_number or None,
         "state": "open" if extent.is_open else "sealed",
     }
 

@@ -18,6 +18,7 @@ from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
+from bk_core.logs import schemas
 from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines.transactions import Transaction
 
@@ -32,7 +33,11 @@ def name() -> str:
 
 
 def publish(
-    bookkeeper: blocking.BookKeeper, name: str, values: Sequence[bytes], transaction: Transaction | None = None
+    bookkeeper: blocking.BookKeeper,
+    name: str,
+    values: Sequence[bytes],
+    transaction: Transaction | None = None,
+    **schema: Any,
 ) -> int:
     """One closed ledger at the end of the log, as a job writes it; its id."""
     log = bookkeeper.log(name, password=PASSWORD)
@@ -51,7 +56,7 @@ def publish(
         ack_quorum_size=2,
         fragments=writer.metadata.fragments,
     )
-    log.publish([new], publish_id, transaction=transaction)
+    log.publish([new], publish_id, transaction=transaction, **schema)
     return writer.ledger_id
 
 
@@ -99,6 +104,19 @@ def test_compact_merges_ledgers_and_every_offset_means_the_same(bk: Any, cluster
     assert "nothing to compact" in bk.out
     assert bk("log", "compact", name, "--ledger-password", "wrong") == 2
     assert bk("log", "compact", name, "--max-ledger-bytes", "many", *SECRET) == 2
+
+
+@pytest.mark.rule("K8")
+def test_show_lists_the_schemas_of_a_log_and_which_extent_has_which(bk: Any, cluster: LocalCluster, name: str) -> None:
+    with blocking.connect(cluster.uri) as bookkeeper:
+        for number, kinds in enumerate((("a",), ("a", "b"))):
+            fields = [{"name": kind, "type": {"name": "utf8"}, "nullable": True, "children": []} for kind in kinds]
+            publish(bookkeeper, name, values(number, 1), schema=schemas.encode(fields), merge_schema=True)
+    (shown,) = bk.json("log", "show", name)
+    assert shown["schemas"] == {"1": {"a": "utf8"}, "2": {"a": "utf8", "b": "utf8"}}
+    assert [extent["schema"] for extent in shown["extents"]] == [1, 2]
+    assert bk("log", "show", name) == 0
+    assert "a utf8, b utf8" in bk.out
 
 
 @pytest.mark.rule("N7")

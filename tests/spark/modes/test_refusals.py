@@ -52,6 +52,7 @@ def test_rows_cannot_be_partitioned_or_bucketed(source: Source) -> None:
 
     assert "partition" in refusal(lambda: writer().partitionBy("value").save(source.log)).lower()
     assert "bucket" in refusal(lambda: writer().bucketBy(2, "value").save(source.log)).lower()
+    assert "cluster" in refusal(lambda: writer().clusterBy("value").save(source.log)).lower()
 
 
 ERRORS = {

@@ -112,6 +112,16 @@ def test_options_of_a_query_go_before_those_of_the_table(source: Source, table: 
     assert counted(source, table) == 10
 
 
+@pytest.mark.parametrize("clause", ["TBLPROPERTIES ('note' = 'x')", "LOCATION '/nowhere'", "COMMENT 'x'"])
+def test_what_else_a_table_is_created_with_changes_nothing(source: Source, name: str, clause: str) -> None:
+    source.fill(3)
+    source.sql(f"CREATE TABLE {name} USING bookkeeper OPTIONS ({source.sql_options()}) {clause}")
+    try:
+        assert counted(source, name) == 3
+    finally:
+        source.sql(f"DROP TABLE {name}")
+
+
 def test_a_persistent_view_of_a_table_plans_each_query_anew(source: Source, table: str) -> None:
     source.sql(f"CREATE VIEW {table}_v AS SELECT offset, CAST(value AS STRING) AS text FROM {table}")
     try:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds in which a bookie is lost in the middle of a write: its tasks wait after their first rows until the harm is
-done, then go on with another ensemble. Jobs and micro-batches by turns; a bookie comes back after the round."""
+done. In every second round they then go on slowly, and writers soon give a bookie up, so that they end with another
+ensemble; in the others the ack quorum that is left does. Jobs and micro-batches by turns; a bookie comes back after the
+round."""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
 
 WRITING_S = 120.0
 FAULTS = ("SIGKILL", "SIGKILL", "refuse", "cut", "SIGSTOP", "answers stall")
+GIVEN_UP = {"bookkeeper.reconnectBudgetMs": 200}
+DRIP_S = 0.4
 STOPPED_S = 1.5
 """A bookie that only hangs comes back after so long."""
 
@@ -43,12 +47,15 @@ class BookieRounds:
     def _round(self, space: Space, report: BlockReport, number: int, source: str | None, sink: str) -> list[str]:
         """Start the write, do the harm when its tasks have begun, let them go on; then the bookie comes back."""
         driver = space.rig.drivers.get()
-        plan = space.plan("pause", number if source is None else number - self._batches(space))
+        slowly = number % 2 == 0
+        first = number if source is None else number - self._batches(space)
+        plan = space.plan("pause", first, drip_s=DRIP_S if slowly else 0.0)
+        how = GIVEN_UP if slowly else {}
         if source is None:
-            space.begin_write(driver, plan, sink, f"{number}")
+            space.begin_write(driver, plan, sink, f"{number}", **how)
         else:
             limit = {"maxEntriesPerTrigger": ROWS}
-            space.begin_stream(driver, plan, source, sink, checkpoint=space.checkpoint("0"), read=limit)
+            space.begin_stream(driver, plan, source, sink, checkpoint=space.checkpoint("0"), read=limit, write=how)
         until(lambda: any(space.marks.has(f"writing-{number}-{part}") for part in range(PARTITIONS)), WRITING_S)
         rng = plan.rng(number)
         fault, bookie = rng.choice(FAULTS), rng.choice(space.rig.cluster.bookies)

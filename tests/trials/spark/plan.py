@@ -36,7 +36,7 @@ class Fault:
 class Plan:
     """What a write is to suffer. ``kind``: "raise", "kill", "late", "pause", "none" or "driver"; ``run``: which try of
     the same write it is, from 0; ``commit``: where ``commit`` stops for ever, "before" or "after" the publish, and in
-    which round."""
+    which round; ``drip_s``: how long a task waits after each batch that comes when the harm of a "pause" is done."""
 
     kind: str = "none"
     seed: int = 1
@@ -45,6 +45,7 @@ class Plan:
     run: int = 0
     commit: str = ""
     commit_round: int = -1
+    drip_s: float = 0.0
 
     def text(self) -> str:
         return json.dumps(asdict(self))

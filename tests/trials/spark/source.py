@@ -196,10 +196,12 @@ def _late(writer: Any, plan: Plan, number: int, task: str, iterator: Iterator[An
 
 
 def _paused(plan: Plan, number: int, partition: int, iterator: Iterator[Any]) -> Iterator[Any]:
-    """Rows stop after the first batch until the trial has done its harm."""
+    """Rows stop after the first batch until the trial has done its harm; then they come, or drip."""
     marks = Marks(plan.marks)
     for count, batch in enumerate(iterator):
         yield batch
         if count == 0:
             marks.set(f"writing-{number}-{partition}")
             marks.wait(f"go-on-{number}", HELD_S)
+        else:
+            time.sleep(plan.drip_s)
