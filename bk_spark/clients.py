@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 CLIENTS_MAX = 8
 READERS_MAX = 8
 FALLBACK_JITTER_S = 1.0
-TASK_DEFAULTS: Mapping[str, int] = {"window_bytes_max": 8 << 20, "slow_bookie_bytes_max": 24 << 20}
-"""Less than the client's own: many tasks share a machine, and each stays below 128 MiB (RULES K5)."""
+TASK_DEFAULTS: Mapping[str, int] = {
+    "window_bytes_max": 8 << 20,
+    "slow_bookie_bytes_max": 24 << 20,
+    "frame_bytes": 2 << 20,
+}
+"""Less than the client's own: many tasks share a machine, and each stays below 128 MiB (RULES K5). Frames are larger:
+a task has whole columns to write, and what a frame costs, writers, bookies and readers pay once for twice the rows."""
 
 T = TypeVar("T")
 

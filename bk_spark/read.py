@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
-from bk_spark import clients, codecs, compat, resolve, task_log, tasks
+from bk_spark import clients, codecs, compat, resolve, task_log, tasks, worker_heap
 from bk_spark.errors import fence_by_pushdown, package_mismatch
 from bk_spark.log_schemas import log_schemas
 from bk_spark.options import BkOptions
@@ -63,16 +63,21 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
         return
     if plan.version != __version__:
         raise package_mismatch(plan.version, __version__)
-    rows = value_rows(plan, codec, options) if codec.reads_values else id_rows(plan, codec)
-    yield from task_log.reading(plan.ranges, joined(rows))
+    worker_heap.freeze()
+    line = task_log.Reading(plan.ranges)
+    rows = value_rows(plan, codec, options, line) if codec.reads_values else id_rows(plan, codec)
+    yield from task_log.reading(line, joined(rows))
 
 
-def value_rows(plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:
+def value_rows(
+    plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions, line: task_log.Reading
+) -> Iterator[pa.RecordBatch]:
     """Rows with values: whole batches as the bookies sent them, small ledgers asked for ahead."""
     reader, progress = clients.detached_reader(plan, options), Progress(plan.ranges)
     with closing(reader.read_all(map(wanted_range, plan.ranges), prefer=plan.prefer)) as batches:
         for number, batch in batches:
             wanted = progress.take(number, batch)
+            line.bytes += batch.payload_bytes
             yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
     progress.check_end()
 
@@ -143,20 +148,17 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if not small and _is_large(batch.num_rows, batch.nbytes):
+        of_batch = 0 if batch.num_rows >= ROWS_MIN else batch.nbytes
+        if not small and (batch.num_rows >= ROWS_MIN or of_batch >= BYTES_MIN):
             yield batch
             continue
         small.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if _is_large(rows, size):
+        rows, size = rows + batch.num_rows, size + of_batch
+        if rows >= ROWS_MIN or size >= BYTES_MIN:
             yield _join(small)
             small, rows, size = [], 0, 0
     if small:
         yield _join(small)
-
-
-def _is_large(rows: int, size: int) -> bool:
-    return rows >= ROWS_MIN or size >= BYTES_MIN
 
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

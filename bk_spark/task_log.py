@@ -26,9 +26,8 @@ if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not _ours.level:  # so Spark t
 RANGES_SHOWN = 3
 
 
-def reading(ranges: Sequence[LedgerRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def reading(line: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """``batches``, and at their end, at an early one (``limit``) and at an error a line about them."""
-    line = _ReadLine(ranges)
     try:
         while (batch := line.timed(batches)) is not None:
             yield batch
@@ -42,10 +41,12 @@ def reading(ranges: Sequence[LedgerRange], batches: Iterator[pa.RecordBatch]) ->
             batches.close()  # Spark closed this one early, so nobody wants the reads that are under way
 
 
-class _ReadLine:
+class Reading:
+    """The line about a reading task. Who reads adds up ``bytes``, those of payloads."""
+
     def __init__(self, ranges: Sequence[LedgerRange]) -> None:
         self._ranges = ranges
-        self._rows = self._bytes = 0
+        self._rows = self.bytes = 0
         self._began, self._waited_s = time.monotonic(), 0.0
         self.ended = "stopped early"
 
@@ -56,7 +57,7 @@ class _ReadLine:
         finally:
             self._waited_s += time.monotonic() - asked
         if batch is not None:
-            self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + batch.nbytes
+            self._rows += batch.num_rows
         return batch
 
     def log(self) -> None:
@@ -66,7 +67,7 @@ class _ReadLine:
         logger.info(
             "read %d rows, %d bytes from %s in %d ms, %d ms of it in Spark: %s",
             self._rows,
-            self._bytes,
+            self.bytes,
             shown(self._ranges),
             took_s * 1000,
             (took_s - self._waited_s) * 1000,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,8 @@ RESERVED = frozenset({**PLACES, **MORE, **ROW_INDEX})
 """Names that no data column can have where it may have any."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_LONG = 1 << 14
+"""Rows of the constant columns that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +66,29 @@ def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
         case "entry_id":
             return pa.array(ids)
         case "ledger_id":
-            return pa.array(np.full(count, at.ledger_id, dtype=np.int64))
+            return _repeated(at.ledger_id, pa.int64(), count)
         case "log":
-            return pa.nulls(count, pa.string()) if at.log is None else pa.repeat(pa.scalar(at.log, pa.string()), count)
+            return pa.nulls(count, pa.string()) if at.log is None else _repeated(at.log, pa.string(), count)
         case "offset":
             return pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(ids + at.offset_shift)
         case "ledger_ctime":
             at_us = None if at.ctime_ms is None else at.ctime_ms * 1000
-            return pa.nulls(count, _TIMESTAMP) if at_us is None else pa.repeat(pa.scalar(at_us, _TIMESTAMP), count)
+            return pa.nulls(count, _TIMESTAMP) if at_us is None else _repeated(at_us, _TIMESTAMP, count)
         case "ledger_closed":
-            return pa.repeat(pa.scalar(at.closed, pa.bool_()), count)
+            return _repeated(at.closed, pa.bool_(), count)
         case "row_index":
             assert rows.row_index is not None
             return pa.array(rows.row_index)
     assert name == ENTRY_LENGTH, name
     assert rows.lengths is not None
     return pa.array(rows.lengths.astype(np.int32))
+
+
+def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """``value``, ``count`` times: a slice of what was made for other batches of the ledger."""
+    return _long(value, kind, max(_LONG, 1 << (count - 1).bit_length()) if count else _LONG).slice(0, count)
+
+
+@lru_cache(maxsize=16)
+def _long(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)

@@ -17,7 +17,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def environment(address: str = "127.0.0.1") -> dict[str, str]:
     """What Spark's processes need to run this Python and to find this checkout as an installed package is found."""
     return {
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(ROOT / "tests" / "spark" / "worker_python"),
+        "WORKER_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "SPARK_LOCAL_IP": address,

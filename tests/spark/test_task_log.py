@@ -30,7 +30,9 @@ def batches(count: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_read_says_what_it_read_and_how_it_ended(logged: pytest.LogCaptureFixture) -> None:
-    assert len(list(task_log.reading(RANGES, batches(3)))) == 3
+    reading = task_log.Reading(RANGES)
+    reading.bytes = 48
+    assert len(list(task_log.reading(reading, batches(3)))) == 3
     (line,) = logged.messages
     assert line.startswith("read 6 rows, 48 bytes from ledgers 3:0-9, 4:0-9, 5:0-9 and 2 more of log events in ")
     assert line.endswith(": done")
@@ -46,7 +48,7 @@ def test_a_read_that_spark_stops_early_ends_what_is_under_way(logged: pytest.Log
             closed.append(True)
 
     under_way = source()
-    rows = task_log.reading(RANGES, under_way)
+    rows = task_log.reading(task_log.Reading(RANGES), under_way)
     next(rows)
     rows.close()
     assert closed == [True]
@@ -59,7 +61,7 @@ def test_a_read_that_fails_says_why(logged: pytest.LogCaptureFixture) -> None:
         raise ValueError("no such entry")
 
     with pytest.raises(ValueError, match="no such entry"):
-        list(task_log.reading(RANGES[:1], source()))
+        list(task_log.reading(task_log.Reading(RANGES[:1]), source()))
     assert [line.rsplit("Spark: ", 1)[1] for line in logged.messages] == ["failed: no such entry"]
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Spark driver as a process of its own, that does what lines on its standard input ask and answers in lines.
 
-``python -m tests.trials.spark.driver WHERE MASTER [CONF=VALUE …]``. The first answer says that the session is up, and
-the pid of its JVM. It ends when its input does.
+``python -m tests.trials.spark.driver WHERE MASTER WARM [CONF=VALUE …]``. The first answer says that the session is up,
+and the pid of its JVM. WARM is empty, or says what to copy before that, so that all of Spark's processes are there
+(:meth:`Driver.warm_up`). It ends when its input does.
 """
 
 from __future__ import annotations
@@ -46,9 +47,20 @@ class Driver:
         self.spark.sparkContext.setLogLevel("ERROR")
         self.spark.dataSource.register(TrialSource)
         self._kept: dict[str, Any] = {}
+        self._where = where
 
     def jvm_pid(self) -> int:
         return int(self.spark._jvm.java.lang.ProcessHandle.current().pid())
+
+    def warm_up(self, options: dict[str, str], source: str, sink: str) -> None:
+        """Copy a log, as a query does that has all its time."""
+        self.stream(
+            source=source,
+            sink=sink,
+            checkpoint=str(self._where / "warm"),
+            read={"startingOffsets": "earliest", **options},
+            write=options,
+        )
 
     # --- what it can be asked -----------------------------------------------------------------------------------------
 
@@ -130,10 +142,12 @@ def end_with_parent() -> None:
 
 def main() -> None:
     end_with_parent()
-    where, master = Path(sys.argv[1]), sys.argv[2]
+    where, master, warm = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what Spark prints goes to the log
-    driver = Driver(where, master, dict(pair.split("=", 1) for pair in sys.argv[3:]))
+    driver = Driver(where, master, dict(pair.split("=", 1) for pair in sys.argv[4:]))
+    if warm:
+        driver.warm_up(**json.loads(warm))
     print(json.dumps({"ready": True, "jvm": driver.jvm_pid()}), file=answers, flush=True)
     for line in sys.stdin:
         job = json.loads(line)

@@ -35,7 +35,7 @@ class DriverRounds:
             rows: list[bytes] = []
             jobs: list[Write] = []
             for number in range(first, first + count):
-                self._round(space, report, number, rows, jobs)
+                self._round(space, report, number, rows, jobs, is_last=number == first + count - 1)
                 report.rounds += 1
                 rig.spares.reap()
             report.broken(first, space.check_without_orphans(space.log("sink"), [Write(rows)]))
@@ -43,13 +43,15 @@ class DriverRounds:
                 report.broken(first, space.check_without_orphans(space.log("jobs"), jobs))
         return report
 
-    def _round(self, space: Space, report: BlockReport, number: int, rows: list[bytes], jobs: list[Write]) -> None:
+    def _round(
+        self, space: Space, report: BlockReport, number: int, rows: list[bytes], jobs: list[Write], *, is_last: bool
+    ) -> None:
         rng = random.Random(f"{space.rig.seed}/drivers/{number}")
         is_job = number // len(POINTS) % 4 == 3
         work = Job(space, number) if is_job else Copying(space, number)
         log = work.prepare()
         kill = Kill(space, report, number, rng)
-        kill.run(work, log)
+        kill.run(work, log, is_last)
         if is_job:
             jobs.append(Write(work.rows))
         else:
@@ -104,14 +106,14 @@ class Kill:
         self._space, self._report, self._number, self._rng = space, report, number, rng
         self._run = 0
 
-    def run(self, work: Copying | Job, log: str) -> None:
+    def run(self, work: Copying | Job, log: str, is_last: bool) -> None:
         point = POINTS[self._number % len(POINTS)]
         stop = self._kill_at(point if point != "restart" else self._rng.choice(POINTS[:3]), work, log)
         if point == "restart":
             self._kill_in_restart(work)
         self._report.counts[f"killed {point}"] += 1
         self._report.counts["faults"] += 1
-        self._finish(work, stop)
+        self._finish(work, stop, is_last)
 
     def _kill_at(self, point: str, work: Copying | Job, log: str) -> Stop | None:
         """Kill a driver at that point. Returns the compare-and-set that is under way."""
@@ -153,9 +155,9 @@ class Kill:
         driver.kill()
         self._run += 1
 
-    def _finish(self, work: Copying | Job, stop: Stop | None) -> None:
+    def _finish(self, work: Copying | Job, stop: Stop | None, is_last: bool) -> None:
         """A driver that nobody kills does the rest."""
-        driver = self._space.rig.spares.get()
+        driver = self._space.rig.spares.get(is_last=is_last)
         work.begin(driver, self._run, "")
         if stop is not None:
             mark = f"commit-{self._number}-{self._run}"

@@ -22,6 +22,8 @@ READY_S = 180.0
 ANSWER_S = 300.0
 LOCAL = "local[2,8]"
 """Two cores; a task is tried eight times."""
+WARM_LOCAL = "local[1,8]"
+"""One core: half as many Python workers have to start."""
 
 
 class DriverEndedError(RuntimeError):
@@ -31,11 +33,19 @@ class DriverEndedError(RuntimeError):
 class SparkDriver:
     """One driver process and its JVM, in a process group of their own."""
 
-    def __init__(self, where: Path, number: int, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        where: Path,
+        number: int,
+        master: str = LOCAL,
+        conf: Mapping[str, str] | None = None,
+        warm: Mapping[str, object] | None = None,
+    ) -> None:
         where.mkdir(parents=True, exist_ok=True)
         self.log_path = where / f"driver-{number}.log"
         command = [sys.executable, "-m", "tests.trials.spark.driver"]
-        command += [str(where / f"driver-{number}"), master, *(f"{k}={v}" for k, v in (conf or {}).items())]
+        command += [str(where / f"driver-{number}"), master, json.dumps(warm) if warm else ""]
+        command += [f"{name}={text}" for name, text in (conf or {}).items()]
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -115,33 +125,38 @@ class SparkDriver:
 
 
 class Drivers:
-    """The drivers of a trial, one at a time; with ``spares``, the next one starts while this one works."""
+    """The drivers of a trial, one at a time. With ``warm``, the next one starts and copies that while this one works:
+    a first query takes twenty seconds, those after it three."""
 
-    def __init__(self, where: Path, *, spares: bool = False) -> None:
-        self._where, self._spares, self._number = where, spares, 0
+    def __init__(self, where: Path, *, warm: Mapping[str, object] | None = None) -> None:
+        self._where, self._warm, self._number = where, warm, 0
         self._current: SparkDriver | None = None
         self._spare: SparkDriver | None = None
         self._dead: list[SparkDriver] = []
         self.started = 0
         self.longest_start_s = 0.0
 
-    def get(self) -> SparkDriver:
-        """A driver that lives, the same one as long as it does."""
+    def get(self, *, is_last: bool = False) -> SparkDriver:
+        """A driver that lives, the same one as long as it does. ``is_last``: none will be wanted after it."""
         if self._current is None or self._current.is_dead:
             if self._current is not None:
                 self._dead.append(self._current)
             began = time.monotonic()
             self._current, self._spare = self._spare or self._start(), None
+            self._prepare(is_last)
             self._current.wait_ready()
             self.longest_start_s = max(self.longest_start_s, time.monotonic() - began)
-        if self._spares and self._spare is None:
-            self._spare = self._start()
+        self._prepare(is_last)
         return self._current
+
+    def _prepare(self, is_last: bool) -> None:
+        if self._warm and self._spare is None and not is_last:
+            self._spare = self._start()
 
     def _start(self) -> SparkDriver:
         self._number += 1
         self.started += 1
-        return SparkDriver(self._where, self._number)
+        return SparkDriver(self._where, self._number, WARM_LOCAL if self._warm else LOCAL, warm=self._warm)
 
     def reap(self) -> None:
         """End what killed drivers have left behind."""

@@ -52,13 +52,15 @@ class Rig:
         self.path, self.seed = path, seed
         self.cluster = TrialCluster(path / "cluster", bookies=BOOKIES, settings=SETTINGS)
         self.drivers = Drivers(path / "drivers")
-        self.spares = Drivers(path / "spares", spares=True)
         self._names = itertools.count()
         self._client: BookKeeper | None = None
 
     def __enter__(self) -> Rig:
         self.cluster.__enter__()
         self._client = blocking.connect(self.cluster.direct_uri)
+        Space(self, "warm").feed("warm", tagged("warm", PARTITIONS))
+        options = {"metadataServiceUri": self.uri}
+        self.spares = Drivers(self.path / "spares", warm={"options": options, "source": "warm", "sink": "warm-sink"})
         return self
 
     def __exit__(self, *_: object) -> None:
