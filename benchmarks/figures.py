@@ -101,9 +101,12 @@ def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
     return [measure() for _ in range(runs)]
 
 
-def side_by_side(runs: int, ours: Callable[[], float], peer: Callable[[], float]) -> tuple[list[float], list[float]]:
-    """Warm both up once, then the values of ``runs`` runs of each, in turns: what disturbs one disturbs the other."""
-    ours(), peer()
+def side_by_side(
+    runs: int, ours: Callable[[], float], peer: Callable[[], float], *, warm_up: int = 1
+) -> tuple[list[float], list[float]]:
+    """Warm both up, then the values of ``runs`` runs of each, in turns: what disturbs one disturbs the other."""
+    for _ in range(warm_up):
+        ours(), peer()
     pairs = [(ours(), peer()) for _ in range(runs)]
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 

@@ -46,6 +46,7 @@ class LedgerReader(DataSourceReader):
         if self.options.read_mode == "fence" and compat.plans_by_pushdown():
             raise fence_by_pushdown(str(self.options.selection))
         bookkeeper = clients.client(self.options)
+        worker_heap.freeze()
         resolved = resolve.resolve_batch(bookkeeper, self.options)
         return [InputPartition(plan) for plan in tasks.task_plans(bookkeeper, self.options, resolved, self.codec)]
 

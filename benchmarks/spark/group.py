@@ -39,7 +39,7 @@ class Part:
 
     def most_s(self, runs: int, scale: float) -> float:
         """Seconds after which something is wrong."""
-        return START_S + self.run_s * (runs + 1) * max(1.0, scale)
+        return START_S + self.run_s * (runs + 3) * max(1.0, scale)
 
     def most_bytes(self, runs: int, scale: float) -> int:
         """Bytes of disk."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from pyspark.sql.datasource import (
 
 ROWS_PER_BATCH = 10_000
 BATCH_BYTES = 1 << 20
+BATCHES = 64
+"""So many different ones: no source makes rows that are in the processor's cache already."""
 PLACES = "value BINARY, log STRING, ledger_id BIGINT, entry_id BIGINT, offset BIGINT"
 """The columns of ``format("bookkeeper")``."""
 PARTITIONS = 2
@@ -34,20 +37,27 @@ def rows_per_batch(size: int) -> int:
 
 
 def batches(rows: int, size: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """``rows`` rows of ``size`` random bytes; the same ones in each batch, because nothing here looks at them."""
+    """``rows`` rows of ``size`` random bytes, the same ones over and over: nothing here looks at them."""
     step = rows_per_batch(size)
-    payload = os.urandom(size * step)
     numbers = pa.array(np.arange(step, dtype=np.int64))
-    made = {
-        "value": pa.array([payload[at : at + size] for at in range(0, len(payload), size)], pa.binary()),
-        "log": pa.array(["bench"] * step, pa.string()),
-        "ledger_id": numbers,
-        "entry_id": numbers,
-        "offset": numbers,
-    }
-    batch = pa.record_batch({name: made[name] for name in columns})
-    for left in range(rows, 0, -step):
+    others = {"log": pa.array(["bench"] * step, pa.string()), "ledger_id": numbers, "entry_id": numbers}
+    others["offset"] = numbers
+    made = [_batch({"value": value, **others}, columns) for value in _values(size, step)]
+    for number, left in enumerate(range(rows, 0, -step)):
+        batch = made[number % len(made)]
         yield batch if left >= step else batch.slice(0, left)
+
+
+def _batch(made: dict[str, pa.Array], columns: list[str]) -> pa.RecordBatch:
+    return pa.record_batch({name: made[name] for name in columns})
+
+
+@cache
+def _values(size: int, step: int) -> list[pa.Array]:
+    """The values of each batch; kept by the worker, so that a run that is warm does not make them."""
+    ends = pa.py_buffer(np.arange(0, size * (step + 1), size, dtype=np.int32))
+    payloads = (pa.py_buffer(os.urandom(size * step)) for _ in range(BATCHES))
+    return [pa.Array.from_buffers(pa.binary(), step, [None, ends, payload]) for payload in payloads]
 
 
 class Rows:
