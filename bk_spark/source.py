@@ -41,11 +41,11 @@ class BookKeeperDataSource(DataSource):
         from bk_spark import codecs
         from bk_spark.log_schemas import log_schemas
 
-        options = parse_options(self.options, None)
+        is_for_table = table_options.creates_table(self.options)
+        given = table_options.without_properties(self.options) if is_for_table else self.options
+        options = parse_options(given, None)
         columns = codecs.default_schema(options, log_schemas(options))
-        if table_options.creates_table(self.options):
-            return table_options.columns_of_new_table(self.options, columns)
-        return columns
+        return table_options.columns_of_new_table(given, columns) if is_for_table else columns
 
     def reader(self, schema: Any) -> LedgerReader:
         from bk_spark.read import LedgerReader

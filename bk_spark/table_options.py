@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.option_table import CLIENT_PREFIX, OPTIONS
+from bk_spark.option_table import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX
 from bk_spark.options import normalise
 
 METADATA_KEY = "bookkeeper.table"
@@ -63,6 +63,20 @@ _OF_A_QUERY = {"checkpointlocation", "queryname"}
 def creates_table(given: Mapping[str, str]) -> bool:
     """Whether Spark asks for the columns of a table that it is about to create."""
     return _MADE_BY_SPARK in {normalise(key) for key in given}
+
+
+def without_properties(given: Mapping[str, str]) -> dict[str, str]:
+    """``given`` for a new table without its LOCATION, and without what its user put into TBLPROPERTIES and this format
+    does not know: Spark mixes them with OPTIONS, but repeats those as ``option.…``."""
+    folded = {normalise(key) for key in given}
+    known = (_SPELLED.keys() | SPARKS_OWN) - {"path"}
+    return {
+        key: text
+        for key, text in given.items()
+        if (name := normalise(key)) in known
+        or SPARKS_OWN_PREFIX + name in folded
+        or name.startswith((SPARKS_OWN_PREFIX, CLIENT_PREFIX))
+    }
 
 
 def columns_of_new_table(given: Mapping[str, str], schema: Any) -> Any:

@@ -47,6 +47,16 @@ def test_every_spelling_and_alias_is_kept() -> None:
     assert read(columns).max_entries_per_trigger == 9
 
 
+def test_properties_of_the_user_are_no_options_and_unknown_options_are_refused() -> None:
+    given = {**BY_SPARK, "metadataServiceUri": "zk://h/ledgers", "log": "events", "option.log": "events"}
+    properties = {"note": "x", "team.owner": "y", "path": "file:/where/LOCATION/says"}
+    assert table_options.without_properties({**given, **properties}) == given
+    misspelt = {**given, "lgo": "events", "option.lgo": "events"}
+    assert table_options.without_properties(misspelt) == misspelt
+    with pytest.raises(InvalidArgumentError, match="lgo"):
+        parse_options(table_options.without_properties(misspelt), None)
+
+
 def test_a_load_and_a_view_put_nothing_into_the_columns() -> None:
     columns = BookKeeperDataSource({"metadataserviceuri": URI, "path": "events"}).schema()
     assert all(not field.metadata for field in columns.fields)
@@ -79,7 +89,7 @@ def test_a_read_that_names_a_cluster_takes_nothing_of_the_table() -> None:
 )
 def test_secrets_read_modes_and_client_settings_cannot_be_in_a_table(name: str, text: str) -> None:
     chosen = {"ledgerid": "17", "path": "ledger:17"} if text == "fence" else {}
-    given = {"metadataserviceuri": URI, **(chosen or {"path": "events"}), name.lower(): text, **BY_SPARK}
+    given = {"metadataserviceuri": URI, **(chosen or {"log": "events"}), name.lower(): text, **BY_SPARK}
     given.pop("path", None) if chosen else None
     with pytest.raises(InvalidArgumentError, match=r"cannot be stored in a table.*spark\.read\.option") as caught:
         BookKeeperDataSource(given).schema()
