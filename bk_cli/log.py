@@ -61,7 +61,7 @@ def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
         store = LogStore(bookkeeper.store, name)
         head = store.read().value
         extents = _extents(store, head, with_extents)
-        columns = {number: _columns(schema) for number, schema in bookkeeper.log(name).schemas().items()}
+        columns = {number: _columns(schema) for number, schema in store.schemas(head).items()}
     if as_json:
         more = {"schemas": columns, "extents": [_extent_object(extent) for extent in extents]}
         output.print_json({**_as_object(name, head), **more})

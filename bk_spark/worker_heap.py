@@ -18,9 +18,9 @@ def freeze() -> None:
     """Exempt everything that is alive now from garbage collection, if modules were imported since the last time.
 
     Called at the begin of each task, and of each planning of a load, which has workers of its own; the first and mostly
-    the second call do something. What is garbage already
-    is collected before. Frozen objects are freed as ever when nothing refers to them; only a cycle of theirs that
-    becomes garbage later stays. Nothing else of the process changes: thresholds, allocators (RULES K5), new objects.
+    the second call do something. What is garbage already is collected before. Frozen objects are freed as ever when
+    nothing refers to them; only a cycle of theirs that becomes garbage later stays. Nothing else of the process
+    changes: thresholds, allocators (RULES K5), new objects.
     """
     global _modules_frozen  # the state of the process, as the collector's own is
     if len(sys.modules) > _modules_frozen:

@@ -43,7 +43,6 @@ from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.requests import LeadOptions
-from bk_core.logs.schemas import schema_in
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
 from bk_core.model import DigestType, LedgerId, Versioned
@@ -136,8 +135,7 @@ class NamedLog:
         """The log's schemas by number, the newest last; none for a log whose codecs need none (RULES K8)."""
 
         def read() -> dict[int, bytes]:
-            head = self._store.read().value
-            return {schema.number: self._store.with_pages(partial(schema_in, schema=schema)) for schema in head.schemas}
+            return self._store.schemas(self._store.read().value)
 
         return await asyncio.to_thread(read)
 

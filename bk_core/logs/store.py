@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -34,6 +35,7 @@ from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import ATTEMPTS_MAX, Facts, HeadChange, Intent
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
+from bk_core.logs.schemas import schema_in
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import LedgerId, Versioned
 
@@ -136,6 +138,10 @@ class LogStore:
     def last_ledgers(self, head: LogHead, count: int = 2) -> tuple[LedgerId, ...]:
         """The last ledgers of the list, in order, wherever they are listed (RULES N2)."""
         return self.with_pages(lambda pages: last_ledgers(head, pages, count))
+
+    def schemas(self, head: LogHead) -> dict[int, bytes]:
+        """The schemas that a head names, by number, the newest last. Raises as :meth:`with_pages`."""
+        return {schema.number: self.with_pages(partial(schema_in, schema=schema)) for schema in head.schemas}
 
     def with_pages(self, ask: Callable[[Pages], R]) -> R:
         """The answer to a question about the list, with the pages that it takes."""

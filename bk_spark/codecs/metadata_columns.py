@@ -35,8 +35,8 @@ RESERVED = frozenset({**PLACES, **MORE, **ROW_INDEX})
 """Names that no data column can have where it may have any."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_LONG = 1 << 14
-"""Rows of the constant columns that are kept."""
+_SHORT, _LONG = 1 << 9, 1 << 15
+"""Rows of batches that share constant columns, and of those columns: at most 7 MB each, of a log with a long name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,12 @@ def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
 
 
 def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    """``value``, ``count`` times: a slice of what was made for other batches of the ledger."""
-    return _long(value, kind, max(_LONG, 1 << (count - 1).bit_length()) if count else _LONG).slice(0, count)
+    """``value``, ``count`` times: for the batches of a large ledger slices of one array."""
+    if not _SHORT <= count <= _LONG:
+        return pa.repeat(pa.scalar(value, kind), count)
+    return _long(value, kind).slice(0, count)
 
 
-@lru_cache(maxsize=16)
-def _long(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
+@lru_cache(maxsize=4)
+def _long(value: object, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), _LONG)
