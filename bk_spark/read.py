@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
-from bk_spark import clients, codecs, compat, resolve, task_log, tasks, worker_heap
+from bk_spark import clients, codecs, compat, resolve, task_log, tasks, worker_reuse
 from bk_spark.errors import fence_by_pushdown, package_mismatch
 from bk_spark.log_schemas import log_schemas
 from bk_spark.options import BkOptions
@@ -46,7 +46,7 @@ class LedgerReader(DataSourceReader):
         if self.options.read_mode == "fence" and compat.plans_by_pushdown():
             raise fence_by_pushdown(str(self.options.selection))
         bookkeeper = clients.client(self.options)
-        worker_heap.freeze()
+        worker_reuse.settle()
         resolved = resolve.resolve_batch(bookkeeper, self.options)
         return [InputPartition(plan) for plan in tasks.task_plans(bookkeeper, self.options, resolved, self.codec)]
 
@@ -64,7 +64,7 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
         return
     if plan.version != __version__:
         raise package_mismatch(plan.version, __version__)
-    worker_heap.freeze()
+    worker_reuse.settle()
     line = task_log.Reading(plan.ranges)
     rows = value_rows(plan, codec, options, line) if codec.reads_values else id_rows(plan, codec)
     yield from task_log.reading(line, joined(rows))

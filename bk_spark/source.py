@@ -38,9 +38,10 @@ class BookKeeperDataSource(DataSource):
     def schema(self) -> Any:
         """The default columns. Checks the options and, but for a codec whose columns stand in the log, does no I/O:
         side effects belong in ``partitions()``."""
-        from bk_spark import codecs
+        from bk_spark import codecs, worker_reuse
         from bk_spark.log_schemas import log_schemas
 
+        worker_reuse.settle()
         is_for_table = table_options.creates_table(self.options)
         given = table_options.without_properties(self.options) if is_for_table else self.options
         options = parse_options(given, None)

@@ -19,7 +19,7 @@ from bk_core import __version__
 from bk_core.errors import BookKeeperError
 from bk_core.logs.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.model import DigestType
-from bk_spark import clients, codecs, fan_out, log_ranges, task_log, worker_heap
+from bk_spark import clients, codecs, fan_out, log_ranges, task_log, worker_reuse
 from bk_spark.commit import WrittenLedgers
 from bk_spark.errors import package_mismatch
 from bk_spark.ledgers import digest_type_of
@@ -74,7 +74,7 @@ def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.Recor
     """
     if target.version != __version__:
         raise package_mismatch(target.version, __version__)
-    worker_heap.freeze()
+    worker_reuse.settle()
     ledgers = TaskLedgers(target, attempt)
     try:
         with task_log.Writing(batches, attempt.partition, attempt.number) as logged:
