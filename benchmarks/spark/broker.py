@@ -53,7 +53,7 @@ def kafka_broker(jars: Path, folder: Path) -> Iterator[str]:
     data = folder / "data"
     config.write_text(_CONFIG.format(host=HOST, port=port, controller=free_port(HOST), data=data), encoding="utf-8")
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    _format([*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)])
+    _format([*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(config)])
     command = [java[0], f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseG1GC", *java[1:], "kafka.Kafka", str(config)]
     with log_path.open("wb") as log:
         process = subprocess.Popen(

@@ -7,7 +7,7 @@ fdatasync before each ack, a digest an entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,19 +15,49 @@ from typing import Any
 from benchmarks.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.in_memory import InMemory
 from benchmarks.spark.session import drop_rows, drop_stream, session
-from benchmarks.spark.topics import Topics, kafka_classpath
+from benchmarks.spark.topics import TUNED_CONSUMER, Topics, kafka_classpath
 from benchmarks.spark.world import World, new_log
 
 UNIT = "k rows/s"
 ROWS = {100: 4_000_000, 1_000: 600_000}
 NAMES = {100: "100b", 1_000: "1kb"}
 PARTITIONS = 2
-READ_WARM_UP = 3
+ID_DIGITS = 10
+WARM_UP = 3
 """After so many reads Java has compiled what they need; before, it takes a fifth of the processors."""
+WRITE_WARM_UP = 1
+"""Each write leaves its rows on the disk."""
 READ_SHARE, WRITE_SHARE = 0.5, 0.4
 """Wanted of the ceilings (on the gRPC lane)."""
 OF_KAFKA = {"write": 1.2, "read": 2.5, "stream": 2.0}
 """Wanted of spark-sql-kafka's rows a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Our work and the peer's, each of which returns thousands of rows a second."""
+
+    what: str
+    ours: Callable[[], float]
+    peers: Callable[[], float]
+    peer: str
+    note: str
+    wanted: float | None = None
+    """At least so much of the peer's."""
+    warm_up: int = WARM_UP
+
+    def figure(self, job: Job) -> Figure:
+        """Both measured, in turns."""
+        values, peer_values = side_by_side(job.world.runs, self.ours, self.peers, warm_up=self.warm_up)
+        return Figure(
+            f"spark_{self.what}_{job.name}",
+            UNIT,
+            values,
+            wanted_ratio=self.wanted,
+            peer=self.peer,
+            peer_values=peer_values,
+            note=self.note,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +81,9 @@ class Job:
         return self.rows / elapsed(work) / 1e3
 
     def frame(self) -> Any:
-        """The rows to write: every one another."""
-        value = f"cast(rpad(cast(id as string), {self.size}, 'x') as binary) value"
-        return self.spark.range(self.rows, numPartitions=PARTITIONS).selectExpr(value)
+        """The rows to write: every one another. Padding each takes Spark longer than writing it: most is a constant."""
+        value = f"cast(concat(lpad(cast(id as string), {ID_DIGITS}, '0'), '{'x' * (self.size - ID_DIGITS)}') as binary)"
+        return self.spark.range(self.rows, numPartitions=PARTITIONS).selectExpr(f"{value} value")
 
     # --- ours ---
 
@@ -69,11 +99,10 @@ class Job:
         return log
 
     def read(self, log: str, **options: str) -> float:
-        return self.rate(lambda: drop_rows(self.world.reads(self.spark, **options).load(log).select("value")))
+        return self.rate(lambda: drop_rows(self.world.reads(self.spark, **options).load(log)))
 
     def stream(self, log: str) -> float:
-        frame = self.world.streams(self.spark).load(log).select("value")
-        return self.rate(lambda: drop_stream(frame, self.world.new_folder()))
+        return self.rate(lambda: drop_stream(self.world.streams(self.spark).load(log), self.world.new_folder()))
 
     # --- Spark's own limits ---
 
@@ -83,12 +112,11 @@ class Job:
     def make(self, schema: str | None = None) -> float:
         reader = self.spark.read.format("inmemory").options(rows=self.rows, size=self.size)
         reader = reader.schema(schema) if schema else reader
-        return self.rate(lambda: drop_rows(reader.load().select("value")))
+        return self.rate(lambda: drop_rows(reader.load()))
 
     def make_stream(self) -> float:
         reader = self.spark.readStream.format("inmemory").options(rows=self.rows, size=self.size)
-        frame = reader.load().select("value")
-        return self.rate(lambda: drop_stream(frame, self.world.new_folder()))
+        return self.rate(lambda: drop_stream(reader.load(), self.world.new_folder()))
 
 
 # --- beside the ceilings ----------------------------------------------------------------------------------------------
@@ -102,15 +130,32 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
         job = Job.of(spark, world, size)
         log = job.prepared()
         note = f"local[2], warm, {job.rows:,} rows of {size} B; peer: the same job "
-        source = note + "on a source in memory with the same columns"
-        compared: list[tuple[str, Callable[[], float], Callable[[], float], float | None, str]] = [
-            ("write", job.write, job.drop_written, WRITE_SHARE, note + "on a sink that drops Arrow batches"),
-            ("read", partial(job.read, log), job.make, READ_SHARE, source),
-            ("stream", partial(job.stream, log), job.make_stream, None, f"{source}; trigger AvailableNow"),
+        sink, source = f"{note}on a sink that drops Arrow batches", f"{note}on a source in memory with the same columns"
+        beside = partial(Comparison, peer="ceiling")
+        comparisons = [
+            beside(
+                what="write",
+                ours=job.write,
+                peers=job.drop_written,
+                note=sink,
+                wanted=WRITE_SHARE,
+                warm_up=WRITE_WARM_UP,
+            ),
+            beside(what="read", ours=partial(job.read, log), peers=job.make, note=source, wanted=READ_SHARE),
+            beside(
+                what="stream",
+                ours=partial(job.stream, log),
+                peers=job.make_stream,
+                note=f"{source}; trigger AvailableNow",
+            ),
+            beside(
+                what="read_value",
+                ours=partial(job.read, log, columns="value"),
+                peers=partial(job.make, "value BINARY"),
+                note=f"{source}: value alone (option columns)",
+            ),
         ]
-        pruned = partial(job.read, log, columns="value"), partial(job.make, "value BINARY")
-        compared.append(("read_value", *pruned, None, f"{source}: value alone (option columns)"))
-        return [_figure(f"spark_{what}_{job.name}", world.runs, *each, peer="ceiling") for what, *each in compared]  # type: ignore[arg-type]
+        return [comparison.figure(job) for comparison in comparisons]
     finally:
         spark.stop()
 
@@ -119,52 +164,59 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
 
 
 def kafka_figures(size: int, world: World) -> list[Figure]:
-    """Beside spark-sql-kafka on one broker, on the pyspark that this process runs."""
+    """Beside spark-sql-kafka on one broker, on the pyspark that this process runs. Both sides make whole rows. The
+    wanted ratios were set beside a tuned producer and Spark's own settings of the consumer; beside a tuned consumer it
+    is measured too."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())
     try:
         job, topics = Job.of(spark, world, size), Topics(spark, world.kafka, PARTITIONS)
         log, topic = job.prepared(), topics.filled(job.frame(), job.rows)
-        both = f"local[2], pyspark {pyspark.__version__} on both sides, warm, {job.rows:,} rows of {size} B"
-        note = (
-            f"{both}; peer: spark-sql-kafka, one broker, no replica, no fsync, acks=all, linger 50 ms, batches of 1 MB"
-        )
 
         def produce() -> float:
             with topics.fresh() as name:  # made and deleted outside the time
                 return job.rate(lambda: topics.write(job.frame(), name))
 
-        def consume() -> float:
-            return job.rate(lambda: drop_rows(topics.read(topic).select("value")))
+        def consume(consumer: Mapping[str, str]) -> float:
+            return job.rate(lambda: drop_rows(topics.read(topic, consumer)))
 
-        def consume_stream() -> float:
-            frame = topics.stream(topic).select("value")
-            return job.rate(lambda: drop_stream(frame, world.new_folder()))
+        def consume_stream(consumer: Mapping[str, str]) -> float:
+            return job.rate(lambda: drop_stream(topics.stream(topic, consumer), world.new_folder()))
 
-        compared: list[tuple[str, Callable[[], float], Callable[[], float]]] = [
-            ("write", job.write, produce),
-            ("read", partial(job.read, log), consume),
-            ("stream", partial(job.stream, log), consume_stream),
+        note = (
+            f"local[2], pyspark {pyspark.__version__} on both sides, warm, {job.rows:,} rows of {size} B; peer: "
+            "spark-sql-kafka, one broker, no replica, no fsync, acks=all, linger 50 ms, batches of 1 MB"
+        )
+        beside = partial(Comparison, peer="kafka")
+        comparisons = [
+            beside(
+                what="write",
+                ours=job.write,
+                peers=produce,
+                note=note,
+                wanted=OF_KAFKA["write"],
+                warm_up=WRITE_WARM_UP,
+            )
         ]
-        return [
-            _figure(f"spark_{what}_{job.name}", world.runs, ours, peer_work, OF_KAFKA[what], note, peer="kafka")
-            for what, ours, peer_work in compared
-        ]
+        settings = ", ".join(f"{name}={value}" for name, value in TUNED_CONSUMER.items())
+        for consumer, suffix, how, wanted in (
+            ({}, "", "the consumer as Spark sets it", OF_KAFKA),
+            (TUNED_CONSUMER, "_tuned_consumer", f"the consumer with {settings}", {}),
+        ):
+            comparisons += [
+                beside(
+                    what=f"{what}{suffix}",
+                    ours=ours,
+                    peers=partial(peers, consumer),
+                    note=f"{note}; {how}",
+                    wanted=wanted.get(what),
+                )
+                for what, ours, peers in (
+                    ("read", partial(job.read, log), consume),
+                    ("stream", partial(job.stream, log), consume_stream),
+                )
+            ]
+        return [comparison.figure(job) for comparison in comparisons]
     finally:
         spark.stop()
-
-
-def _figure(
-    name: str,
-    runs: int,
-    ours: Callable[[], float],
-    peer_work: Callable[[], float],
-    wanted_ratio: float | None,
-    note: str,
-    *,
-    peer: str,
-) -> Figure:
-    warm_up = 1 if "write" in name else READ_WARM_UP  # each write leaves its rows on the disk
-    values, peer_values = side_by_side(runs, ours, peer_work, warm_up=warm_up)
-    return Figure(name, UNIT, values, wanted_ratio=wanted_ratio, peer=peer, peer_values=peer_values, note=note)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ CONNECTOR_JARS = "BENCH_KAFKA_CONNECTOR"
 """Environment variable: the directory with spark-sql-kafka and what it needs."""
 
 PRODUCER = {"acks": "all", "linger.ms": "50", "batch.size": str(1 << 20), "buffer.memory": str(128 << 20)}
-CONSUMER = {
+TUNED_CONSUMER = {
     "max.poll.records": "10000",
     "fetch.max.bytes": str(64 << 20),
     "max.partition.fetch.bytes": str(16 << 20),
@@ -67,7 +67,7 @@ class Topics:
         """A topic with these rows, which were read once and are as many as they should be."""
         name = self.create()
         self.write(frame, name)
-        found = self.read(name).count()
+        found = self.read(name, {}).count()
         assert found == rows, f"{found} rows of {rows} in the topic"
         return name
 
@@ -75,15 +75,17 @@ class Topics:
         writer = frame.write.format("kafka").option("kafka.bootstrap.servers", self.broker).option("topic", topic)
         writer.options(**{f"kafka.{name}": value for name, value in PRODUCER.items()}).save()
 
-    def read(self, topic: str) -> Any:
-        return self._source(self.spark.read, topic)
+    def read(self, topic: str, consumer: Mapping[str, str]) -> Any:
+        """Whole rows of a topic; ``consumer`` are the consumer's own settings."""
+        return self._source(self.spark.read, topic, consumer)
 
-    def stream(self, topic: str) -> Any:
-        return self._source(self.spark.readStream, topic)
+    def stream(self, topic: str, consumer: Mapping[str, str]) -> Any:
+        """As ``read``, from the beginning."""
+        return self._source(self.spark.readStream, topic, consumer)
 
-    def _source(self, reader: Any, topic: str) -> Any:
+    def _source(self, reader: Any, topic: str, consumer: Mapping[str, str]) -> Any:
         source = reader.format("kafka").option("kafka.bootstrap.servers", self.broker).option("subscribe", topic)
-        tuned = {f"kafka.{name}": value for name, value in CONSUMER.items()}
+        tuned = {f"kafka.{name}": value for name, value in consumer.items()}
         return source.option("startingOffsets", "earliest").options(**tuned).load()
 
     def _admin(self, work: Any, topic: str) -> None:
