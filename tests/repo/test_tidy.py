@@ -127,14 +127,15 @@ def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
 
 
 def test_only_the_command_line_reads_the_environment() -> None:
-    """And one file that asks whether Spark collects its workers' lines: workers have no other way to know."""
+    """And two files that cannot know otherwise: whether Spark collects its workers' lines, and which archives Python
+    was started with."""
     found = [
         relative(p)
         for package in ("bk_core", "bookie_server", "bk_spark")
         for p in files_of(f"{package}/*.py")
         if re.search(r"\bos\.(environ|getenv)\b", p.read_text(encoding="utf-8")) and p.name != "main.py"
     ]
-    assert found == ["bk_spark/task_log.py"]
+    assert found == ["bk_spark/task_log.py", "bk_spark/worker_reuse.py"]
 
 
 def test_every_package_is_in_the_distribution() -> None:
