@@ -43,6 +43,8 @@ class LateWriter(DataSourceArrowWriter):
         assert context is not None
         message: WriterCommitMessage
         if context.partitionId() or context.attemptNumber():
+            if not context.partitionId():
+                self._wait_for(BEGUN)  # or it may end before the first one has come to its rows
             message = self.writer.write(iterator)
             return message
         message = self.writer.write(self._late(list(iterator)))
@@ -59,7 +61,10 @@ class LateWriter(DataSourceArrowWriter):
     def _late(self, batches: list[Any]) -> Iterator[Any]:
         yield batches[0]
         (self.marks / BEGUN).touch()
-        deadline = time.monotonic() + LATE_S
-        while not (self.marks / COMMITTED).exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self._wait_for(COMMITTED)
         yield from batches[1:]
+
+    def _wait_for(self, mark: str) -> None:
+        deadline = time.monotonic() + LATE_S
+        while not (self.marks / mark).exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
