@@ -80,10 +80,10 @@ class MemoryReader(Rows, DataSourceReader):
 class MemoryStreamReader(Rows, DataSourceStreamReader):
     """A stream that has all of its rows from the beginning."""
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         return {"rows": 0}
 
-    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802  # Spark's name
         return {"rows": self.rows}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
@@ -115,7 +115,7 @@ class InMemory(DataSource):
     def reader(self, schema: Any) -> MemoryReader:
         return MemoryReader(dict(self.options), schema)
 
-    def streamReader(self, schema: Any) -> MemoryStreamReader:  # noqa: N802
+    def streamReader(self, schema: Any) -> MemoryStreamReader:  # noqa: N802  # Spark's name
         return MemoryStreamReader(dict(self.options), schema)
 
     def writer(self, schema: Any, overwrite: bool) -> DroppingWriter:
