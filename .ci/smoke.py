@@ -102,9 +102,10 @@ def build(folder: Path) -> Path:
 
 
 def environment(folder: Path, *requirements: str) -> Path:
-    """A fresh virtual environment with the wheel; the folder of its programs."""
+    """A fresh virtual environment with the wheel, compiled as pip does; the folder of its programs."""
     run([UV, "venv", "--quiet", "--python", sys.executable, folder], folder.parent)
-    run([UV, "pip", "install", "--quiet", "--python", folder / "bin" / "python", *requirements], folder.parent)
+    install = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", folder / "bin" / "python"]
+    run([*install, *requirements], folder.parent)
     return folder / "bin"
 
 

@@ -83,8 +83,8 @@ def interpreter(folder: Path) -> Path:
     uv = str(beside) if beside.exists() else _tool("uv", "type: scripts/bootstrap")
     shutil.rmtree(folder, ignore_errors=True)
     _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], ROOT)
-    install_into = [uv, "pip", "install", "--quiet", "--python", str(python), "-r", "pyproject.toml"]
-    _run([*install_into, f"pyspark[sql]=={PYSPARK}", "pandas>=2.2,<3"], ROOT)
+    install_into = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
+    _run([*install_into, "-r", "pyproject.toml", f"pyspark[sql]=={PYSPARK}", "pandas>=2.2,<3"], ROOT)
     done.touch()
     return python
 
