@@ -47,15 +47,15 @@ class Part:
 
 
 PARTS: dict[str, Part] = {
-    "rows_100b": Part(120, 3 << 30),
-    "rows_1kb": Part(120, 5 << 30),
+    "rows_100b": Part(180, 6 << 30),
+    "rows_1kb": Part(180, 9 << 30),
     "tasks": Part(90),
     "tail": Part(120),
     "columns": Part(90),
     "small_ledgers": Part(150),
     "plan": Part(60),
-    "kafka_100b": Part(180, 4 << 30, "kafka"),
-    "kafka_1kb": Part(180, 6 << 30, "kafka"),
+    "kafka_100b": Part(300, 8 << 30, "kafka"),
+    "kafka_1kb": Part(300, 11 << 30, "kafka"),
 }
 
 

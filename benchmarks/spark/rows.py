@@ -20,6 +20,9 @@ from benchmarks.spark.world import World, new_log
 
 UNIT = "k rows/s"
 ROWS = {100: 4_000_000, 1_000: 600_000}
+"""Written at a time."""
+READ_TIMES = 3
+"""So many times as many are read: a query of a second would measure how Spark starts one."""
 NAMES = {100: "100b", 1_000: "1kb"}
 PARTITIONS = 2
 ID_DIGITS = 10
@@ -62,7 +65,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Rows of one size. Everything here returns thousands of rows a second."""
+    """Rows of one size, so many for a write. What is measured returns thousands of rows a second."""
 
     spark: Any
     world: World
@@ -77,19 +80,29 @@ class Job:
     def name(self) -> str:
         return NAMES[self.size]
 
-    def rate(self, work: Callable[[], object]) -> float:
-        return self.rows / elapsed(work) / 1e3
+    @property
+    def rows_read(self) -> int:
+        return self.rows * READ_TIMES
+
+    def rate(self, work: Callable[[], object], rows: int | None = None) -> float:
+        """Of a write, or of what makes so many ``rows``."""
+        return (rows or self.rows) / elapsed(work) / 1e3
 
     def padded(self) -> Any:
         """The rows to write, every one another, padded one by one: that is most of what Spark does in the job."""
-        return self._frame(f"rpad(cast(id as string), {self.size}, 'x')")
+        return self._frame(f"rpad(cast(id as string), {self.size}, 'x')", self.rows)
 
-    def cheap(self) -> Any:
+    def cheap(self, rows: int | None = None) -> Any:
         """Rows as large, all but their first digits the same: they cost little to make."""
-        return self._frame(f"concat(lpad(cast(id as string), {ID_DIGITS}, '0'), '{'x' * (self.size - ID_DIGITS)}')")
+        value = f"concat(lpad(cast(id as string), {ID_DIGITS}, '0'), '{'x' * (self.size - ID_DIGITS)}')"
+        return self._frame(value, rows or self.rows)
 
-    def _frame(self, value: str) -> Any:
-        return self.spark.range(self.rows, numPartitions=PARTITIONS).selectExpr(f"cast({value} as binary) value")
+    def to_read(self) -> Any:
+        """The rows of what is read."""
+        return self.cheap(self.rows_read)
+
+    def _frame(self, value: str, rows: int) -> Any:
+        return self.spark.range(rows, numPartitions=PARTITIONS).selectExpr(f"cast({value} as binary) value")
 
     # --- ours ---
 
@@ -99,16 +112,17 @@ class Job:
     def prepared(self) -> str:
         """A log with the rows, that was read once and is what it should be."""
         log = new_log()
-        self.world.appends(self.cheap()).save(log)
+        self.world.appends(self.to_read()).save(log)
         found = self.world.reads(self.spark).load(log).count()
-        assert found == self.rows, f"{found} rows of {self.rows} in the log"
+        assert found == self.rows_read, f"{found} rows of {self.rows_read} in the log"
         return log
 
     def read(self, log: str, **options: str) -> float:
-        return self.rate(lambda: drop_rows(self.world.reads(self.spark, **options).load(log)))
+        return self.rate(lambda: drop_rows(self.world.reads(self.spark, **options).load(log)), self.rows_read)
 
     def stream(self, log: str) -> float:
-        return self.rate(lambda: drop_stream(self.world.streams(self.spark).load(log), self.world.new_folder()))
+        frame = self.world.streams(self.spark)
+        return self.rate(lambda: drop_stream(frame.load(log), self.world.new_folder()), self.rows_read)
 
     # --- Spark's own limits ---
 
@@ -116,13 +130,13 @@ class Job:
         return self.rate(lambda: rows.write.format("inmemory").mode("append").save())
 
     def make(self, schema: str | None = None) -> float:
-        reader = self.spark.read.format("inmemory").options(rows=self.rows, size=self.size)
+        reader = self.spark.read.format("inmemory").options(rows=self.rows_read, size=self.size)
         reader = reader.schema(schema) if schema else reader
-        return self.rate(lambda: drop_rows(reader.load()))
+        return self.rate(lambda: drop_rows(reader.load()), self.rows_read)
 
     def make_stream(self) -> float:
-        reader = self.spark.readStream.format("inmemory").options(rows=self.rows, size=self.size)
-        return self.rate(lambda: drop_stream(reader.load(), self.world.new_folder()))
+        reader = self.spark.readStream.format("inmemory").options(rows=self.rows_read, size=self.size)
+        return self.rate(lambda: drop_stream(reader.load(), self.world.new_folder()), self.rows_read)
 
 
 def writes(job: Job, peers: Callable[[Any], float], wanted: float, peer: str, note: str) -> list[Comparison]:
@@ -155,7 +169,7 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
         spark.dataSource.register(InMemory)
         job = Job.of(spark, world, size)
         log = job.prepared()
-        note = f"local[2], warm, {job.rows:,} rows of {size} B; peer: the same job "
+        note = f"local[2], warm, rows of {size} B, {job.rows:,} written, {job.rows_read:,} read; peer: the same job "
         sink, source = f"{note}on a sink that drops Arrow batches", f"{note}on a source in memory with the same columns"
         beside = partial(Comparison, peer="ceiling")
         comparisons = [
@@ -191,21 +205,22 @@ def kafka_figures(size: int, world: World) -> list[Figure]:
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())
     try:
         job, topics = Job.of(spark, world, size), Topics(spark, world.kafka, PARTITIONS)
-        log, topic = job.prepared(), topics.filled(job.cheap(), job.rows)
+        log, topic = job.prepared(), topics.filled(job.to_read(), job.rows_read)
 
         def produce(rows: Any) -> float:
             with topics.fresh() as name:  # made and deleted outside the time
                 return job.rate(lambda: topics.write(rows, name))
 
         def consume(consumer: Mapping[str, str]) -> float:
-            return job.rate(lambda: drop_rows(topics.read(topic, consumer)))
+            return job.rate(lambda: drop_rows(topics.read(topic, consumer)), job.rows_read)
 
         def consume_stream(consumer: Mapping[str, str]) -> float:
-            return job.rate(lambda: drop_stream(topics.stream(topic, consumer), world.new_folder()))
+            return job.rate(lambda: drop_stream(topics.stream(topic, consumer), world.new_folder()), job.rows_read)
 
         note = (
-            f"local[2], pyspark {pyspark.__version__} on both sides, warm, {job.rows:,} rows of {size} B; peer: "
-            "spark-sql-kafka, one broker, no replica, no fsync, acks=all, linger 50 ms, batches of 1 MB"
+            f"local[2], pyspark {pyspark.__version__} on both sides, warm, rows of {size} B, {job.rows:,} written, "
+            f"{job.rows_read:,} read; peer: spark-sql-kafka, one broker, no replica, no fsync, acks=all, linger 50 ms, "
+            "batches of 1 MB"
         )
         beside = partial(Comparison, peer="kafka")
         comparisons = writes(job, produce, OF_KAFKA["write"], "kafka", note)
