@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from tests.spark import class_archive
 from tests.trials.spark.kinds import KINDS, Kind
 from tests.trials.spark.rig import BlockReport, Rig
 
@@ -193,6 +194,7 @@ def main() -> int:
         ask.work.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="spark-trial-", dir=ask.work))
     wanted = rounds_wanted(ask.kind or [kind.name for kind in KINDS], ask.rounds)
+    class_archive.make()  # a hundred drivers are to start
     trial = Trial(figures, ask, work)
     try:
         if ask.only:
