@@ -26,7 +26,7 @@ READ_TIMES = 3
 NAMES = {100: "100b", 1_000: "1kb"}
 PARTITIONS = 2
 ID_DIGITS = 10
-WARM_UP = 3
+WARM_UP = 2
 """After so many reads Java has compiled what they need; before, it takes a fifth of the processors."""
 WRITE_WARM_UP = 1
 """Each write leaves its rows on the disk."""
