@@ -29,7 +29,14 @@ def __getattr__(name: str) -> Any:
 
 def register(spark: Any) -> None:
     """Register the format in a session. Needed only where the package came with ``--py-files``, ``addPyFile`` or Spark
-    Connect's ``addArtifacts``. Raises what the import raises, for instance ImportError without pyspark 4."""
+    Connect's ``addArtifacts``; where the format is there already, it stays. Raises what the import raises, for instance
+    ImportError without pyspark 4."""
+    from pyspark.errors import AnalysisException
+
     from bk_spark.source import BookKeeperDataSource
 
-    spark.dataSource.register(BookKeeperDataSource)
+    try:
+        spark.dataSource.register(BookKeeperDataSource)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # what Spark 4.0 says of a format that it found by itself
+            raise
