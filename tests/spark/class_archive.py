@@ -8,7 +8,6 @@ everything works as well.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import subprocess
@@ -36,7 +35,8 @@ def archive_path() -> Path:
 
 def java_option() -> str:
     """The option for a driver's Java, empty without an archive."""
-    return f" -XX:SharedArchiveFile={archive_path()}" if archive_path().exists() else ""
+    path = archive_path()  # which asks Java
+    return f" -XX:SharedArchiveFile={path}" if path.exists() else ""
 
 
 def make() -> None:
@@ -45,8 +45,10 @@ def make() -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run([sys.executable, "-m", __spec__.name, str(path)], cwd=ROOT, timeout=MAKE_S_MAX, check=False)
+    try:
+        subprocess.run([sys.executable, "-m", __spec__.name, str(path)], cwd=ROOT, timeout=MAKE_S_MAX, check=True)
+    except subprocess.SubprocessError as error:
+        print(f"no archive of Spark's classes: {error}", file=sys.stderr)
 
 
 def _use_spark(archive: Path) -> None:
