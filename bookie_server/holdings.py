@@ -30,7 +30,8 @@ from bookie_server.storage.segment import Place
 log = logging.getLogger(__name__)
 
 _ID_MAX = (1 << 63) - 1
-_FRAMES_MAX = 1024  # of one plan: more small frames than that are another part of the answer
+_FRAMES_MAX = (4, 64, 1024)
+"""Frames that a plan looks at: a few large ones are a part already, more than the last are another part."""
 
 
 class IndexHoldings:
@@ -71,10 +72,13 @@ class IndexHoldings:
         resolved: Mapping[events.Place, object],
     ) -> Plan:
         known = cast(Mapping[Place | IndexBlock, Remembered], resolved)
-        found = self._index.lookup(ledger_id, first, last, frames_max=_FRAMES_MAX, resolved=known)
-        if found.unresolved:
-            return Plan((), (), (), found.unresolved, first - 1)
-        pieces, through = _joined(found.pieces, bytes_max, found.through)
+        for frames_max in _FRAMES_MAX:
+            found = self._index.lookup(ledger_id, first, last, frames_max=frames_max, resolved=known)
+            if found.unresolved:
+                return Plan((), (), (), found.unresolved, first - 1)
+            pieces, through = _joined(found.pieces, bytes_max, found.through)
+            if through < found.through or through == last:
+                break
         absent = tuple(EntryRange(low, min(high, through)) for low, high in found.absent if low <= through)
         gaps = (u for u in found.unknown if u.first <= through)
         unknown = tuple(EntryRange(gap.first, min(gap.last, through), gap.reason) for gap in gaps)

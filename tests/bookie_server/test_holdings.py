@@ -7,6 +7,7 @@ import asyncio
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from bookie_server.machine_logs import LogQueue
 from bookie_server.machine_state import Ledger, LedgerFacts, Pending, Plan
 from bookie_server.main import Bookie
 from bookie_server.storage.index import LedgerIndex
+from bookie_server.storage.index_answers import Lookup
 from bookie_server.storage.membership import runs_of_ids
 from bookie_server.storage.segment import Place
 from tests.kit.lanes import Lane, Listener, bookie_config, digester, frame
@@ -58,7 +60,7 @@ FRAMES = st.lists(
         st.tuples(st.just("dense"), st.integers(0, 30), st.integers(1, 12)),
         st.tuples(st.sampled_from(["striped 0", "striped 1", "striped 2"]), st.integers(0, 30), st.integers(3, 12)),
     ),
-    max_size=6,
+    max_size=9,
 )
 
 
@@ -105,6 +107,34 @@ def test_plan_finds_what_a_dumb_search_finds(
     assert absent == {i for gap in wanted.absent for i in range(gap.first, gap.last + 1)}
     assert real.overlaps(LEDGER, first, last) >= bool(expected)
     assert real.last_entry_id(LEDGER) == dumb.last_entry_id(LEDGER)
+
+
+class CountingIndex(LedgerIndex):
+    """An index that notes how many frames each look-up found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[int] = []
+
+    def lookup(self, *args: Any, **options: Any) -> Lookup:
+        answer = super().lookup(*args, **options)
+        self.found.append(len(answer.pieces))
+        return answer
+
+
+@pytest.mark.parametrize(("size", "frames_of_a_part"), [(2 << 20, 1), (100 << 10, 11), (100, 1024)])
+def test_a_part_is_planned_by_the_frames_in_it_not_by_those_in_the_range(size: int, frames_of_a_part: int) -> None:
+    index, frames, data = CountingIndex(), 3_000, frame(LEDGER, 0, [b"x"])
+    extent = frame_extent(data)
+    for number in range(frames):
+        index.add_frame(LEDGER, extent._replace(first=number, last=number), Place(1, (number + 1) * size, size))
+    holdings, first, parts = IndexHoldings(index), 0, 0
+    while first < frames:
+        plan = holdings.plan(LEDGER, first, frames - 1, 1 << 20, {})
+        assert len(plan.pieces) == min(frames_of_a_part, frames - first)
+        first, parts = plan.answered_through + 1, parts + 1
+    assert parts == -(-frames // frames_of_a_part)
+    assert sum(index.found) < 7 * frames
 
 
 def any_holds(dumb: MemoryHoldings, entry: int) -> bool:
