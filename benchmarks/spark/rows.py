@@ -2,7 +2,7 @@
 """Rows a second of 100 B and 1 KB: written, read, streamed; beside Spark's own limits, or beside spark-sql-kafka.
 
 Ours and the peer take turns, so that what else the machine does falls on both. Our side: three bookies, Qw 3, Qa 2,
-fdatasync before each ack, a digest an entry.
+fdatasync before each ack, a digest an entry; the workers' allocator set as docs/spark.md says, for every Python side.
 """
 
 from __future__ import annotations
