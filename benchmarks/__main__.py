@@ -37,6 +37,7 @@ GROUPS: dict[str, Group] = {
     "memory": memory_group,
 }
 BOOKIES = 3
+TABLE_WIDTH = 150
 PEER_HELP = "raw: the machine's own limit, in the same run; kafka: beside it, in the group spark, spark-sql-kafka"
 STORAGE, SPARK = "storage", "spark"
 NAMES = (*GROUPS, SPARK, STORAGE)
@@ -122,7 +123,7 @@ def spark_parts(folder: Path, options: argparse.Namespace, console: Console) -> 
 
 def show(figures: Sequence[Figure]) -> None:
     """A table for the cluster's figures and one for the storage's, and what each says."""
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     of_storage = [figure for figure in figures if isinstance(figure, StorageFigure)]
     others = [figure for figure in figures if not isinstance(figure, StorageFigure)]
     if others:
@@ -148,10 +149,15 @@ def table(figures: Sequence[Figure]) -> Table:
     for column in ("median", "worst", "wanted", "peer", "ratio", "worst ratio"):
         made.add_column(column, no_wrap=True, justify="right")
     for f in figures:
-        peer = "" if f.peer_median is None else f"{f.peer_median:.3g} {f.peer}"
+        peer = "" if f.peer_median is None else f"{digits(f.peer_median)} {f.peer}"
         ratios = ["" if ratio is None else f"{ratio:.2f}" for ratio in (f.ratio, f.worst_ratio)]
-        made.add_row(f.name, f.lane, f.unit, f"{f.median:.3g}", f"{f.worst:.3g}", f.wish, peer, *ratios)
+        made.add_row(f.name, f.lane, f.unit, digits(f.median), digits(f.worst), f.wish, peer, *ratios)
     return made
+
+
+def digits(value: float) -> str:
+    """Three of them that count, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def notes(figures: Sequence[Figure]) -> str:

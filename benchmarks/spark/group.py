@@ -54,8 +54,8 @@ PARTS: dict[str, Part] = {
     "columns": Part(90),
     "small_ledgers": Part(150),
     "plan": Part(60),
-    "kafka_100b": Part(300, 8 << 30, "kafka"),
-    "kafka_1kb": Part(300, 11 << 30, "kafka"),
+    "kafka_100b": Part(360, 8 << 30, "kafka"),
+    "kafka_1kb": Part(360, 11 << 30, "kafka"),
 }
 
 

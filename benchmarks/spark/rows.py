@@ -199,11 +199,12 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
 def kafka_figures(size: int, world: World) -> list[Figure]:
     """Beside spark-sql-kafka on one broker, on the pyspark that this process runs. Both sides make whole rows. The
     wanted ratios were set beside a tuned producer and Spark's own settings of the consumer; beside a tuned consumer it
-    is measured too."""
+    is measured too, and so is what no Python source can surpass: one in memory in our place."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())
     try:
+        spark.dataSource.register(InMemory)
         job, topics = Job.of(spark, world, size), Topics(spark, world.kafka, PARTITIONS)
         log, topic = job.prepared(), topics.filled(job.to_read(), job.rows_read)
 
@@ -242,6 +243,14 @@ def kafka_figures(size: int, world: World) -> list[Figure]:
                     ("stream", partial(job.stream, log), consume_stream),
                 )
             ]
+        comparisons += [
+            beside(what=f"ceiling_{what}", ours=ours, peers=peers, note=f"{note}; in our place {memory}")
+            for what, ours, peers, memory in (
+                ("write", partial(job.drop_written, job.padded()), partial(produce, job.padded()), "a dropping sink"),
+                ("read", job.make, partial(consume, {}), "a source in memory"),
+                ("stream", job.make_stream, partial(consume_stream, {}), "a source in memory"),
+            )
+        ]
         return [comparison.figure(job) for comparison in comparisons]
     finally:
         spark.stop()
