@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, number
 from benchmarks.ledgers import append_group, memory_group, read_group
 from benchmarks.recovery import recovery_group, takeover_group
 from benchmarks.spark import group as spark
@@ -149,15 +149,10 @@ def table(figures: Sequence[Figure]) -> Table:
     for column in ("median", "worst", "wanted", "peer", "ratio", "worst ratio"):
         made.add_column(column, no_wrap=True, justify="right")
     for f in figures:
-        peer = "" if f.peer_median is None else f"{digits(f.peer_median)} {f.peer}"
+        peer = "" if f.peer_median is None else f"{number(f.peer_median)} {f.peer}"
         ratios = ["" if ratio is None else f"{ratio:.2f}" for ratio in (f.ratio, f.worst_ratio)]
-        made.add_row(f.name, f.lane, f.unit, digits(f.median), digits(f.worst), f.wish, peer, *ratios)
+        made.add_row(f.name, f.lane, f.unit, number(f.median), number(f.worst), f.wish, peer, *ratios)
     return made
-
-
-def digits(value: float) -> str:
-    """Three of them that count, without an exponent."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def notes(figures: Sequence[Figure]) -> str:

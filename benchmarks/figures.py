@@ -118,6 +118,14 @@ def elapsed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def number(value: float) -> str:
+    """Four digits, and never an exponent."""
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{3 if size < 10 else 2 if size < 100 else 1}f}"
+
+
 def percentile(samples: list[float], share: float) -> float:
     return float(np.percentile(np.array(samples), share * 100))
 

@@ -199,7 +199,7 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
 def kafka_figures(size: int, world: World) -> list[Figure]:
     """Beside spark-sql-kafka on one broker, on the pyspark that this process runs. Both sides make whole rows. The
     wanted ratios were set beside a tuned producer and Spark's own settings of the consumer; beside a tuned consumer it
-    is measured too, and so is what no Python source can surpass: one in memory in our place."""
+    is measured too, and so is about the most that a Python source can reach: one in memory in our place."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, number
 
 Kept = dict[str, Any]
 """What is kept of earlier runs: ``machine`` and, by name, ``figures``."""
@@ -81,14 +81,6 @@ def row(record: Mapping[str, Any]) -> tuple[str, ...]:
     share = "" if record["share"] is None else f"{record['share']:.2f}"
     three = (number(record[key]) for key in ("value", "min", "max"))
     return (record["name"], record["unit"], *three, raw, share, wanted, meets)
-
-
-def number(value: float) -> str:
-    """Four digits, and never an exponent."""
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.{3 if size < 10 else 2 if size < 100 else 1}f}"
 
 
 def table(figures: Iterable[StorageFigure]) -> Table:

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
+from benchmarks.figures import number
 from benchmarks.storage import compaction
-from benchmarks.storage.figures import StorageFigure, merged, number, page, row
+from benchmarks.storage.figures import StorageFigure, merged, page, row
 from benchmarks.storage.memory import figures_of
 
 MACHINE = {"cores": "2", "disk": "ext4"}
