@@ -44,6 +44,11 @@ def bookie() -> None:
 @click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")
 @click.option("--allow-loopback", is_flag=True, help="Register an address that only this machine can reach.")
 @click.option(
+    "--init-cluster",
+    is_flag=True,
+    help="Make the cluster if there is none and this bookie has no data yet; several bookies may do so at once.",
+)
+@click.option(
     "--accept-loss",
     is_flag=True,
     help="Once only, where the data of this bookie is gone for good: start with a wiped or older directory. "
@@ -51,7 +56,9 @@ def bookie() -> None:
 )
 @click.option("--lifeline-fd", type=int, hidden=True, help="End when this pipe closes (set by bk local).")
 @options.metadata_service_uri
-def run(config: Path | None, accept_loss: bool, lifeline_fd: int | None, uri: str, **settings: Any) -> int:
+def run(
+    config: Path | None, init_cluster: bool, accept_loss: bool, lifeline_fd: int | None, uri: str, **settings: Any
+) -> int:
     """Run a bookie until SIGTERM or Ctrl-C."""
     from bookie_server.main import run as run_bookie
 
@@ -61,7 +68,7 @@ def run(config: Path | None, accept_loss: bool, lifeline_fd: int | None, uri: st
         from bk_cli import lifeline
 
         lifeline.end_with(lifeline_fd, LIFELINE_GRACE_S)
-    return run_bookie(_configuration(config, uri, settings), accept_loss=accept_loss)
+    return run_bookie(_configuration(config, uri, settings), accept_loss=accept_loss, init_cluster=init_cluster)
 
 
 def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> BookieConfig:

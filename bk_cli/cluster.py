@@ -62,7 +62,7 @@ class BookieProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
         command += ["--data", str(self.data_dir), "--port", str(self.port), "--metadata-service-uri", self._uri]
-        command += ["--listen-address", HOST, "--advertised-address", HOST]
+        command += ["--listen-address", HOST, "--advertised-address", HOST, "--init-cluster"]
         with self.log_path.open("ab") as log:
             self._log_start = log.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
@@ -198,7 +198,6 @@ class LocalCluster:
         from bk_core.metadata import open_store
 
         with closing(open_store(self.uri)) as store:
-            store.initialize_cluster()
             for bookie in self.bookies:
                 bookie.start()
             self._wait_registered(store, self.bookies, START_TIMEOUT_S)

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import os
 import platform
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +17,9 @@ import click
 import bk_core
 from bk_cli import exit_codes, options, output
 from bk_cli.java import find_java
-from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError
-from bk_core.model import BookieServiceInfo
+from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
+from bk_core.model import BookieId
 
-REACH_TIMEOUT_S = 3.0
 SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
 
@@ -71,7 +68,11 @@ def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Find
     try:
         yield from look()
     except BookKeeperError as error:
-        yield Finding(check, "fail", str(error), exit_codes.exit_code_of(type(error)))
+        yield _failed(check, error)
+
+
+def _failed(check: str, error: BookKeeperError) -> Finding:
+    return Finding(check, "fail", str(error), exit_codes.exit_code_of(type(error)))
 
 
 def _versions() -> Iterator[str]:
@@ -89,6 +90,7 @@ def _java() -> Iterator[Finding]:
 
 
 def _cluster(uri: str) -> Iterator[Finding]:
+    from bk_cli.doctor_bookies import ask_bookies
     from bk_core.client.config import ClientConfig
     from bk_core.metadata import open_store
 
@@ -97,38 +99,30 @@ def _cluster(uri: str) -> Iterator[Finding]:
         instance = store.instance_id()
         took_ms = (time.monotonic() - started) * 1000
         yield Finding("zookeeper", "ok", f"{uri} answers in {took_ms:.0f} ms; cluster {instance}")
-        writable, read_only = dict(store.writable_bookies()), dict(store.read_only_bookies())
+        writable, read_only = store.writable_bookies(), store.read_only_bookies()
+        known = store.known_bookies()
+    registered = {**read_only, **writable}
     reached = 0
-    for _, info in sorted(writable.items()):
-        for finding in _guarded("bookie", functools.partial(_bookie, info)):
-            reached += finding.status == "ok"
-            yield finding
-    for bookie_id in sorted(read_only):
-        yield Finding("bookie", "note", f"{bookie_id} is read-only: it serves reads and refuses adds")
+    for bookie_id, answer in sorted(ask_bookies(list(registered.values()), instance).items()):
+        if isinstance(answer, BookKeeperError):
+            yield _failed("bookie", answer)
+        elif bookie_id in writable:
+            reached += 1
+            yield Finding("bookie", "ok", f"{bookie_id}: {answer}")
+        else:
+            yield Finding("bookie", "note", f"{bookie_id}: {answer}; read-only: it serves reads and refuses adds")
+    for bookie_id in known:
+        if bookie_id not in registered:
+            yield _failed("bookie", _unregistered(bookie_id))
     yield from _guarded("quorum", lambda: _quorum(reached))
 
 
-def _bookie(info: BookieServiceInfo) -> Iterator[Finding]:
-    for name in ("grpc", "bookie-rpc"):
-        endpoint = info.endpoint(name)
-        if endpoint is None:
-            continue
-        try:
-            started = time.monotonic()
-            socket.create_connection((endpoint.host, endpoint.port), timeout=REACH_TIMEOUT_S).close()
-        except OSError as error:
-            raise BookieUnreachableError(
-                f"bookie {info.bookie_id} cannot be reached from host {socket.gethostname()}",
-                value=f"{name} at {endpoint.host}:{endpoint.port}: {error}",
-                remedy="is it running, and is its --advertised-address right as seen from here?",
-            ) from error
-        took_ms = (time.monotonic() - started) * 1000
-        yield Finding("bookie", "ok", f"{info.bookie_id}: {name} at {endpoint.host}:{endpoint.port}, {took_ms:.1f} ms")
-        return
-    raise BookieUnreachableError(
-        f"bookie {info.bookie_id} offers no lane that this client knows",
-        value=", ".join(endpoint.protocol for endpoint in info.endpoints) or "it published no endpoint",
-        remedy="look at its version",
+def _unregistered(bookie_id: BookieId) -> BookieUnreachableError:
+    return BookieUnreachableError(
+        f"bookie {bookie_id} is known to this cluster and is not registered",
+        value="it has a cookie; of entries that it holds there is a copy less meanwhile",
+        remedy="start it; if it runs, its log says what it waits for",
+        outcome=Outcome.NOT_APPLIED,
     )
 
 

@@ -17,6 +17,7 @@ INTERRUPTED = 130  # as a shell reports SIGINT
 _CODES: tuple[tuple[type[errors.BookKeeperError], int], ...] = (
     (errors.NoSuchLedgerError, NOT_FOUND),
     (errors.NoSuchLogError, NOT_FOUND),
+    (errors.NoClusterError, NOT_FOUND),
     (errors.NoSuchEntryError, INTEGRITY),  # an entry that must exist is missing: data loss
     (errors.EntryUnreadableError, UNAVAILABLE),
     (errors.EntryTooLargeError, USAGE),

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from bk_cli import options, output
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError, NoSuchLedgerError
-from bk_core.model import DigestType
+from bk_core.model import DigestType, LedgerState
 
 if TYPE_CHECKING:
-    from bk_core.model import LedgerMetadata, Versioned
+    from bk_core.metadata.port import MetadataStore
+    from bk_core.model import LedgerId, LedgerMetadata, Versioned
 
+_NAMES = ("ledger", "state", "E/Qw/Qa", "entries", "bytes", "digest", "created")
+_COLUMNS = tuple(zip(_NAMES, (10, -11, -7, 12, 10, -6, -25), strict=True))  # of the list
 APPEND_BYTES = 1 << 20  # how much of the input becomes one batch at most
 
 
@@ -26,37 +30,57 @@ def ledger() -> None:
 @ledger.command("list")
 @options.metadata_service_uri
 @click.option("--ids", is_flag=True, help="Print only the ids: much faster where there are many.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("--state", type=click.Choice([s.name for s in LedgerState], case_sensitive=False), help="Only such.")
+@click.option("--bookie", metavar="ID", help="Only those that have this bookie in an ensemble, be it an old one.")
 @options.as_json
-def list_ledgers(uri: str, ids: bool, as_json: bool) -> None:
-    """All ledgers in ascending order."""
+def list_ledgers(uri: str, ids: bool, limit: int | None, state: str | None, bookie: str | None, as_json: bool) -> None:
+    """All ledgers in ascending order, each printed as it is read."""
     from bk_core import blocking
 
+    def is_wanted(value: LedgerMetadata) -> bool:
+        return (state is None or value.state.name == state.upper()) and (
+            bookie is None or any(bookie in fragment.ensemble for fragment in value.fragments)
+        )
+
     with blocking.connect(uri) as bookkeeper:
-        if ids:
-            for ledger_id in bookkeeper.store.list_ledgers():
-                output.print_json({"ledgerId": ledger_id}) if as_json else output.print_line(str(ledger_id))
+        listed = bookkeeper.store.list_ledgers()
+        if ids and state is None and bookie is None:
+            for ledger_id in islice(listed, limit):
+                _print_id(ledger_id, as_json)
             return
-        rows, unreadable = [], list[MetadataCorruptError]()
-        with output.progress("reading ledgers") as advance:
-            for ledger_id in bookkeeper.store.list_ledgers():
-                advance(1)
-                try:
-                    found = bookkeeper.store.read_ledger(ledger_id)
-                except NoSuchLedgerError:  # deleted since it was listed
-                    continue
-                except MetadataCorruptError as error:
-                    unreadable.append(error)
-                    continue
-                if as_json:
-                    output.print_json(_as_object(ledger_id, found))
-                else:
-                    rows.append(_as_row(ledger_id, found.value))
-        if not as_json:
-            output.print_table(("ledger ", "state", "E/Qw/Qa", "entries ", "bytes ", "digest", "created"), rows)
+        unreadable = list[MetadataCorruptError]()
+        found = ((i, each) for i, each in _read_each(bookkeeper.store, listed, unreadable) if is_wanted(each.value))
+        if not (ids or as_json):
+            output.print_row(_COLUMNS, _NAMES)
+        for ledger_id, each in islice(found, limit):
+            if ids:
+                _print_id(ledger_id, as_json)
+            elif as_json:
+                output.print_json(_as_object(ledger_id, each))
+            else:
+                output.print_row(_COLUMNS, _as_row(ledger_id, each.value))
     if unreadable:
-        for each in unreadable[:-1]:
-            output.print_error(each)
         raise unreadable[-1]  # the list is whole but for these; the exit code says so
+
+
+def _read_each(
+    store: MetadataStore, listed: Iterator[LedgerId], unreadable: list[MetadataCorruptError]
+) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
+    """The records, as they are asked for; of those that cannot be read all but the last are told at once."""
+    for ledger_id in listed:
+        try:
+            yield ledger_id, store.read_ledger(ledger_id)
+        except NoSuchLedgerError:  # deleted since it was listed
+            continue
+        except MetadataCorruptError as error:
+            if unreadable:
+                output.print_error(unreadable.pop())
+            unreadable.append(error)
+
+
+def _print_id(ledger_id: LedgerId, as_json: bool) -> None:
+    output.print_json({"ledgerId": ledger_id}) if as_json else output.print_line(str(ledger_id))
 
 
 @ledger.command("show")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -198,8 +197,7 @@ def vacuum(
         log = bookkeeper.log(name, password=password)
         if dry_run:
             log.head()
-            now_ms = int(time.time() * 1000)
-            done = log.vacuum_candidates(now_ms - delete_delay_ms, now_ms - txn_retention_ms)
+            done = log.vacuum_candidates(delete_delay_ms, txn_retention_ms)
         else:
             done = log.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
     _print_vacuumed(name, done, dry_run, as_json)

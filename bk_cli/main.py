@@ -22,10 +22,12 @@ from bk_core.errors import BookKeeperError
 # name → where its click command is, and the line of help (so that --help imports nothing)
 COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
+    "cluster": ("bk_cli.new_cluster:cluster", "Make a cluster: its records in ZooKeeper."),
     "bookie": ("bk_cli.bookie:bookie", "Run a bookie."),
     "ledger": ("bk_cli.ledger:ledger", "List, show, read, tail, append, recover and delete ledgers."),
     "log": ("bk_cli.log:log", "List, show and read named logs; compact, trim and vacuum them."),
     "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
+    "completion": ("bk_cli.completion:completion", "Print the script that completes bk in a shell."),
     "doctor": ("bk_cli.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),
 }
 

@@ -53,6 +53,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     _console().print(table, markup=False)
 
 
+def print_row(columns: Sequence[tuple[str, int]], row: Sequence[object]) -> None:
+    """One row of a table that is printed while it is read: widths are given with the columns, negative ones for text;
+    what is wider is not cut."""
+    cells = (
+        f"{cell!s:>{width}}" if width > 0 else f"{cell!s:<{-width}}"
+        for (_, width), cell in zip(columns, row, strict=True)
+    )
+    click.echo("   ".join(cells).rstrip())
+
+
 def print_facts(facts: Mapping[str, object]) -> None:
     """Names and values below each other."""
     width = max(map(len, facts), default=0)

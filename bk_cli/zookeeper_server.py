@@ -45,6 +45,8 @@ class ZooKeeperServer:
     ``durable`` False leaves out the syncs: for tests. ``note`` hears of a download of the jars.
     """
 
+    main_class = MAIN_CLASS
+
     def __init__(
         self,
         *,
@@ -120,16 +122,13 @@ class ZooKeeperServer:
             f"-Dzookeeper.forceSync={'yes' if self._durable else 'no'}",
             "-cp",
             os.pathsep.join(str(jar) for jar in classpath),
-            MAIN_CLASS,
+            self.main_class,
             str(data_dir.absolute() / "zoo.cfg"),
         ]
 
     def _launch(self, command: list[str], data_dir: Path) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
-        config = _CONFIG.format(
-            data_dir=data_dir.absolute() / "data", host=self.host, port=self.port, tick_ms=self._tick_ms
-        )
-        (data_dir / "zoo.cfg").write_text(config, encoding="utf-8")
+        (data_dir / "zoo.cfg").write_text(self._config(data_dir), encoding="utf-8")
         self.log_path = data_dir / "zookeeper.log"
         with open(self.log_path, "wb") as log:
             self._process = subprocess.Popen(
@@ -140,6 +139,15 @@ class ZooKeeperServer:
                 env=child_environment(),
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent, which stops its children in order
             )
+        self._wait_serving()
+
+    def _config(self, data_dir: Path) -> str:
+        return _CONFIG.format(
+            data_dir=data_dir.absolute() / "data", host=self.host, port=self.port, tick_ms=self._tick_ms
+        )
+
+    def _wait_serving(self) -> None:
+        assert self.log_path is not None
         deadline = time.monotonic() + _START_S
         while not self._serves():
             if not self.is_running or time.monotonic() > deadline:
@@ -152,9 +160,14 @@ class ZooKeeperServer:
             time.sleep(0.05)
 
     def _serves(self) -> bool:
+        return bool(self.mode())
+
+    def mode(self) -> str:
+        """What it is: ``standalone``, ``leader`` or ``follower``; empty while it does not serve."""
         try:
             with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(b"srvr")
-                return b"Mode:" in connection.makefile("rb").read()
+                said = connection.makefile("rb").read()
         except OSError:
-            return False
+            return ""
+        return next((line[6:].decode() for line in said.splitlines() if line.startswith(b"Mode: ")), "")

@@ -17,7 +17,7 @@ from bk_core import client
 from bk_core.client.config import ClientConfig
 from bk_core.client.loop_thread import Handle, LoopThread
 from bk_core.entries.batch import Bytes, EntryBatch
-from bk_core.errors import ClientClosedError, WindowFullError
+from bk_core.errors import ClientClosedError, ForkedHandleError, WindowFullError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
 
@@ -88,7 +88,7 @@ class LedgerWriter(Handle[client.LedgerWriter]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.call(self._inner.__aexit__(kind, error, trace))
+        self._leave(self._inner.__aexit__(kind, error, trace), error)
 
 
 class LedgerReader(Handle[client.LedgerReader]):
@@ -227,8 +227,8 @@ class BookKeeper(Handle[client.BookKeeper]):
         return self._thread.begin(work(self._inner))
 
     def close(self) -> None:
-        """End the session, the connections and the thread."""
-        with suppress(ClientClosedError):
+        """End the session, the connections and the thread. In a forked child it does nothing: they are the parent's."""
+        with suppress(ClientClosedError, ForkedHandleError):
             self._thread.call(self._inner.close())
         self._thread.stop()
 
@@ -290,7 +290,7 @@ class DetachedReader(Handle[client.DetachedReader]):
                 yield from ready
 
     def close(self) -> None:
-        with suppress(ClientClosedError):
+        with suppress(ClientClosedError, ForkedHandleError):
             self._thread.call(self._inner.close())
         self._thread.stop()
 

@@ -60,7 +60,7 @@ class LogLeader(Handle[named_log.LogLeader]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.call(self._inner.__aexit__(kind, error, trace))
+        self._leave(self._inner.__aexit__(kind, error, trace), error)
 
 
 class NamedLog(Handle[named_log.NamedLog]):
@@ -70,8 +70,8 @@ class NamedLog(Handle[named_log.NamedLog]):
     def name(self) -> str:
         return self._inner.name
 
-    def head(self, *, check_password: bool = True) -> Versioned[LogHead]:
-        return self._thread.call(self._inner.head(check_password=check_password))
+    def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
+        return self._thread.call(self._inner.head(check_password=check_password, sync=sync))
 
     def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
         return self._thread.call(self._inner.create(digest_type=digest_type, exist_ok=exist_ok))
@@ -162,9 +162,9 @@ class NamedLog(Handle[named_log.NamedLog]):
         vacuuming = self._inner.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
         return self._thread.call(vacuuming)
 
-    def vacuum_candidates(self, before_ms: int, txns_before_ms: int) -> Vacuumed:
+    def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
         """As :func:`bk_core.logs.upkeep.vacuum_candidates`."""
-        return upkeep.vacuum_candidates(self._inner.records, before_ms, txns_before_ms)
+        return upkeep.vacuum_candidates(self._inner.records, delete_delay_ms, txn_retention_ms)
 
     def transactions(self) -> Iterator[LogTransactions]:
         """As :func:`bk_core.logs.upkeep.transactions`."""

@@ -6,7 +6,8 @@ Issue of racks and load belongs here later; today every bookie is equal (facts: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from bk_core.errors import NotEnoughBookiesError, Outcome
@@ -27,27 +28,32 @@ def choose_ensemble(
     size: int,
     random: RandomSource,
     *,
-    exclude: Collection[BookieId] = (),
+    exclude: Mapping[BookieId, str] = MappingProxyType({}),
     avoid: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
-    """``size`` distinct writable bookies outside ``exclude``, in random order; of ``avoid`` only as many as are needed
-    (quarantine: facts, client.md §3.5).
+    """``size`` distinct writable bookies, in random order; of ``avoid`` only as many as are needed (quarantine: facts,
+    client.md §3.5). ``exclude`` says of some why they cannot be used.
 
-    Raises NotEnoughBookiesError saying how many are needed, how many are alive, and what to do.
+    Raises NotEnoughBookiesError saying how many are needed, which are writable, and why they cannot be used.
     """
     usable = sorted(b for b in writable if b not in exclude)  # sorted: sets have no order a simulation could repeat
     if len(usable) < size:
         raise NotEnoughBookiesError(
             f"{size} writable bookies are needed and {len(usable)} can be used",
-            value=f"writable: {', '.join(sorted(writable)) or 'none'}"
-            + (f"; not usable: {', '.join(sorted(exclude))}" if exclude else ""),
-            remedy="start more bookies (bk bookie run) or ask for a smaller ensemble size",
+            value=writable_in_words(writable, exclude),
+            remedy="start more bookies (bk bookie run) or ask for a smaller ensemble size; bk doctor says which run",
         )
     better = [bookie for bookie in usable if bookie not in avoid]
     if len(better) >= size:
         return tuple(random.sample(better, size))
     rest = [bookie for bookie in usable if bookie in avoid]
     return tuple(random.sample([*better, *random.sample(rest, size - len(better))], size))
+
+
+def writable_in_words(writable: Collection[BookieId], excluded: Mapping[BookieId, str]) -> str:
+    """All that are writable, and behind each that cannot be used the reason."""
+    each = (f"{bookie} ({excluded[bookie]})" if bookie in excluded else bookie for bookie in sorted(writable))
+    return f"writable: {', '.join(each) or 'none'}"
 
 
 def replacement(
@@ -65,16 +71,19 @@ def replacement(
 
     With too few spares an error, unless (``partly``) there is one at least: then the first of ``indices`` get one."""
     ensemble = list(metadata.last_fragment.ensemble)
-    spares = set(writable).difference(ensemble, gone)
-    wanted = min(len(indices), len(spares)) if partly else len(indices)
+    failed = {ensemble[index]: "failed" for index in indices}
+    others = dict.fromkeys(ensemble, "in the ensemble")
+    excluded = dict.fromkeys(gone, "failed before in this ledger") | others | failed
+    spares = len(set(writable).difference(excluded))
+    wanted = min(len(indices), spares) if partly else len(indices)
     try:
-        spare = choose_ensemble(spares, max(wanted, 1), random, avoid=avoid)
+        spare = choose_ensemble(writable, max(wanted, 1), random, exclude=excluded, avoid=avoid)
     except NotEnoughBookiesError as error:
-        failed = ", ".join(ensemble[index] for index in indices)
         return NotEnoughBookiesError(
-            f"{len(indices)} of {len(ensemble)} bookies of the ensemble failed ({failed}) and no spare can take over",
+            f"{len(indices)} of {len(ensemble)} bookies of the ensemble failed ({', '.join(failed)}) and "
+            f"{f'only {spares} can be replaced' if spares else 'no spare can take over'}",
             value=error.value,
-            remedy="start more bookies than the ensemble size, so that one can fail; "
+            remedy="start more bookies than the ensemble size, so that one can fail (bk doctor says which run); "
             "then open the ledger with recover=True",
             outcome=Outcome.UNKNOWN,
         )

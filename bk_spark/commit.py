@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchLedgerError, Outcome, PublishConflictError
+from bk_core.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    Outcome,
+    PublishConflictError,
+)
 from bk_spark import fan_out
 
 if TYPE_CHECKING:
@@ -55,7 +62,8 @@ class Publishing:
 def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
     """List the tasks' ledgers in their logs, in partition order, all or none. Returns the rows published.
 
-    Without rows nothing changes, unless the old ones are to go or the transaction is to be remembered. Raises
+    Without rows nothing changes, unless the old ones are to go, the transaction is to be remembered or a log gets its
+    columns (codec ``arrow``). Raises
     PublishConflictError if a message is missing (a continuous trigger, which would lose rows), InvalidArgumentError for
     too many logs, and what :meth:`NamedLog.publish` and :func:`~bk_core.logs.fan_out.publish_to_logs` raise; an outcome
     that is unknown is settled by the publish id when it is tried again.
@@ -65,7 +73,7 @@ def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
     rows = sum(extent.rows for extents in ledgers.values() for extent in extents)
     if how.log is None:
         _publish_to_logs(bookkeeper, how, ledgers, schema)
-    elif ledgers or how.overwrite or how.transaction is not None:
+    elif ledgers or schema is not None or how.overwrite or how.transaction is not None:
         log = bookkeeper.log(how.log, password=how.password)
         put = log.overwrite if how.overwrite else log.publish
         put(
@@ -129,6 +137,9 @@ def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
             deleted += 1
         except NoSuchLedgerError:
             continue
+        except MetadataUnavailableError as error:
+            logger.warning("ledger %d of an aborted write and those after it stay: %s", extent.ledger_id, error)
+            break  # each would wait as long, and the write has failed already
         except BookKeeperError as error:
             logger.warning("ledger %d of an aborted write stays until vacuum: %s", extent.ledger_id, error)
     return deleted
@@ -146,7 +157,7 @@ def extents_by_log(messages: Messages) -> dict[str, list[NewExtent]]:
 
 def schema_of(messages: Messages) -> bytes | None:
     """The schema that the entries were written with: one for all tasks, which the driver gave them."""
-    found = {m.schema for m in messages if isinstance(m, WrittenLedgers) and m.extents}
+    found = {m.schema for m in messages if isinstance(m, WrittenLedgers)}
     assert len(found) <= 1, "the tasks of a write have one codec"
     return next(iter(found), None)
 

@@ -6,12 +6,40 @@ Spark shows the last line of a Python traceback, so each message is one line tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from bk_core.errors import InvalidArgumentError, NotBuiltError, PackageMismatchError
 
 SHOWN_MAX = 10
+_TOPICS = 'log, or logs for several: .load("events"), .load(["a", "b"])'
+_BY_TIME = "startingTimestamp, and a filter by time"
+KAFKAS: Mapping[str, str] = {
+    "kafka.bootstrap.servers": 'metadataServiceUri, for instance "zk://host:2181/ledgers": the bookies are found there',
+    "subscribe": _TOPICS,
+    "subscribepattern": "logPattern",
+    "assign": "log or logs: they have no partitions; startingOffsets chooses a part",
+    "topic": 'log, or .save("events")',
+    "startingoffsetsbytimestamp": _BY_TIME,
+    "startingoffsetsbytimestampstrategy": _BY_TIME,
+    "endingtimestamp": _BY_TIME,
+    "endingoffsetsbytimestamp": _BY_TIME,
+    "includeheaders": "codec=envelope, whose column headers is always there",
+    "groupidprefix": "none: there are no consumer groups, the checkpoint has a query's position",
+    "kafka.group.id": "none: there are no consumer groups, the checkpoint has a query's position",
+    "kafkaconsumer.polltimeoutms": "bookkeeper.readTimeoutMs",
+    "fetchoffset.numretries": "metadataTimeout",
+    "fetchoffset.retryintervalms": "metadataTimeout",
+    "kafka.max.request.size": "maxEntryBytes",
+    "kafka.compression.type": "compression, with codec=arrow",
+    "kafka.acks": "ackQuorumSize: so many bookies have each entry on disk before it counts",
+}
+"""Options of spark-sql-kafka, in lower case, and what is theirs here (docs/coming-from-kafka.md)."""
+
+
+def see(heading: str, page: str = "spark.md") -> str:
+    """Where to read on, for a message."""
+    return f"see docs/{page}#{heading} of project pyspark-bookkeeper"
 
 
 def shown(names: Iterable[str], most: int = SHOWN_MAX) -> str:
@@ -22,11 +50,20 @@ def shown(names: Iterable[str], most: int = SHOWN_MAX) -> str:
 
 
 def unknown_option(name: str, known: Iterable[str]) -> InvalidArgumentError:
-    """An option that no table lists; names the nearest one."""
+    """An option that no table lists; names the nearest one, or the counterpart of one of Kafka's."""
+    if (kafkas := _kafkas(name.lower())) is not None:
+        return InvalidArgumentError("no such option, it is one of Kafka's", value=name, remedy=kafkas)
     near = get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
     spelled = {k.lower(): k for k in known}
-    remedy = f"did you mean {spelled[near[0]]}?" if near else "docs/spark.md lists the options"
+    remedy = f"did you mean {spelled[near[0]]}?" if near else f"{see('options')} for those that there are"
     return InvalidArgumentError("no such option", value=f"{name}", remedy=remedy)
+
+
+def _kafkas(name: str) -> str | None:
+    more = see("options-of-reads-and-streams", "coming-from-kafka.md")
+    if name in KAFKAS:
+        return f"here it is {KAFKAS[name]}; {more}"
+    return f"the client's own settings are called bookkeeper.*; {more}" if name.startswith("kafka.") else None
 
 
 def bad_value(name: str, value: str, expected: str) -> InvalidArgumentError:
@@ -50,7 +87,7 @@ def no_value_column(columns: Sequence[tuple[str, str]], log: str) -> InvalidArgu
     return InvalidArgumentError(
         f"log {log} takes one column, value BINARY or STRING",
         value=f"the DataFrame has {shown}",
-        remedy=f"write {_select_to_paste(columns)}",
+        remedy=f"write {_select_to_paste(columns)}, or another codec: {see('codecs')}",
     )
 
 
@@ -91,5 +128,5 @@ def package_mismatch(planned: str, here: str) -> PackageMismatchError:
     return PackageMismatchError(
         "this Spark worker has another version of pyspark-bookkeeper than the driver",
         value=f"driver {planned}, worker {here}",
-        remedy="install the same version on every node, or ship one archive with spark.archives",
+        remedy=f"install the same version on every node, or ship one archive with spark.archives: {see('installing')}",
     )

@@ -269,7 +269,7 @@ class LogFollower:
         return self._head_age_s
 
     async def _read_head(self) -> None:
-        head = (await self._log.head()).value
+        head = (await self._log.head(sync=False)).value  # the watch tells of each change
         check_digest(self._options, self._source, head.digest_type)
         await self._spans.update(head, self._reading.positions.get(self._source))
         first = head.open_extents[0] if head.open_extents else None

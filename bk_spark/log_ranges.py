@@ -31,7 +31,7 @@ def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -
     or ``readMode=closedOnly`` makes it needless.
     """
     log = bookkeeper.log(source.name, password=options.ledger_password)
-    head = log.head().value
+    head = log.head(sync=False).value  # who plans has synced
     check_digest(options, source, head.digest_type)
     latest, spans, end = head.next_offset, tuple[Span, ...](), options.ending.at(source)
     if head.open_extents and options.read_mode != "closedOnly" and (end == LATEST or end > latest):

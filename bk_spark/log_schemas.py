@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bk_spark import clients, codecs, resolve
 from bk_spark.options import BkOptions
 from bk_spark.selection import LogSource
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
 
 
 def log_schemas(options: BkOptions) -> codecs.LogSchemas:
@@ -15,7 +20,10 @@ def log_schemas(options: BkOptions) -> codecs.LogSchemas:
     """
     if not codecs.needs_schemas(options):
         return {}
-    bookkeeper = clients.client(options)
+    return clients.patiently(options, lambda bookkeeper: _schemas(bookkeeper, options))
+
+
+def _schemas(bookkeeper: BookKeeper, options: BkOptions) -> codecs.LogSchemas:
     logs = [
         source.name for source in resolve.sources_of(bookkeeper, options.selection) if isinstance(source, LogSource)
     ]

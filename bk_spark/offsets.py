@@ -15,7 +15,7 @@ from typing import Any
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.position import OFFSET_MAX, StreamOffset, decode_offset, encode_offset
-from bk_spark.errors import bad_value, shown
+from bk_spark.errors import bad_value, see, shown
 from bk_spark.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, Selection, Source
 
 EARLIEST = -2
@@ -121,6 +121,9 @@ def _positions(option: str, text: str, expected: str) -> dict[str, int]:
         raise bad_value(option, text, expected)
     if twice:
         raise bad_value(option, text, f"{expected}, each once; twice: {shown(twice)}")
+    if any(isinstance(number, dict) for number in data.values()):  # {"topic":{"0":23}}
+        remedy = f"{expected}: a log is one sequence, without Kafka's partitions"
+        raise bad_value(option, text, f"{remedy}; {see('selecting')}")
     wrong = [f"{key}={json.dumps(number)[:40]}" for key, number in data.items() if not _is_position(number)]
     if wrong:
         raise bad_value(option, text, f"{expected}: a whole number from -2 on; not {shown(wrong)}")

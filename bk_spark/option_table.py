@@ -58,6 +58,13 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         uses=_ALL,
         doc="Required. Where the cluster's metadata is, for instance `zk://localhost:2181/ledgers`.",
     ),
+    OptionDefinition(
+        name="metadataTimeout",
+        kind=Kind.DURATION,
+        uses=_ALL,
+        doc="How long each step of a load or save (planning, a task, the commit) waits for ZooKeeper. Default: "
+        "`8s` for a batch, so that a wrong address is told soon; `1m` for a stream, its source and its sink.",
+    ),
     OptionDefinition(name="ledgerId", kind=Kind.TEXT, uses=_READS, doc="The ledger to read. Path form: `ledger:17`."),
     OptionDefinition(
         name="ledgerIds",
@@ -240,6 +247,14 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         doc="What a row is in an entry. `raw`: the entry's bytes are column `value`. `envelope`: one row of `key`, "
         "`value`, `timestamp` and `headers`. `json`: one object, its members are columns; reading needs `.schema(…)`. "
         "`arrow`: many rows of any columns; the log keeps their schema.",
+    ),
+    OptionDefinition(
+        name="mixedCodecs",
+        kind=Kind.BOOLEAN,
+        uses=(Use.WRITE,),
+        default="false",
+        doc="`true`: append with another codec than the log's rows were written with. Such a log is read with `raw` "
+        "alone.",
     ),
     OptionDefinition(
         name="includeMetadata",

@@ -35,6 +35,7 @@ from bk_spark.selection import ColumnSelection, LedgerSelection, LogSelection, S
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)", re.IGNORECASE)
+BATCH_METADATA_TIMEOUT_MS, STREAM_METADATA_TIMEOUT_MS = 8_000, 60_000
 _DURATION_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -48,6 +49,7 @@ class BkOptions:
     """
 
     metadata_service_uri: str
+    metadata_timeout_ms: int
     selection: Selection
     starting: Bound
     ending: Bound
@@ -69,6 +71,7 @@ class BkOptions:
     write_quorum_size: int
     ack_quorum_size: int
     codec: str
+    mixed_codecs: bool
     include_metadata: bool
     columns: tuple[str, ...] | None
     corrupt_entries: str
@@ -96,8 +99,9 @@ class BkOptions:
         )
 
 
-def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
+def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = False) -> BkOptions:
     """Check every option and make a :class:`BkOptions`, without I/O. ``use`` None: Spark has not said yet what for.
+    ``is_sink``: a stream is written, not a batch.
 
     Raises InvalidArgumentError for an unknown, malformed, missing or conflicting option, NotBuiltError for planned.
     """
@@ -118,6 +122,7 @@ def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
         raise fence_from_table(str(selection))
     return BkOptions(
         metadata_service_uri=values["metadataServiceUri"],
+        metadata_timeout_ms=_metadata_timeout_ms(values["metadataTimeout"], is_stream=is_sink or use is Use.STREAM),
         selection=selection,
         starting=_starting(texts, selection, use),
         ending=_ending(texts, selection),
@@ -139,6 +144,7 @@ def parse_options(given: Mapping[str, str], use: Use | None) -> BkOptions:
         write_quorum_size=values["writeQuorumSize"],
         ack_quorum_size=values["ackQuorumSize"],
         codec=values["codec"],
+        mixed_codecs=values["mixedCodecs"],
         include_metadata=values["includeMetadata"],
         columns=_columns(values["columns"]),
         corrupt_entries=values["corruptEntries"],
@@ -291,6 +297,12 @@ def _check_trigger(values: Mapping[str, Any]) -> None:
             value=f"minEntriesPerTrigger={least}, maxEntriesPerTrigger={most}",
             remedy="choose minEntriesPerTrigger ≤ maxEntriesPerTrigger",
         )
+
+
+def _metadata_timeout_ms(given: int | None, *, is_stream: bool) -> int:
+    if given is None:
+        return STREAM_METADATA_TIMEOUT_MS if is_stream else BATCH_METADATA_TIMEOUT_MS
+    return given
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:

@@ -25,6 +25,7 @@ from bk_spark.plan import LedgerRange
 from bk_spark.task_plan import TaskPlan
 
 if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
     from bk_core.client.ahead import WantedRange
 
 ROWS_MIN = 10_000
@@ -45,7 +46,9 @@ class LedgerReader(DataSourceReader):
         Spark plans more often than it reads (RULES K2)."""
         if self.options.read_mode == "fence" and compat.plans_by_pushdown():
             raise fence_by_pushdown(str(self.options.selection))
-        bookkeeper = clients.client(self.options)
+        return clients.patiently(self.options, self._planned)
+
+    def _planned(self, bookkeeper: BookKeeper) -> list[InputPartition]:
         worker_reuse.settle()
         resolved = resolve.resolve_batch(bookkeeper, self.options)
         return [InputPartition(plan) for plan in tasks.task_plans(bookkeeper, self.options, resolved, self.codec)]

@@ -43,6 +43,7 @@ def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
     Raises NoSuchLedgerError, NoSuchLogError, NoSuchEntryError for trimmed offsets (``failOnDataLoss``), and
     InvalidArgumentError for bounds beyond the end and for a pattern that matches no log.
     """
+    bookkeeper.store.sync()  # the plan sees what was published before it began, whichever server answers (RULES M5)
     sources = sources_of(bookkeeper, options.selection)
     if not sources:
         raise no_log_matches(bookkeeper, options.selection)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.errors import bad_value, shown
+from bk_spark.errors import bad_value, see, shown
 
 LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 LEDGER_PREFIX = "ledger:"
@@ -127,7 +127,7 @@ def select(given: Mapping[str, str], *, by_column: bool = False) -> Selection:
         raise InvalidArgumentError(
             "nothing is selected",
             remedy='give ledgerId, ledgerIds, log, logs or logPattern, or a path: .load("events") or .save("events") '
-            'for a log, .load("ledger:17") for a ledger',
+            f'for a log, .load("ledger:17") for a ledger; {see("selecting")}',
         )
     if len(found) > 1:
         both = ", ".join(f"{name}={value}" for name, value in found)

@@ -61,16 +61,16 @@ class BookKeeperDataSource(DataSource):
     def writer(self, schema: Any, overwrite: bool) -> LogWriter:
         from bk_spark.write import LogWriter
 
-        return LogWriter.plan(self._write_options(), schema, overwrite=overwrite)
+        return LogWriter.plan(self._write_options(is_sink=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         from bk_spark.stream_write import StreamWriter
 
-        options, location = self._write_options(), self.options.get("checkpointLocation")
+        options, location = self._write_options(is_sink=True), self.options.get("checkpointLocation")
         if compat.ends_batches():
             return StreamWriter(options, None, overwrite=overwrite, checkpoint_location=location)
         return StreamWriter.plan(options, schema, overwrite=overwrite, checkpoint_location=location)
 
-    def _write_options(self) -> BkOptions:
+    def _write_options(self, *, is_sink: bool) -> BkOptions:
         table_options.check_write(self.options)
-        return parse_options(self.options, Use.WRITE)
+        return parse_options(self.options, Use.WRITE, is_sink=is_sink)

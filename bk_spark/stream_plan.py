@@ -95,7 +95,6 @@ def _plan_log(bookkeeper: BookKeeper, options: BkOptions, part: Part, head: LogH
 def _newest_head(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> LogHead:
     """The head as of now. A server of the metadata store may be behind: a batch that is replayed after a restart may
     end where that one has never heard of, and in an old list an extent looks open that others follow by now."""
-    bookkeeper.store.sync()
     return bookkeeper.log(source.name, password=options.ledger_password).head().value
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -25,7 +25,11 @@ from bk_spark.options import BkOptions
 from bk_spark.positions import Seen, Standing
 from bk_spark.read import read_rows
 from bk_spark.selection import Source
-from bk_spark.watch import Watch
+from bk_spark.task_plan import TaskPlan
+from bk_spark.watch import Watch, WatchTimes
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
 
 Json = dict[str, Any]
 
@@ -59,7 +63,9 @@ class StreamReader(compat.StreamReaderBase):
         seen = self._seen()
         dated = None
         if self.options.starting_timestamp is not None:
-            dated = stream_plan.dated_starts(clients.client(self.options), self.options, seen)
+            dated = clients.patiently(
+                self.options, lambda bookkeeper: stream_plan.dated_starts(bookkeeper, self.options, seen)
+            )
         ends = positions.initial_ends(self.options, seen, dated)
         self._reading.positions = ends
         self._initial = self._last = offsets.to_json(positions.offset_at(seen, ends))
@@ -106,12 +112,14 @@ class StreamReader(compat.StreamReaderBase):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of one micro-batch. The range was confirmed when ``end`` was given out, so it is only looked up."""
         first, stop = offsets.from_json(start), offsets.from_json(end)
-        bookkeeper = clients.client(self.options)
         seen = self._seen(start)
         parts = positions.parts(first, stop, seen, self.options)
-        resolved = stream_plan.plan_parts(bookkeeper, self.options, parts, seen)
-        plans = tasks.task_plans(bookkeeper, self.options, resolved, self.codec, stream=True)
-        return [InputPartition(plan) for plan in plans]
+
+        def planned(bookkeeper: BookKeeper) -> list[TaskPlan]:
+            resolved = stream_plan.plan_parts(bookkeeper, self.options, parts, seen)
+            return tasks.task_plans(bookkeeper, self.options, resolved, self.codec, stream=True)
+
+        return [InputPartition(plan) for plan in clients.patiently(self.options, planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition.value, self.codec, self.options)
@@ -134,7 +142,8 @@ class StreamReader(compat.StreamReaderBase):
             self._reading.positions = {source: positions.next_of(offset, source) for source in held}
             self._told = at
         if self._watch is None:
-            self._watch = Watch(follow.begin_following(self.options, self._reading))
+            times = WatchTimes(give_up_s=self.options.metadata_timeout_ms / 1000)
+            self._watch = Watch(follow.begin_following(self.options, self._reading), times)
         return self._watch.seen()
 
     def _check_behind(self, standings: Mapping[Source, Standing], seen: Seen) -> None:

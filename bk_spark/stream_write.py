@@ -88,7 +88,7 @@ class StreamWriter(compat.StreamWriterBase):
             return
         publish_id, transaction = self._identity(query_id, batchId)
         how = publishing_of(options, publish_id, transaction, overwrite=self.overwrite)
-        rows = commit.publish(clients.client(options), how, messages)
+        rows = clients.patiently(options, lambda bookkeeper: commit.publish(bookkeeper, how, messages))
         logger.info("batch %d: published %d rows to %s as %s", batchId, rows, options.selection, publish_id.text)
 
     def _identity(self, query_id: str | None, batch_id: int) -> tuple[PublishId, Transaction]:

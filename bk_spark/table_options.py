@@ -29,6 +29,7 @@ _ENDS = ("endingOffsets", "endingEntryId")
 
 KEPT = (
     "metadataServiceUri",
+    "metadataTimeout",
     *(name for name in _SELECTORS if name != "paths"),  # CREATE TABLE has one path
     *_STARTS,
     *_ENDS,

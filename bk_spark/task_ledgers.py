@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from bk_core import __version__
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchLogError
 from bk_core.logs.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.model import DigestType
 from bk_spark import clients, codecs, fan_out, log_ranges, task_log, worker_reuse
 from bk_spark.commit import WrittenLedgers
-from bk_spark.errors import package_mismatch
-from bk_spark.ledgers import digest_type_of
+from bk_spark.errors import package_mismatch, see
+from bk_spark.ledgers import check_digest, digest_type_of
 from bk_spark.options import BkOptions
+from bk_spark.selection import LogSource
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, LedgerWriter, NamedLog
@@ -126,7 +127,7 @@ class TaskLedger:
 
     def __init__(self, target: WriteTarget, attempt: Attempt, log: str | None) -> None:
         self._target, self._attempt = target, attempt
-        self._bookkeeper: BookKeeper = clients.client(target.options)
+        self._bookkeeper: BookKeeper | None = None  # with the ledger
         self._ledger: LedgerWriter | None = None
         self._rows = 0
         if log is None:
@@ -134,7 +135,10 @@ class TaskLedger:
             self.log = target.log
         else:
             options = target.options
-            head = open_or_create(self._bookkeeper.log(log, password=options.ledger_password), options)
+            head = clients.patiently(
+                options,
+                lambda bookkeeper: open_or_create(bookkeeper.log(log, password=options.ledger_password), options),
+            )
             self.log = LogAt.of(log, head)
 
     def write(self, rows: pa.RecordBatch, first_row: int | None) -> None:
@@ -152,7 +156,7 @@ class TaskLedger:
     def _append(self, entries: EntryBatch) -> None:
         if entries.count:
             if self._ledger is None:
-                self._ledger = self._create()
+                self._ledger = clients.patiently(self._target.options, self._create)
             self._ledger.append_batch(entries)
 
     def finish(self) -> NewExtent | None:
@@ -179,15 +183,17 @@ class TaskLedger:
         """Stop and delete the ledger, best effort."""
         if self._ledger is None:
             return
+        assert self._bookkeeper is not None
         try:
             self._ledger.abandon()
             self._bookkeeper.delete_ledger(self._ledger.ledger_id)
         except BookKeeperError as error:
             logger.warning("ledger %d of a failed task stays until vacuum: %s", self._ledger.ledger_id, error)
 
-    def _create(self) -> LedgerWriter:
+    def _create(self, bookkeeper: BookKeeper) -> LedgerWriter:
         options, attempt = self._target.options, self._attempt
-        return self._bookkeeper.create_ledger(
+        self._bookkeeper = bookkeeper
+        return bookkeeper.create_ledger(
             ensemble_size=options.ensemble_size,
             write_quorum_size=options.write_quorum_size,
             ack_quorum_size=options.ack_quorum_size,
@@ -204,11 +210,51 @@ class TaskLedger:
 
 
 def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
-    """The head of the log, made if there is none (RULES N8). Raises LogHasLeaderError when a leader writes it: a
-    publish would put rows in the middle (RULES N2)."""
-    found, created = log.open_or_create(digest_type=digest_type_of(options))
+    """The head of the log, checked as :func:`found` does, made if there is none (RULES N8)."""
+    at, created = log.open_or_create(digest_type=digest_type_of(options))
     if created:
         logger.warning("created log %s", log.name)
-    head: LogHead = found.value
+    return _checked(log, at.value, options, overwrite=False)
+
+
+def found(log: NamedLog, options: BkOptions, *, overwrite: bool, is_missed: bool) -> LogHead | None:
+    """The head of the log as something to write to, or None where there is none yet.
+
+    Raises LogHasLeaderError when a leader writes it: a publish would put rows in the middle (RULES N2);
+    WrongDigestTypeError; InvalidArgumentError where another codec wrote it; NoSuchLogError where it ``is_missed``.
+    """
+    try:
+        head: LogHead = log.head().value
+    except NoSuchLogError:
+        if is_missed:
+            raise
+        return None
+    return _checked(log, head, options, overwrite=overwrite)
+
+
+def _checked(log: NamedLog, head: LogHead, options: BkOptions, *, overwrite: bool) -> LogHead:
+    check_digest(options, LogSource(log.name), head.digest_type)
     log_ranges.check_no_leader(head, options)
+    if not overwrite and not options.mixed_codecs:
+        check_same_codec(log.name, codec_of(log, head), options.codec)
     return head
+
+
+def codec_of(log: NamedLog, head: LogHead) -> str | None:
+    """The codec that the newest rows of the log were written with; one that has a schema and no rows yet is made for
+    ``arrow``."""
+    newest = log.extents(head.next_offset - 1, head.next_offset) if head.next_offset > head.start_offset else []
+    if newest:
+        return str(newest[-1].codec)
+    return "arrow" if head.schemas else None
+
+
+def check_same_codec(log: str, written: str | None, codec: str) -> None:
+    """Raises InvalidArgumentError for a write with another codec than the log's: afterwards ``raw`` alone reads it."""
+    if written is not None and written != codec:
+        raise InvalidArgumentError(
+            f"log {log} is written with another codec; with two in it only raw, as bytes, would read all of it",
+            value=f"codec={codec}, the log's is {written}",
+            remedy=f'.option("codec", "{written}"), another log, or .option("mixedCodecs", "true") if that is meant; '
+            + see("codecs"),
+        )

@@ -128,6 +128,12 @@ class Board:
         """Whether nothing new is written here any more."""
         return self._over and self._failure is None
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether the first look is over."""
+        with self._news:
+            return self._has_answer()
+
     def seen(self, timeout_s: float) -> Seen | None:
         """What there is; waits up to ``timeout_s`` for the first look. None: the run ended, begin another.
 
@@ -198,17 +204,30 @@ class Watch:
         self._lock = threading.Lock()  # over the two below; the followers never take it
         self._board: Board | None = None
         self._run: Run | None = None
+        self._was_answered = False
 
     def seen(self) -> Seen:
         """The sources as last seen, from memory. The first call, and the first after a run ended, look anew.
 
         Raises what following raised: at once when it is final, after ``give_up_s`` when it may pass;
-        MetadataUnavailableError when the first look takes longer than ``first_look_s``.
+        MetadataUnavailableError when the first look takes longer than ``first_look_s``. Who was answered before waits
+        for ``give_up_s`` also where a run begins anew: the query goes on, and only its last call was long ago.
         """
-        deadline = time.monotonic() + self._times.first_look_s
+        times = self._times
+        deadline = time.monotonic() + (times.give_up_s if self._was_answered else times.first_look_s)
         while True:
-            found = self._current().seen(max(0.0, deadline - time.monotonic()))
+            board = None
+            try:
+                board = self._current()
+                found = board.seen(max(0.0, deadline - time.monotonic()))
+            except TRANSIENT:
+                knows = board is not None and board.has_answer  # then the trouble has lasted
+                if knows or not self._was_answered or time.monotonic() + times.retry_s > deadline:
+                    raise
+                time.sleep(times.retry_s)
+                continue
             if found is not None:
+                self._was_answered = True
                 return found
             if time.monotonic() > deadline:
                 raise ClientClosedError(

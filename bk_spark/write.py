@@ -16,14 +16,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError
-from bk_core.logs.head import LogHead, PublishId
+from bk_core.logs.head import PublishId
 from bk_core.logs.machines.transactions import Transaction
-from bk_spark import clients, codecs, commit, fan_out, log_ranges
+from bk_core.placement import writable_in_words
+from bk_spark import clients, codecs, commit, fan_out
 from bk_spark.commit import Messages
-from bk_spark.ledgers import check_digest
 from bk_spark.options import BkOptions
-from bk_spark.selection import LogSource
-from bk_spark.task_ledgers import Attempt, LogAt, WriteTarget, open_or_create, write_rows
+from bk_spark.task_ledgers import Attempt, LogAt, WriteTarget, found, open_or_create, write_rows
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
@@ -63,7 +62,7 @@ class LogWriter(DataSourceArrowWriter):
         """One step makes all rows visible, or none. Raises what :func:`bk_spark.commit.publish` raises."""
         options = self.target.options
         how = publishing_of(options, self.publish_id, self.transaction, overwrite=self.overwrite)
-        rows = commit.publish(clients.client(options), how, messages)
+        rows = clients.patiently(options, lambda bookkeeper: commit.publish(bookkeeper, how, messages))
         logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
 
     def abort(self, messages: Messages) -> None:
@@ -96,25 +95,24 @@ def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bo
             remedy='.option("log", "events"), or .mode("append")',
         )
     codecs.check_input(options, columns.written)
-    bookkeeper = clients.client(options)
-    check_bookies(bookkeeper, options)
-    log, schemas = None, {}
-    if options.log is not None:
-        named = bookkeeper.log(options.log, password=options.ledger_password)
-        log = LogAt.of(
-            options.log, open_or_create(named, options) if creates else existing(named.head().value, options)
-        )
-        if codecs.needs_schemas(options):
-            schemas[options.log] = named.schemas()
-    codec = codecs.entry_codec(options, columns.written, schemas)
-    return WriteTarget(options=options, log=log, columns=columns, codec=codec)
 
+    def ask(bookkeeper: BookKeeper) -> WriteTarget:
+        bookkeeper.store.sync()  # what is refused here fails the job: believe no server that is behind (RULES M5)
+        check_bookies(bookkeeper, options)
+        if options.log is None:
+            return WriteTarget(
+                options=options, log=None, columns=columns, codec=codecs.entry_codec(options, columns.written)
+            )
+        log = bookkeeper.log(options.log, password=options.ledger_password)
+        head, schemas = found(log, options, overwrite=overwrite, is_missed=not creates), {}
+        if head is not None and codecs.needs_schemas(options):
+            schemas[options.log] = log.schemas()
+        codec = codecs.entry_codec(options, columns.written, schemas)
+        if head is None:  # only now: a write that is refused makes no log
+            head = open_or_create(log, options)
+        return WriteTarget(options=options, log=LogAt.of(options.log, head), columns=columns, codec=codec)
 
-def existing(head: LogHead, options: BkOptions) -> LogHead:
-    """The head of a log that is to be overwritten, checked as that of one to append to."""
-    check_digest(options, LogSource(str(options.log)), head.digest_type)
-    log_ranges.check_no_leader(head, options)
-    return head
+    return clients.patiently(options, ask)
 
 
 def publishing_of(
@@ -141,11 +139,11 @@ def abort(options: BkOptions, messages: Messages) -> None:
 
 def check_bookies(bookkeeper: BookKeeper, options: BkOptions) -> None:
     """Raises NotEnoughBookiesError before a job starts that could not create a single ledger."""
-    alive = len(bookkeeper.store.writable_bookies())
-    if alive < options.ensemble_size:
+    writable = bookkeeper.store.writable_bookies()
+    if len(writable) < options.ensemble_size:
         raise NotEnoughBookiesError(
-            f"a ledger needs {options.ensemble_size} bookies and {alive} are writable",
-            value=f"ensembleSize={options.ensemble_size}",
+            f"a ledger needs {options.ensemble_size} bookies and {len(writable)} are writable",
+            value=f"ensembleSize={options.ensemble_size}; {writable_in_words(writable, {})}",
             remedy="start more bookies, or lower ensembleSize, writeQuorumSize and ackQuorumSize",
         )
 

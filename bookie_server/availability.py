@@ -6,7 +6,8 @@ directory has been registered under its id (a copy of its own that was started w
 answer for one id may lie for each other, so it ends.
 
 The registration follows the verdict and never leads it: a client that still finds this bookie among the writable ones
-is refused with READ_ONLY. What the metadata store refuses is tried again at the next look.
+is refused with READ_ONLY. What the metadata store refuses is tried again at the next look, and so is a registration
+that is not there, whoever took it away.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from bk_core.errors import BookieIdentityError, BookKeeperError
+from bk_core.errors import BookieIdentityError, BookKeeperError, LocalProtocolError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bookie_server.known_state import Position, record_positions
@@ -37,8 +38,9 @@ class Availability:
 
     Each data directory is judged alone: ``set_read_only`` tells the machine of its log, and the bookie is registered as
     read-only when all are. ``paths`` and the usages that ``look`` gives have the order of the logs. ``positions`` are
-    the ends of what is durable in them, by their directories' incarnations. ``on_failed`` hears a BookieIdentityError
-    once, when the id was taken over.
+    the ends of what is durable in them, by their directories' incarnations. ``on_failed`` hears once of what ends this
+    bookie: BookieIdentityError when the id was taken over, LocalProtocolError when looking failed in a way that nobody
+    foresaw, because a bookie that nobody looks after fills its disk.
     """
 
     def __init__(
@@ -110,8 +112,7 @@ class Availability:
             try:
                 if self._watches.look(await asyncio.to_thread(self._look)):
                     self._apply()
-                await self._check_registration()
-                if self._registered is not self.read_only:
+                if not await self._is_registered() or self._registered is not self.read_only:
                     await self._register()
                 await self._note_position()
             except BookieIdentityError as error:
@@ -119,6 +120,10 @@ class Availability:
                 return
             except (BookKeeperError, OSError) as error:
                 log.error("the bookie's space or registration could not be looked at, trying again: %s", error)
+            except Exception as error:
+                log.exception("looking after the bookie's space and registration failed")
+                self._on_failed(LocalProtocolError("looking after space and registration failed", value=repr(error)))
+                return
 
     def _apply(self) -> None:
         before, self._told = self._told, self._watches.each_read_only
@@ -153,12 +158,16 @@ class Availability:
             await asyncio.to_thread(record_positions, self._store, self._info.bookie_id, positions)
             self._noted = positions
 
-    async def _check_registration(self) -> None:
+    async def _is_registered(self) -> bool:
         """Raises BookieIdentityError if another directory is registered under this id."""
         found = await asyncio.to_thread(self._store.bookie_info, self._info.bookie_id)
-        if found is not None and not found.is_of_directory_of(self._info):
+        if found is None:
+            log.error("bookie %s is not registered any more, it registers again", self._info.bookie_id)
+            return False
+        if not found.is_of_directory_of(self._info):
             raise BookieIdentityError(
                 "another data directory has been registered under this bookie's id: this one answers nothing more",
                 value=f"bookie {self._info.bookie_id}",
                 remedy="find out which directory was used last; only that one may be started under this id",
             )
+        return True

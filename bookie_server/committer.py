@@ -105,13 +105,21 @@ class Committer:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (work := self._take()) is not None:
-            if isinstance(work, _Copies):
-                self._write_copies(work)
-            else:
-                self._write(work)
-        for copies in self._copies:
-            copies.done.cancel()
+        try:
+            while (work := self._take()) is not None:
+                if isinstance(work, _Copies):
+                    self._write_copies(work)
+                else:
+                    self._write(work)
+            self._record_position()
+        except BaseException as error:
+            self._end(error)
+        with self._wake:
+            self._stopping = True
+            for copies in self._copies:
+                copies.done.cancel()
+
+    def _record_position(self) -> None:
         try:
             if not self._log.failed:
                 self._log.record_position()
@@ -129,10 +137,14 @@ class Committer:
         except BookKeeperError as error:
             self._halted = True
             self._post(self._failed, error)
-        except BaseException as error:  # a bug, or the disk in a way storage does not know: never ack again
-            log.exception("the commit thread failed")
-            self._halted = True
-            self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))
+        except BaseException as error:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        """A bug, or the disk in a way that storage does not know: never ack again."""
+        log.exception("the commit thread failed", exc_info=error)
+        self._halted = True
+        self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))
 
     def _append(self, group: _Group) -> list[Place]:
         try:

@@ -19,7 +19,7 @@ from bookie_server.storage.space import SpaceLimits
 _BLOCK = 4096
 _FILES_KEPT = 64
 _FILES_KEPT_OF_A_DIRECTORY = 192  # 64 segments and 64 indexes are kept open for reads, the others are the writers'
-_MAY_BE_ZERO = ("port", "memory_bytes_max")
+_MAY_BE_ZERO = ("port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class ServerLimits:
     """What the port allows; see :class:`BookieConfig`."""
 
     connections_max: int = 1024
+    connections_per_address_max: int = 0
     memory_bytes_max: int = 0
     read_stall_s: float = 5.0
     files_kept: int = 256
@@ -40,14 +41,17 @@ class BookieConfig:
     ``data_dir`` is its data directory; ``data_dirs`` instead of it are several, best each on a disk of its own, over
     which ledgers are spread. Their order does not matter; an empty one may be added at any start.
 
+    A start that finds no metadata store tries again for ``start_wait_s``.
+
     ``bookie_id`` is fixed at the first start, by default ``advertised_address:port``; later starts take it from the
     data directory. ``port`` 0 takes a free one. ``in_flight_bytes_max`` bounds frames of all clients that wait for a
     group commit (recovery adds have a quarter as much to themselves), ``stream_bytes_max`` those of one; a group commit
     takes at most ``group_bytes_max`` and ``group_frames_max``. ``reads_active_max`` bounds parts of answers in memory,
     of ``read_part_bytes`` each or one frame, together twice the product of both; a quarter is kept for recovery. Who
     takes nothing of its answers for ``read_stall_s`` is cut off if others wait for room. At most ``connections_max``
-    clients are connected. Each may have begun a message of 8 MiB on each of its streams that it never ends: when the
-    process takes more than ``memory_bytes_max`` (0: three quarters of what it may take), silent streams are ended.
+    clients are connected, and ``connections_per_address_max`` of one address (0: half of them). Each may have begun a
+    message of 8 MiB on each of its streams that it never ends: when the process takes more than ``memory_bytes_max``
+    (0: three quarters of what it may take), silent streams are ended.
 
     Above ``disk_usage_threshold`` (a share of the file system) the bookie turns read-only, at
     ``disk_usage_low_water`` it is writable again; it looks every ``disk_check_interval_s``.
@@ -76,6 +80,7 @@ class BookieConfig:
     allow_loopback: bool = False
     metadata_timeout_s: float = 10.0
     session_timeout_s: float = 10.0
+    start_wait_s: float = 60.0
     stop_grace_s: float = 2.0
     segment_size_bytes: int = 256 << 20
     group_bytes_max: int = 16 << 20
@@ -86,6 +91,7 @@ class BookieConfig:
     read_part_bytes: int = 1 << 20
     read_stall_s: float = 5.0
     connections_max: int = 1024
+    connections_per_address_max: int = 0
     memory_bytes_max: int = 0
     disk_usage_threshold: float = 0.95
     disk_usage_low_water: float = 0.90
@@ -208,6 +214,7 @@ class BookieConfig:
         """The part the port needs."""
         return ServerLimits(
             connections_max=self.connections_max,
+            connections_per_address_max=self.connections_per_address_max,
             memory_bytes_max=self.memory_bytes_max,
             read_stall_s=self.read_stall_s,
             files_kept=_FILES_KEPT + _FILES_KEPT_OF_A_DIRECTORY * len(self.directories),

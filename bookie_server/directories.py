@@ -21,6 +21,7 @@ from bk_core.errors import (
     DataDirectoryError,
     InvalidArgumentError,
     MetadataConflictError,
+    NoClusterError,
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import Cookie, decode_cookie
@@ -28,7 +29,7 @@ from bk_core.model import BookieId
 from bookie_server.config import BookieConfig
 from bookie_server.known_state import KnownDirectory, KnownState, Position, read_known_state, record_new
 from bookie_server.registration import await_unregistered, properties_of
-from bookie_server.storage.cookie import IDENTITY_NAME, DataDirectory, cookie_of, decode_identity
+from bookie_server.storage.cookie import DataDirectory, cookie_of, read_identity
 from bookie_server.storage.files import Files
 from bookie_server.storage.health import NO_SPACE
 from bookie_server.storage.log_end import is_older
@@ -45,6 +46,28 @@ class BookieDirectories:
 
     directories: tuple[DataDirectory, ...]
     suspects: frozenset[int] = frozenset()
+
+
+def find_cluster(config: BookieConfig, store: MetadataStore, *, make: bool) -> None:
+    """Have the store know its cluster; ``make`` it if there is none and none of this bookie's directories was used.
+
+    A bookie that has data is of a cluster that exists: one made in its place would refuse all bookies of the first, and
+    be in the way when that is put back. Raises NoClusterError, MetadataCorruptError. Writes nothing else.
+    """
+    used = [str(path) for path in config.directories if DataDirectory.exists(os.path.abspath(path), files=Files())]
+    if make and not used:
+        store.initialize_cluster()
+    try:
+        store.instance_id()
+    except NoClusterError as error:
+        if not used:
+            raise
+        raise NoClusterError(
+            "There is no cluster at this ledgers root, and this bookie has data of one",
+            value=f"{error.value}; data in {', '.join(used)}",
+            remedy="correct the URI, or put ZooKeeper's data back from a backup; a new cluster takes only bookies with "
+            "empty directories",
+        ) from error
 
 
 def open_directories(
@@ -100,6 +123,7 @@ class _Opening:
     def run(self) -> BookieDirectories:
         for path in self._used:
             self._opened[path] = DataDirectory.open(path, self._bookie_id, self._instance_id, files=self._files)
+        self._store.sync()  # a process of these directories, which ended just now, may have noted more (RULES M5, S8)
         self._known = read_known_state(self._store, self._bookie_id)
         if not self._used:
             self._check_first_start()
@@ -125,7 +149,7 @@ class _Opening:
 
     def _id_in(self, path: str) -> BookieId:
         """The id fixed at the first start, whatever the address is now."""
-        return decode_identity(self._files.read_file(os.path.join(path, IDENTITY_NAME))).bookie_id
+        return read_identity(self._files, path).bookie_id
 
     def _where(self) -> str:
         return ", ".join(self._paths)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import heapq
 import json
 import logging
@@ -27,6 +28,7 @@ import numpy.typing as npt
 from bk_core.errors import (
     BookieIdentityError,
     BookKeeperError,
+    LocalProtocolError,
     MetadataCorruptError,
     MetadataUnavailableError,
     NoSuchLedgerError,
@@ -123,7 +125,7 @@ class GarbageThread:
     """Runs a collector. Made on any thread; ``hint`` may come from any, and does not block.
 
     ``held`` gives the ids of all ledgers held and not deleted, sorted or not, and is called on this thread; ``forget``
-    hears of those that may be forgotten.
+    hears of those that may be forgotten. ``failed`` hears, on this thread too, of a bug that ends it.
     """
 
     def __init__(
@@ -134,7 +136,9 @@ class GarbageThread:
         held: Callable[[], Iterable[LedgerId]],
         forget: Callable[[Sequence[LedgerId]], None],
         config: CollectorConfig,
+        failed: Callable[[BookKeeperError], None] = lambda _: None,
     ) -> None:
+        self._bug = failed
         self._evidence, self._held, self._forget, self._config = evidence, held, forget, config
         self._collector = Collector(config)
         self._wake = threading.Condition()
@@ -180,13 +184,15 @@ class GarbageThread:
     # --- the thread ---
 
     def _run(self) -> None:
-        while (event := self._next()) is not None:
-            try:
+        try:
+            while (event := self._next()) is not None:
                 for effect in self._collector.step(event):
                     self._carry_out(effect)
-            except Exception:  # a bug: then nothing is forgotten, which is safe
-                log.exception("garbage collection ends: it failed on %s", type(event).__name__)
+        except BaseException as error:  # nothing is forgotten from here on, and its space is never given back
+            if self._stopping:
                 return
+            log.exception("garbage collection failed")
+            self._bug(LocalProtocolError("garbage collection failed", value=repr(error)))
 
     def _next(self) -> gc.Event | None:
         with self._wake:
@@ -252,9 +258,11 @@ def garbage_thread(
     ledger_ids: Callable[[], Sequence[LedgerId]],
     feed: Callable[[Event], None],
     config: CollectorConfig,
+    failed: Callable[[BookKeeperError], None],
 ) -> GarbageThread:
-    """The thread of a bookie that runs on this loop: ``ledger_ids`` (all that are held) and ``feed`` (an event for the
-    machine) are called there. ``identity`` has the boot count that the store knows of."""
+    """The thread of a bookie that runs on this loop: ``ledger_ids`` (all that are held), ``feed`` (an event for the
+    machine) and ``failed`` (what must end the bookie) are called there. ``identity`` has the boot count that the store
+    knows of."""
     loop = asyncio.get_running_loop()
 
     def held() -> Iterable[LedgerId]:
@@ -265,10 +273,15 @@ def garbage_thread(
     def forget(ledger_ids: Sequence[LedgerId]) -> None:
         loop.call_soon_threadsafe(feed, LedgersDeleted(ledger_ids))
 
+    def end(error: BookKeeperError) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the bookie has ended
+            loop.call_soon_threadsafe(failed, error)
+
     return GarbageThread(
         store,
         StoreEvidence(store, identity.bookie_id, identity.incarnation, identity.boot_count),
         held=held,
         forget=forget,
         config=config,
+        failed=end,
     )

@@ -25,9 +25,14 @@ from bookie_server.storage.index_cache import Remembered
 from bookie_server.storage.membership import RunMembers, striping_of
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.search import IndexBlock
-from bookie_server.storage.segment import Place
+from bookie_server.storage.segment import Place, index_name, segment_name
 
 log = logging.getLogger(__name__)
+
+_UNTIL_MADE_ANEW = (
+    "what it may name is answered UNKNOWN until the index has been made anew: that begins within seconds, and takes as "
+    "long as reading the segment; more of its blocks are not logged"
+)
 
 _ID_MAX = (1 << 63) - 1
 _FRAMES_MAX = (4, 64, 1024)
@@ -143,7 +148,7 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
             return reader.read_lac_entry(place)
         return reader.read_entries(place, piece.first, piece.last)
     except IntegrityError as error:
-        log.error("damage: %s", error)
+        _note_damage(reader, place, error)
         return None
     except Exception:  # a bug: it must not end the thread that everybody's reads wait for
         log.exception("%s cannot be read", place)
@@ -157,8 +162,22 @@ def _read_membership(reader: SegmentReader, place: events.Place) -> object | Non
     try:
         return reader.membership(wanted)
     except IntegrityError as error:
-        log.error("damage: %s", error)
+        _note_damage(reader, wanted, error)
     except Exception:
         log.exception("%s cannot be read", place)
     # A run is asked because something in it is damaged: naming it once more would say nothing new.
     return RunMembers((), (), (), ()) if isinstance(place, Place) and place.is_run else None
+
+
+def _note_damage(reader: SegmentReader, place: Place | IndexBlock, error: IntegrityError) -> None:
+    """A line for each damaged frame, and one for a file that is of no use as a whole, however much was in it."""
+    if isinstance(place, IndexBlock):
+        name = index_name(place.generation)
+        if reader.is_news(name):
+            log.error("damage: %s, block %d: %s; %s", name, place.number, error.what, _UNTIL_MADE_ANEW)
+    elif isinstance(error.__cause__, FileNotFoundError):
+        name = segment_name(place.generation)
+        if reader.is_news(name):
+            log.error("damage: %s is missing; what was in it is answered UNKNOWN, and more reads are not logged", name)
+    else:
+        log.error("damage: %s", error)

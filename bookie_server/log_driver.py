@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server import machine_events as events
 from bookie_server.committer import Committer
 from bookie_server.holdings import answer_read
@@ -62,7 +62,7 @@ class LogDriver:
         self.number = number
         self._log = open_log.log
         loop = asyncio.get_running_loop()
-        self._reader = _Reader(open_log.reader, loop, engine.feed)
+        self._reader = _Reader(open_log.reader, loop, engine.feed, self._failed)
         copy = copier(lambda frames, counters: self._committer.copy(frames, counters))
         self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release, self._give_up), loop, self._failed)
         self._engine = engine
@@ -126,12 +126,17 @@ class _Release:
 
 
 class _Reader:
-    """The reader thread: answers ReadFrames and ReadMemberships in order."""
+    """The reader thread: answers ReadFrames and ReadMemberships in order. ``failed`` hears on the loop of what ends it,
+    and so the bookie: else everybody's reads would wait for ever."""
 
     def __init__(
-        self, reader: SegmentReader, loop: asyncio.AbstractEventLoop, feed: Callable[[events.Event], None]
+        self,
+        reader: SegmentReader,
+        loop: asyncio.AbstractEventLoop,
+        feed: Callable[[events.Event], None],
+        failed: Callable[[BookKeeperError], None],
     ) -> None:
-        self._reader, self._loop, self._feed = reader, loop, feed
+        self._reader, self._loop, self._feed, self._failed = reader, loop, feed, failed
         self._work: SimpleQueue[events.ReadFrames | events.ReadMemberships | _Release | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bookie-read", daemon=True)
         self._thread.start()
@@ -150,15 +155,30 @@ class _Reader:
         self._thread.join()
 
     def _run(self) -> None:
-        while effect := self._work.get():
-            if isinstance(effect, _Release):
-                if effect.done.set_running_or_notify_cancel():
-                    (self._reader.give_up if effect.for_good else self._reader.release)(effect.generation)
-                    effect.done.set_result(None)
-                continue
-            event = answer_read(self._reader, effect)
+        try:
+            while work := self._work.get():
+                self._do(work)
+            self._reader.close()
+        except BaseException as error:
+            log.exception("the reader thread failed")
+            self._post(self._failed, StorageFailedError("the reader thread failed", value=repr(error)))
+            while work := self._work.get():  # until the stop
+                if isinstance(work, _Release):
+                    work.done.cancel()
+
+    def _do(self, work: events.ReadFrames | events.ReadMemberships | _Release) -> None:
+        if not isinstance(work, _Release):
+            self._post(self._feed, answer_read(self._reader, work))
+        elif work.done.set_running_or_notify_cancel():
             try:
-                self._loop.call_soon_threadsafe(self._feed, event)
-            except RuntimeError:  # the loop is closed
-                break
-        self._reader.close()
+                (self._reader.give_up if work.for_good else self._reader.release)(work.generation)
+            except BaseException as error:
+                work.done.set_exception(error)
+                raise
+            work.done.set_result(None)
+
+    def _post(self, call: Callable[[Any], None], argument: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, argument)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            log.debug("an answer came after the loop closed")

@@ -14,16 +14,18 @@ import heapq
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
 
-from bk_core.errors import BookieIdentityError, BookKeeperError, StorageFailedError
+from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
 from bookie_server.availability import Availability, usage_of
 from bookie_server.config import BookieConfig
+from bookie_server.directories import find_cluster
 from bookie_server.engine import BookieEngine
 from bookie_server.garbage import GarbageThread, garbage_thread
 from bookie_server.holdings import IndexHoldings
@@ -50,24 +52,31 @@ EXIT_STORAGE_FAILED = 74
 EXIT_BUG = 70
 """Exit code after a bug of ours was met: EX_SOFTWARE."""
 
+_START_AGAIN_S = 1.0
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def run(
-    config: BookieConfig, on_ready: Callable[[BookieId, int], None] | None = None, *, accept_loss: bool = False
+    config: BookieConfig,
+    on_ready: Callable[[BookieId, int], None] | None = None,
+    *,
+    accept_loss: bool = False,
+    init_cluster: bool = False,
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the process's exit code: 0, EXIT_STORAGE_FAILED or EXIT_BUG.
 
     Prints ``ready <id> <port>`` once it has registered, or calls ``on_ready`` instead. ``accept_loss`` starts a wiped
-    or older directory under a known id (``loss.py``); it is no part of the configuration, so that nobody gives leave
-    for good. Raises InvalidArgumentError, MetadataUnavailableError (within the configured deadline), PortInUseError,
+    or older directory under a known id (``loss.py``), ``init_cluster`` makes the cluster that is not there yet
+    (``find_cluster``); neither is part of the configuration, so that nobody gives leave for good. Raises
+    NoClusterError, InvalidArgumentError, MetadataUnavailableError (after ``start_wait_s``), PortInUseError,
     DataDirectoryError, BookieIdentityError;
     then nothing was registered. BookieIdentityError also when another directory was registered under its id later.
     Tunes this process's allocator and its limit of open files: not for a process that does other work (RULES K5).
     """
     tune_allocator()
     raise_files_max()
-    return asyncio.run(_run(config, on_ready or _print_ready, accept_loss))
+    return asyncio.run(_run(config, on_ready or _print_ready, accept_loss, init_cluster))
 
 
 def tune_allocator() -> None:
@@ -83,12 +92,18 @@ def _print_ready(bookie_id: BookieId, port: int) -> None:
     print(f"ready {bookie_id} {port}", flush=True)
 
 
-async def _run(config: BookieConfig, on_ready: Callable[[BookieId, int], None], accept_loss: bool) -> int:
+async def _run(
+    config: BookieConfig, on_ready: Callable[[BookieId, int], None], accept_loss: bool, init_cluster: bool
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    bookie = await Bookie.start(config, accept_loss=accept_loss)
+    bookie = await started(
+        lambda: Bookie.start(config, accept_loss=accept_loss, init_cluster=init_cluster), config.start_wait_s, stop
+    )
+    if bookie is None:
+        return 0
     try:
         on_ready(bookie.bookie_id, bookie.port)
         stopping = loop.create_task(stop.wait())
@@ -103,6 +118,27 @@ async def _run(config: BookieConfig, on_ready: Callable[[BookieId, int], None], 
     if isinstance(bookie.error, BookieIdentityError):
         raise bookie.error
     return EXIT_STORAGE_FAILED if isinstance(bookie.error, StorageFailedError) else EXIT_BUG
+
+
+async def started(start: Callable[[], Awaitable[Bookie]], wait_s: float, stop: asyncio.Event) -> Bookie | None:
+    """A bookie that serves; None when asked to stop before there was one.
+
+    A metadata store that does not answer is waited for: after a power cut the machines of a cluster start together.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return await start()
+        except MetadataUnavailableError as error:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise
+            log.warning("this start tries again for %.0f s: %s", left_s, error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(_START_AGAIN_S, left_s)):
+                await stop.wait()
+        if stop.is_set():
+            return None
 
 
 class Bookie:
@@ -122,7 +158,12 @@ class Bookie:
 
     @classmethod
     async def start(
-        cls, config: BookieConfig, store: MetadataStore | None = None, *, accept_loss: bool = False
+        cls,
+        config: BookieConfig,
+        store: MetadataStore | None = None,
+        *,
+        accept_loss: bool = False,
+        init_cluster: bool = False,
     ) -> Bookie:
         """Open, replay, serve, register. Raises as :func:`run`; then nothing is left open. ``store`` is closed too."""
         address = await asyncio.to_thread(advertised_address, config)
@@ -134,7 +175,7 @@ class Bookie:
                 session_timeout_s=config.session_timeout_s,
             )
         try:
-            await asyncio.to_thread(store.instance_id)
+            await asyncio.to_thread(find_cluster, config, store, make=init_cluster)
             bookie = cls(config, store, GrpcServer(config.listen_address, config.port, config.server_limits()), address)
         except BaseException:
             await asyncio.to_thread(store.close)
@@ -177,7 +218,7 @@ class Bookie:
         )
         engine = self._engine
         garbage = self._garbage = garbage_thread(
-            store, noted, lambda: _ledgers_held(opened), engine.feed, config.collector()
+            store, noted, lambda: _ledgers_held(opened), engine.feed, config.collector(), self._fail
         )
         availability = self._availability = Availability(
             look,

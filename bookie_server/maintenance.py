@@ -40,7 +40,7 @@ def maintained(
         return DirectoryMaintenance(
             opened.directory, opened.log, LoopIndexPort(opened.index, loop), opened.reader,
             newest=opened.report.checkpoint, copy=copy, release=release, give_up=give_up,
-            limits=limits,
+            limits=limits, now_s=loop.time,
         )  # fmt: skip
 
     return make

@@ -7,6 +7,7 @@ Whose directories it serves from is checked in ``directories.py``.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieId, Bo
 from bookie_server.config import BookieConfig
 from bookie_server.storage.cookie import DataDirectory
 
+log = logging.getLogger(__name__)
+
 _LOOK_AGAIN_S = 0.2
 
 
@@ -29,6 +32,8 @@ def advertised_address(config: BookieConfig) -> str:
     Raises InvalidArgumentError for a loopback address that is not allowed (RULES E3).
     """
     address = config.advertised_address or socket.getfqdn()
+    if not _resolves(address):
+        log.warning("the advertised address %s is not known on this host: clients must be able to resolve it", address)
     if not config.allow_loopback and _is_loopback(address):
         raise InvalidArgumentError(
             "the advertised address is a loopback address: clients on other hosts would not reach this bookie",
@@ -36,6 +41,13 @@ def advertised_address(config: BookieConfig) -> str:
             remedy="give --advertised-address with this host's address, or --allow-loopback on a single machine",
         )
     return address
+
+
+def _resolves(address: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(address, None))
+    except OSError:
+        return False
 
 
 def _is_loopback(address: str) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the rules that no test carries, and fails when one of them is built (``tests/rules.toml``).
+"""Lists the rules that no test carries, and fails when one of them is built (``docs/rules.md`` defines all rules).
 
 A test carries a rule by ``@pytest.mark.rule("P3")`` (several numbers may stand in one mark), a scenario by a first line
 ``# rule: P3 MUST6``. An unknown number in a test is an error: it would prove nothing. The known defects of other
@@ -11,14 +11,25 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent / "tests"
+ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"mark\.rule\(([^)]*)\)")
 SCENARIO = re.compile(r"\A# rule: (.+)")
-DEFECTS = frozenset(f"D{number}" for number in range(1, 31))
-INVARIANTS = frozenset(f"I{number}" for number in range(1, 15))
+RULE = re.compile(r"^- \*\*([A-Z]+\d+)\b(.*?)(?=^- \*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
+INVARIANT = re.compile(r"^\| ((?:I\d+(?:, )?)+) \|", re.MULTILINE)
+NOT_BUILT = "*(Not built yet.)*"
+
+
+def defined(root: Path) -> dict[str, str]:
+    """Every rule and known defect of ``docs/rules.md`` by its number: what the page says of it."""
+    return dict(RULE.findall((root / "docs" / "rules.md").read_text(encoding="utf-8")))
+
+
+def invariants(root: Path) -> set[str]:
+    """The numbers of the invariants in ``docs/proof.md``."""
+    rows = INVARIANT.findall((root / "docs" / "proof.md").read_text(encoding="utf-8"))
+    return {number for row in rows for number in row.split(", ")}
 
 
 def carried(tests: Path) -> dict[str, list[Path]]:
@@ -35,14 +46,17 @@ def carried(tests: Path) -> dict[str, list[Path]]:
 
 
 def main() -> int:
-    rules = tomllib.loads((TESTS / "rules.toml").read_text(encoding="utf-8"))
-    built, later = rules["built"], rules["later"]
-    found = carried(TESTS)
+    rules = defined(ROOT)
+    later = [number for number, text in rules.items() if NOT_BUILT in text]
+    built = [number for number in rules if number not in later and not number.startswith("D")]
+    found = carried(ROOT / "tests")
     missing = [number for number in built if number not in found]
-    unknown = sorted(set(found) - set(built) - set(later) - DEFECTS - INVARIANTS)
+    unknown = sorted(set(found) - set(rules) - invariants(ROOT))
     waiting = [number for number in later if number not in found]
     for number in unknown:
-        print(f"rule {number} is carried by {found[number][0]} and listed nowhere in tests/rules.toml")
+        print(
+            f"rule {number} is carried by {found[number][0]} and defined neither in docs/rules.md nor in docs/proof.md"
+        )
     if waiting:
         print("not built yet, without a test:", " ".join(waiting))
     if missing:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from bk_cli.zookeeper_server import ZooKeeperServer
+from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 
 # The same examples on every run, and no deadline on a busy machine; --hypothesis-profile=explore looks further.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -27,6 +28,13 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
     server.start(tmp_path_factory.mktemp("zookeeper"))
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """Three real servers; a test that holds one back heals it."""
+    with ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble")) as ensemble:
+        yield ensemble
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,13 @@ ENTRY_COST_BYTES = 32
 class AppendQueue:
     """Payloads and batches in the order of their ids. ``lock`` guards everything; take it to put.
 
-    ``bytes`` counts what is queued; ``next_id`` is the id that the next entry gets.
+    ``bytes`` counts what is queued, ``held`` that and what was taken and is not confirmed; ``next_id`` is the id that
+    the next entry gets.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.bytes = 0
+        self.bytes = self.held = 0
         self.next_id: EntryId = 0
         self._items: deque[EntryBatch | list[Bytes]] = deque()
 
@@ -37,14 +38,18 @@ class AppendQueue:
         last = self._items[-1]
         assert isinstance(last, list)
         last.append(payload)
-        self.bytes += cost(len(payload), 1)
+        size = cost(len(payload), 1)
+        self.bytes += size
+        self.held += size
         self.next_id += 1
         return self.next_id - 1
 
     def put_batch(self, batch: EntryBatch) -> None:
         """Queue a batch. The lock is held."""
         self._items.append(batch)
-        self.bytes += cost(batch.payload_bytes, len(batch))
+        size = cost(batch.payload_bytes, len(batch))
+        self.bytes += size
+        self.held += size
         self.next_id += len(batch)
 
     def take(self, frame_bytes: int) -> EntryBatch:
@@ -63,10 +68,15 @@ class AppendQueue:
             self.bytes -= cost(batch.payload_bytes, len(batch))
             return batch
 
+    def confirmed(self, size: int) -> None:
+        """So many bytes of what was taken are held no longer."""
+        with self.lock:
+            self.held -= size
+
     def clear(self) -> None:
         with self.lock:
             self._items.clear()
-            self.bytes = 0
+            self.bytes = self.held = 0
 
 
 def check_bytes(payload: object) -> None:

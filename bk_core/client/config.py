@@ -15,7 +15,9 @@ class ClientConfig:
     """Times in milliseconds or seconds, sizes in bytes, as the names say.
 
     ``window_bytes_max`` bounds what one writer holds unconfirmed; ``slow_bookie_bytes_max`` what it keeps for its
-    slowest bookie before it waits (RULES P3). ``frame_bytes`` is the size that coalescing aims at.
+    slowest bookie before it waits (RULES P3). ``process_window_bytes_max`` bounds what all writers of this process hold
+    for either reason, shared fairly among those that want room; beyond it each may hold one entry. Of several clients
+    in a process the smallest bound holds. ``frame_bytes`` is the size that coalescing aims at.
 
     ``add_timeout_ms`` bounds the wait for one bookie, ``add_quorum_timeout_ms`` that of an entry for its ack quorum,
     whatever is in its way: then the writer ends with QuorumTimeoutError. ``delay_ensemble_change`` replaces a failed
@@ -28,6 +30,7 @@ class ClientConfig:
 
     window_bytes_max: int = 16 << 20
     slow_bookie_bytes_max: int = 64 << 20
+    process_window_bytes_max: int = 256 << 20
     frame_bytes: int = 1 << 20
     add_timeout_ms: float = 10_000
     add_quorum_timeout_ms: float = 60_000
@@ -57,6 +60,7 @@ class ClientConfig:
         for small, large in (
             ("frame_bytes", "window_bytes_max"),
             ("window_bytes_max", "slow_bookie_bytes_max"),
+            ("window_bytes_max", "process_window_bytes_max"),
             ("reconnect_budget_ms", "add_timeout_ms"),
             ("add_timeout_ms", "add_quorum_timeout_ms"),
             ("explicit_lac_delay_ms", "lac_stall_ms"),

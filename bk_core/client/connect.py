@@ -11,12 +11,14 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from difflib import get_close_matches
 from types import TracebackType
+from typing import TypeVar
 
+from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.deletion import Hints, delete_record
 from bk_core.client.fork import ForkGuard
@@ -27,8 +29,10 @@ from bk_core.client.recovery import RecoveryDriver, recovery_of
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
+    ClientClosedError,
     InvalidArgumentError,
     NoSuchLedgerError,
+    Outcome,
     WrongDigestTypeError,
     WrongPasswordError,
 )
@@ -38,9 +42,12 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, Led
 from bk_core.placement import choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
+from bk_core.transport.after_fork import check_can_connect
 from bk_core.transport.port import Transport
 
+H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
+_Bookies = Mapping[BookieId, BookieServiceInfo]
 
 
 class BookKeeper:
@@ -62,7 +69,12 @@ class BookKeeper:
         self._hints = Hints(transport, self.refresh_bookies, timeout_s=timeout_s, pause_s=pause_s)
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
-        self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()  # to end who waits when the client closes
+        self._is_closed = False
+        self._handles: weakref.WeakSet[LedgerWriter | LedgerReader] = weakref.WeakSet()  # they end with the client
+        self._recoveries: set[RecoveryDriver] = set()
+        self._at_close: set[Callable[[], None]] = set()
+        self._leave_budget = weakref.finalize(self, process_budget().client(self.config.process_window_bytes_max))
+        self._leave_budget.atexit = False
 
     # --- ledgers -----------------------------------------------------------------------------------------------------
 
@@ -81,7 +93,7 @@ class BookKeeper:
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer bookies than E are writable;
         nothing is created then.
         """
-        self._guard.check("this client")
+        self.check_open()
         check_arguments(password, digest_type)
         check_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
@@ -91,7 +103,7 @@ class BookKeeper:
                 f"ack_quorum_size={ack_quorum_size}",
                 remedy="for three copies of which two must be on disk: 3, 3, 2",
             )
-        ensemble = self._choose(await self.refresh_bookies(), ensemble_size)
+        ensemble = self._choose(await self.refresh_bookies(at_least=ensemble_size), ensemble_size)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum_size=write_quorum_size,
@@ -114,8 +126,14 @@ class BookKeeper:
         writer = LedgerWriter(
             protocol, store=self.store, transport=self.transport, config=self.config, bookies=self._bookies_without
         )
-        self._writers.add(writer)
-        return writer
+        return self._keep(writer)
+
+    def _keep(self, handle: H) -> H:
+        """A handle that ends with this client, now if the client was closed while the handle was made."""
+        self._handles.add(handle)
+        if self._is_closed:
+            handle.end(_closed_error())
+        return handle
 
     async def open_ledger(
         self, ledger_id: LedgerId, *, recover: bool, password: bytes = b"", digest_type: DigestType | None = None
@@ -127,7 +145,7 @@ class BookKeeper:
         ``digest_type`` None: as the metadata says; given and different is an error. Raises NoSuchLedgerError,
         WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
         """
-        self._guard.check("this client")
+        self.check_open()
         check_arguments(password, digest_type, ledger_id)
         found = await self.read_metadata(ledger_id)
         digester = self.digester_of(ledger_id, found.value, password, digest_type)
@@ -138,7 +156,7 @@ class BookKeeper:
             lac = found.value.last_entry_id
         else:
             lac = await quorum_lac(self.transport, found.value, digester, config=self.config)
-        return LedgerReader(
+        reader = LedgerReader(
             found,
             lac,
             digester,
@@ -149,6 +167,7 @@ class BookKeeper:
             refresh=self.refresh_bookies,
             slow=self._slow,
         )
+        return self._keep(reader)
 
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
         """Fence, recover and close one ledger; returns its metadata and how many entries were written back."""
@@ -161,12 +180,16 @@ class BookKeeper:
             config=self.config,
             bookies=self._bookies_without,
         )
-        return await driver.run()
+        self._recoveries.add(driver)
+        try:
+            return await driver.run()
+        finally:
+            self._recoveries.discard(driver)
 
     async def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
         """Delete the ledger's metadata, of this version if given; its bookies are told, best effort, and give the space
         back later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
-        self._guard.check("this client")
+        self.check_open()
         try:
             metadata = await asyncio.to_thread(delete_record, self.store, ledger_id, version)
         except NoSuchLedgerError as error:
@@ -182,9 +205,9 @@ class BookKeeper:
                 sending.result(self.config.delete_hint_timeout_ms / 1000 + 1.0)
 
     async def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """The ledger's record. Raises NoSuchLedgerError, which names the nearest ids."""
+        """The ledger's record, as of now unless it is closed. Raises NoSuchLedgerError, which names the nearest ids."""
         try:
-            return await asyncio.to_thread(self.store.read_ledger, ledger_id)
+            return await asyncio.to_thread(self.store.read_ledger, ledger_id, fresh=True)
         except NoSuchLedgerError as error:
             raise await self._no_such_ledger(ledger_id) from error
 
@@ -194,20 +217,26 @@ class BookKeeper:
 
     # --- bookies -----------------------------------------------------------------------------------------------------
 
-    async def refresh_bookies(self) -> tuple[BookieId, ...]:
-        """Read who is registered, tell the transport the addresses; returns the writable ones."""
-        writable, read_only = await asyncio.to_thread(self._read_bookies)
+    async def refresh_bookies(self, *, at_least: int = 0) -> tuple[BookieId, ...]:
+        """Tell the transport all addresses; the writable ones. Fewer than ``at_least``: only behind a sync (M5)."""
+        self.check_open()
+        writable, read_only = await asyncio.to_thread(self._read_bookies, at_least)
         self.transport.update_bookies([*read_only.values(), *writable.values()])
         return tuple(sorted(writable))
 
-    def _read_bookies(self) -> tuple[Mapping[BookieId, BookieServiceInfo], Mapping[BookieId, BookieServiceInfo]]:
-        return self.store.writable_bookies(), self.store.read_only_bookies()
+    def _read_bookies(self, at_least: int) -> tuple[_Bookies, _Bookies]:
+        writable = self.store.writable_bookies()
+        if len(writable) < at_least:
+            self.store.sync()
+            writable = self.store.writable_bookies()
+        return writable, self.store.read_only_bookies()
 
     async def _bookies_without(self, failed: tuple[BookieId, ...]) -> BookiesRead:
         """Writable bookies; ``failed`` and those that failed lately are to be taken last."""
         until = self._loop.time() + self.config.quarantine_ms / 1000
         self._quarantine.update(dict.fromkeys(failed, until))
         self._slow.note(failed, self.config.quarantine_ms / 1000)
+        await asyncio.to_thread(self.store.sync)  # a change of bookies is rare, and who just came back is a spare
         writable = await self.refresh_bookies()
         return BookiesRead(writable, self._quarantined())
 
@@ -218,8 +247,6 @@ class BookKeeper:
 
     def _choose(self, writable: tuple[BookieId, ...], size: int) -> tuple[BookieId, ...]:
         return choose_ensemble(writable, size, self._random, avoid=self._quarantined())
-
-    # --- the rest ----------------------------------------------------------------------------------------------------
 
     def new_session(self) -> int:
         """A session number that this client never gave out."""
@@ -257,13 +284,28 @@ class BookKeeper:
 
     async def close(self) -> None:
         """End the session and all connections. Ledgers that are being written stay OPEN for somebody to recover; who
-        waits for them gets ClientClosedError."""
+        waits for anything gets ClientClosedError."""
+        self._is_closed = True
         try:
-            for writer in list(self._writers):
-                await writer.abandon()
+            for ending in [*self._handles, *self._recoveries]:
+                ending.end(_closed_error())
+            for act in list(self._at_close):
+                act()
+            self._leave_budget()
             await self.transport.close()
         finally:  # a cancelled close must not leave a session that renews itself
             await asyncio.to_thread(self.store.close)
+
+    def check_open(self) -> None:
+        """Raises ClientClosedError once this client is closed, ForkedHandleError in a forked child."""
+        self._guard.check("this client")
+        if self._is_closed:
+            raise _closed_error(Outcome.NOT_APPLIED)
+
+    def at_close(self, act: Callable[[], None]) -> Callable[[], None]:
+        """What to do when this client closes; returns how to forget it."""
+        self._at_close.add(act)
+        return lambda: self._at_close.discard(act)
 
     async def __aenter__(self) -> BookKeeper:
         return self
@@ -272,6 +314,10 @@ class BookKeeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _closed_error(outcome: Outcome | None = None) -> ClientClosedError:
+    return ClientClosedError("this client is closed", remedy="connect again", outcome=outcome)
 
 
 def check_arguments(password: object, digest_type: object, ledger_id: object = 0) -> None:
@@ -304,8 +350,10 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
     """Connect to the cluster whose metadata service is at ``uri`` (``zk://host:2181/ledgers``).
 
     Raises InvalidArgumentError for a URI it cannot use, MetadataUnavailableError when the service does not answer
-    within ``metadata_timeout_s``, MetadataCorruptError when there is no cluster under that root.
+    within ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a
+    forked child of a process that had connected before.
     """
+    check_can_connect()
     settings = config or ClientConfig()
     opening = _Opening(uri, settings)
     try:

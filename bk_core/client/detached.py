@@ -8,7 +8,8 @@ answers is ``refresh`` asked, once, for a fresh record and fresh addresses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import TypeAlias
 
@@ -62,9 +63,10 @@ class DetachedReader:
         self._guard.check("this reader")
         position = first
         try:
-            async for batch in self._range(ledger_id, metadata, first, last, prefer):
-                yield batch
-                position = batch.last_entry_id + 1
+            async with aclosing(self._range(ledger_id, metadata, first, last, prefer)) as batches:
+                async for batch in batches:
+                    yield batch
+                    position = batch.last_entry_id + 1
         except (EntryUnreadableError, NoSuchEntryError):  # who gave a copy up may deny it
             if self._refresh is None:
                 raise
@@ -72,12 +74,13 @@ class DetachedReader:
             return
         metadata, infos = await asyncio.to_thread(self._refresh, ledger_id)
         self.update_bookies(infos)
-        async for batch in self._range(ledger_id, metadata, position, last, prefer):
-            yield batch
+        async with aclosing(self._range(ledger_id, metadata, position, last, prefer)) as batches:
+            async for batch in batches:
+                yield batch
 
     def _range(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, prefer: int
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncGenerator[EntryBatch, None]:
         digester = Digester(metadata.digest_type or DigestType.CRC32, metadata.password or b"", ledger_id)
         return read_range(
             self._transport, metadata, digester, first, last, config=self._config, prefer=prefer, slow=self._slow

@@ -226,7 +226,7 @@ class MetadataAdapter:
         self._marks: list[asyncio.Task[None]] = []
         self.handlers: dict[type, Callable[[Any], None]] = {
             WriteMetadata: lambda effect: self._spawn(self._write(effect.metadata, effect.version)),
-            ReadMetadata: lambda _: self._spawn(self._read()),
+            ReadMetadata: lambda effect: self._spawn(self._read(effect.fresh)),
             ReadBookies: lambda _: self._spawn(self._read_bookies()),
             MarkUnderreplicated: lambda effect: self._marks.append(driver.spawn(self._mark(effect.bookies))),
         }
@@ -250,9 +250,9 @@ class MetadataAdapter:
         else:
             self._driver.feed(MetadataWritten(written))
 
-    async def _read(self) -> None:
+    async def _read(self, fresh: bool) -> None:
         try:
-            found = await asyncio.to_thread(self._store.read_ledger, self._ledger_id)
+            found = await asyncio.to_thread(self._store.read_ledger, self._ledger_id, fresh=fresh)
         except BookKeeperError as error:
             self._driver.feed(MetadataCallFailed(error))
         else:

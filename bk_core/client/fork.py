@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from bk_core.errors import ForkedHandleError
+from bk_core.transport.after_fork import WAY_OUT
 
 _generation = 0
 
@@ -33,6 +34,4 @@ class ForkGuard:
     def check(self, what: str) -> None:
         """Raises ForkedHandleError in a child of the process that made the handle."""
         if self._made_in != _generation:
-            raise ForkedHandleError(
-                f"{what} was made before this process was forked", remedy="connect again in the child process"
-            )
+            raise ForkedHandleError(f"{what} was made before this process was forked", remedy=WAY_OUT)

@@ -116,6 +116,7 @@ class LacFollower:
         self._callers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._error: BookKeeperError | None = None  # of this driver
+        self._ended: BookKeeperError | None = None  # what stop was told
         self._lock = threading.Lock()  # over the two below: the watch is set in a thread of its own
         self._cancel_store: CancelWatch | None = None
         self._stopped = False
@@ -147,7 +148,8 @@ class LacFollower:
     async def refresh(self) -> EntryId:
         """Read the record and, while the ledger is not closed, the LAC of a quorum. Raises what keeps it from that:
         QuorumTimeoutError, MetadataUnavailableError, and what ``check`` raises."""
-        if not self.closed and not self._driver.stopped:
+        self.check_running()
+        if not self.closed:
             caller = next(self._callers)
             self._waiting[caller] = asyncio.get_running_loop().create_future()
             try:
@@ -160,8 +162,10 @@ class LacFollower:
         return self.lac
 
     async def refresh_record(self) -> None:
-        """Read the record alone; one that cannot be had now stays as it is known. Raises NoSuchLedgerError."""
+        """Read the record alone, behind a sync: entries were denied by the bookies that it names. One that cannot be
+        had now stays as it is known. Raises NoSuchLedgerError."""
         try:
+            await asyncio.to_thread(self._store.sync)
             found = await asyncio.to_thread(self._store.read_ledger, self._digester.ledger_id)
         except MetadataUnavailableError:
             return
@@ -169,11 +173,12 @@ class LacFollower:
 
     async def wait(self, above: EntryId, timeout_s: float) -> EntryId:
         """Wait until the LAC is above ``above``, the ledger is closed, or the time is over; returns the LAC. Raises
-        what ``check`` raises."""
+        what ``check`` raises, and what ``stop`` was told when that ends the wait."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.lac <= above and not self.closed:
                     self.check()
+                    self.check_running()
                     self._changed.clear()
                     self._driver.begin(self._machine.start())
                     await self._changed.wait()
@@ -183,15 +188,23 @@ class LacFollower:
             self.check()
         return self.lac
 
-    def stop(self) -> None:
-        """End all watches."""
+    def check_running(self) -> None:
+        """Raises what :meth:`stop` was told."""
+        if self._ended is not None:
+            raise self._ended
+
+    def stop(self, error: BookKeeperError) -> None:
+        """End all watches; who waits, now or later, is told ``error``."""
+        if self._ended is None:
+            self._ended = error
         self._driver.stop()
         with self._lock:
             self._stopped, cancel, self._cancel_store = True, self._cancel_store, None
         if cancel is not None:
             cancel()
+        self._changed.set()
         for caller in self._waiting:
-            self._refreshed(ev.FinishRefresh(caller, None))  # what is known is all there will be
+            self._refreshed(ev.FinishRefresh(caller, self._ended))
 
     # --- effects -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from bk_core.client.fork import ForkGuard
-from bk_core.errors import ClientClosedError, Outcome
+from bk_core.errors import ClientClosedError, ForkedHandleError, Outcome
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -23,6 +23,8 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._guard = ForkGuard()
+        self._lock = threading.Lock()  # nothing is begun behind the last thing that the loop does
+        self._stopping = False
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -34,13 +36,20 @@ class LoopThread:
         finally:
             self.loop.close()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it runs, and in this process."""
+        return self._thread.is_alive() and not self._stopping and not self._guard.forked
+
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start ``work`` on the loop and do not wait. Cancelling the future cancels it there."""
-        if self._guard.forked or not self._thread.is_alive():
-            work.close()
-            self._guard.check("this client")
-            raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        if not self._guard.forked:  # there the lock may be held for ever
+            with self._lock:
+                if not self._stopping:
+                    return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        self._guard.check("this client")
+        raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the loop and wait. An interrupt here cancels it there."""
@@ -62,15 +71,21 @@ class LoopThread:
                     return
                 yield item  # type: ignore[misc]  # mypy does not narrow by a sentinel
         finally:
-            if self._thread.is_alive() and not self._guard.forked:
-                self.call(_close(source))
+            if not self._guard.forked:
+                with suppress(ClientClosedError):  # then it ended with the client
+                    self.call(_close(source))
 
     def stop(self) -> None:
-        """Cancel what runs, end the thread."""
-        if self._guard.forked or not self._thread.is_alive():
+        """Cancel what runs, end the thread. What is begun later is refused."""
+        if self._guard.forked:
             return
-        with suppress(ClientClosedError):
-            self.call(_cancel_all())
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        last = asyncio.run_coroutine_threadsafe(_cancel_all(), self.loop)
+        with suppress(concurrent.futures.TimeoutError):
+            last.result(STOP_TIMEOUT_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
 
@@ -83,16 +98,19 @@ async def _next(source: AsyncIterator[T]) -> T | object:
 
 
 async def _close(source: AsyncIterator[Any]) -> None:
+    async with asyncio.timeout(STOP_TIMEOUT_S):
+        while getattr(source, "ag_running", False):  # what was interrupted has been cancelled and has not ended yet
+            await asyncio.sleep(0)
     close = getattr(source, "aclose", None)
     if close is not None:
         await close()
 
 
 async def _cancel_all() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    while tasks := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+        for task in tasks:  # and what they begin when they end
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_default_executor()
 
 
@@ -101,3 +119,17 @@ class Handle(Generic[H]):
 
     def __init__(self, inner: H, thread: LoopThread) -> None:
         self._inner, self._thread = inner, thread
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls can be answered: not after the client was closed, nor in a forked child."""
+        return self._thread.is_usable
+
+    def _leave(self, work: Coroutine[Any, Any, None], error: BaseException | None) -> None:
+        """Leave the block of this handle. A forked child that leaves it by an exception, such as SystemExit, is not
+        told that the block is its parent's: that would hide the exception."""
+        try:
+            self._thread.call(work)
+        except ForkedHandleError:
+            if error is None:
+                raise

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import cast
 
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
@@ -40,7 +42,7 @@ PARTS_QUEUED_MAX = 8
 
 async def answer_events(
     transport: Transport, ledger_id: LedgerId, effect: SendRead, *, fence_key: bytes | None, deadline_s: float
-) -> AsyncIterator[FramesRead | ReadAnswered | ReadFailed]:
+) -> AsyncGenerator[FramesRead | ReadAnswered | ReadFailed, None]:
     """One request as events; the last is ReadAnswered or ReadFailed, deadline and refusal included."""
     try:
         parts = transport.read(
@@ -52,12 +54,13 @@ async def answer_events(
             fence_key=fence_key,
             deadline_s=deadline_s,
         )
-        async for part in parts:
-            if isinstance(part, ReadPart):
-                yield FramesRead(effect.request, part.frames)
-            else:
-                yield _answered(effect.request, part)
-                return
+        async with aclosing(cast("AsyncGenerator[ReadPart | ReadTrailer, None]", parts)):
+            async for part in parts:
+                if isinstance(part, ReadPart):
+                    yield FramesRead(effect.request, part.frames)
+                else:
+                    yield _answered(effect.request, part)
+                    return
     except BookKeeperError as error:
         reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
         yield ReadFailed(effect.request, str(error), reason)
@@ -85,7 +88,7 @@ async def read_range(
     config: ClientConfig,
     prefer: int = 0,
     slow: SlowBookies | None = None,
-) -> AsyncIterator[EntryBatch]:
+) -> AsyncGenerator[EntryBatch, None]:
     """Entries first to last, in order, each once, verified; bookies that were ``slow`` lately are asked last. Raises
     NoSuchEntryError or EntryUnreadableError."""
     read = RangeRead(
@@ -179,8 +182,9 @@ class _Requests:
     async def _ask(self, effect: SendRead) -> None:
         events = answer_events(self._transport, self._ledger_id, effect, fence_key=None, deadline_s=self._deadline_s)
         try:
-            async for event in events:
-                await self._events.put(event)
+            async with aclosing(events):
+                async for event in events:
+                    await self._events.put(event)
         except Exception as error:  # a bug: the reader must hear of it, not wait for ever
             log.exception("a read of ledger %d failed", self._ledger_id)
             await self._events.put(ReadFailed(effect.request, repr(error)))

@@ -4,7 +4,8 @@ opened with recovery the ledger is closed and it ends at the last entry."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from types import TracebackType
 
 from bk_core.client.config import ClientConfig
@@ -13,7 +14,14 @@ from bk_core.client.lac import LacFollower
 from bk_core.client.ranges import SlowBookies, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.errors import EntryUnreadableError, InvalidArgumentError, NoSuchEntryError
+from bk_core.errors import (
+    BookKeeperError,
+    ClientClosedError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    NoSuchEntryError,
+    Outcome,
+)
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.transport.port import Transport
@@ -65,13 +73,14 @@ class LedgerReader:
         """Payload bytes of a closed ledger; 0 while it is open (the store does not know)."""
         return self.metadata.length
 
-    async def read(self, first: EntryId, last: EntryId) -> AsyncIterator[EntryBatch]:
+    async def read(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
         """Entries first to last, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
         EntryUnreadableError when no replica could say.
         """
         self._guard.check("this ledger")
+        self._follower.check_running()
         if not 0 <= first <= last + 1 or last > self.last_add_confirmed:
             raise InvalidArgumentError(
                 f"entries {first} to {last} of ledger {self.ledger_id} cannot be read",
@@ -80,18 +89,20 @@ class LedgerReader:
             )
         position = first
         try:
-            async for batch in self._range(first, last):
-                yield batch
-                position = batch.last_entry_id + 1
+            async with aclosing(self._range(first, last)) as batches:
+                async for batch in batches:
+                    yield batch
+                    position = batch.last_entry_id + 1
         except (EntryUnreadableError, NoSuchEntryError):
-            await self._refresh()  # bookies may have come, or moved, since the ledger was opened
-            await self._follower.refresh_record()  # and copies; who gave one up may deny it
+            await self._follower.refresh_record()  # copies may have moved since; who gave one up may deny it
+            await self._refresh()  # and bookies
         else:
             return
-        async for batch in self._range(position, last):
-            yield batch
+        async with aclosing(self._range(position, last)) as batches:
+            async for batch in batches:
+                yield batch
 
-    def _range(self, first: EntryId, last: EntryId) -> AsyncIterator[EntryBatch]:
+    def _range(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
         return read_range(
             self._transport,
             self.metadata,
@@ -103,18 +114,21 @@ class LedgerReader:
             slow=self._slow,
         )
 
-    async def tail(self, from_entry: EntryId = 0) -> AsyncIterator[EntryBatch]:
+    async def tail(self, from_entry: EntryId = 0) -> AsyncGenerator[EntryBatch, None]:
         """Every entry from ``from_entry`` on as it is confirmed, until the ledger is closed. Never fences.
 
-        Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, and IntegrityError when it was closed
-        below what had been confirmed: entries were lost.
+        Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
+        below what had been confirmed (entries were lost), and ClientClosedError when this reader or its client is
+        closed meanwhile.
         """
+        self._guard.check("this ledger")
         position = from_entry
         while True:
             last = self.last_add_confirmed
             if position <= last:
-                async for batch in self.read(position, last):
-                    yield batch
+                async with aclosing(self.read(position, last)) as batches:
+                    async for batch in batches:
+                        yield batch
                 position = last + 1
             elif self.is_closed:
                 self._follower.check()
@@ -133,8 +147,12 @@ class LedgerReader:
         return await self._follower.wait(above, timeout_s)
 
     async def close(self) -> None:
-        """End the watches. The ledger is not touched."""
-        self._follower.stop()
+        """End the watches; who waits for more gets ClientClosedError. The ledger is not touched."""
+        self.end(ClientClosedError(f"the reader of ledger {self.ledger_id} is closed", outcome=Outcome.NOT_APPLIED))
+
+    def end(self, error: BookKeeperError) -> None:
+        """As close; who waits is told ``error``."""
+        self._follower.stop(error)
 
     async def __aenter__(self) -> LedgerReader:
         return self

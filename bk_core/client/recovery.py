@@ -47,7 +47,7 @@ class RecoveryDriver:
     ) -> None:
         self._machine, self._transport, self._config = machine, transport, config
         self._ledger_id, self._key = machine.digester.ledger_id, ledger_key(password)
-        self._driver = Driver(f"recovery of ledger {self._ledger_id}", machine.step, self._end)
+        self._driver = Driver(f"recovery of ledger {self._ledger_id}", machine.step, self.end)
         self._sessions = SessionAdapter(transport, self._ledger_id, self._key, self._driver.feed)
         self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: bookies(machine.failed_bookies))
         self._driver.handle(self._sessions.handlers)
@@ -102,9 +102,10 @@ class RecoveryDriver:
             self._done.set_result(effect)
 
     def _fail(self, effect: Fail) -> None:
-        self._end(effect.error)
+        self.end(effect.error)
 
-    def _end(self, error: BookKeeperError) -> None:
+    def end(self, error: BookKeeperError) -> None:
+        """Whoever runs this is told ``error``; the ledger stays as far as it came."""
         if not self._done.done():
             self._done.set_exception(error)
 

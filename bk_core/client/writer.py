@@ -13,14 +13,16 @@ import concurrent.futures
 import heapq
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from bk_core.client.append_queue import AppendQueue, check_bytes, cost, pieces
+from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
 from bk_core.client.fork import ForkGuard
+from bk_core.client.room import Piece, Room
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
@@ -80,20 +82,27 @@ class LedgerWriter:
             {
                 Confirm: lambda effect: self._confirm(effect.lac),
                 SendLac: lambda effect: self._hint_lac(effect.bookie, effect.lac_body),
-                FinishClose: lambda _: self._finish_close(),
+                FinishClose: lambda _: None if self._closed.done() else self._closed.set_result(None),
                 Fail: lambda effect: self._end(effect.error),
                 FailClose: lambda effect: self._end(effect.error),
             }
         )
         self._guard = ForkGuard()
         self._queue = AppendQueue()
-        self._flush_scheduled = False
+        self._room = Room(
+            self._queue,
+            process_budget().share(self._loop, self._flush_and_wake),
+            window_bytes_max=config.window_bytes_max,
+            slow_bookie_bytes_max=config.slow_bookie_bytes_max,
+        )
+        self._has_room = self._room.has
+        self._driver.at_stop(self._room.leave)
+        self._flush_scheduled = self._held = False
+        self._moved = asyncio.Event()  # something was taken from the queue, or nothing will be
         self._sizes: deque[tuple[EntryId, int]] = deque()  # (last id, bytes) of batches not confirmed yet
-        self._unconfirmed_bytes = 0
         self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
         self._ticket = 0
         self._futures: deque[tuple[EntryId, concurrent.futures.Future[EntryId]]] = deque()  # threads that wait
-        self._room: deque[asyncio.Future[None]] = deque()
         self._error: BookKeeperError | None = None
         self._closing = self._abandoned = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -162,7 +171,8 @@ class LedgerWriter:
         if not self._has_room(cost(size, 1)):
             raise WindowFullError(
                 f"the window of ledger {self.ledger_id} is full",
-                value=f"window_bytes_max={self._config.window_bytes_max}",
+                value=f"window_bytes_max={self._config.window_bytes_max}, and all writers of this process: "
+                f"process_window_bytes_max={self._config.process_window_bytes_max}",
                 remedy="wait for confirmations (wait_confirmed) or use append",
             )
         entry_id = self._queue.put(payload)
@@ -172,35 +182,33 @@ class LedgerWriter:
     async def append(self, payload: Bytes) -> EntryId:
         """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        Raises what append_nowait does, except WindowFullError: it waits for room. LedgerFencedError and other errors
-        of unknown outcome: the entry may be part of the ledger.
+        Raises what append_nowait does, except WindowFullError: it waits for room, in turn with others that wait.
+        LedgerFencedError and other errors of unknown outcome: the entry may be part of the ledger.
         """
-        while True:
-            try:
-                entry_id = self.append_nowait(payload)
-            except WindowFullError:
-                await self._wait_room()
-            else:
-                self._flush()  # what others append meanwhile goes with the next frame
-                await self.wait_confirmed(entry_id)
-                return entry_id
+        try:
+            entry_id = self.append_nowait(payload)
+        except WindowFullError:
+            entry_id = await self._line_up([payload])
+        else:
+            self._flush()  # what others append meanwhile goes with the next frame
+        await self.wait_confirmed(entry_id)
+        return entry_id
 
     async def append_batch(self, batch: EntryBatch) -> EntryId:
-        """Queue a batch, waiting for room in the window as it goes; returns the id of its last entry.
+        """Queue a batch, waiting for room as it goes; returns the id of its last entry. Its entries have consecutive
+        ids: what others append stands before or after all of it.
 
-        The batch's buffers must not be changed until the entries are confirmed. An empty batch returns the last id.
+        The batch's buffers must not be changed until the entries are confirmed. An empty batch returns the last id. An
+        error of unknown outcome, or a cancellation, may leave the first entries of it in the ledger.
         """
-        self._check_open()
-        for piece in pieces(batch, self._config.frame_bytes):
-            while True:
-                with self._queue.lock:
-                    self._check_open()
-                    if self._has_room(cost(piece.payload_bytes, len(piece))):
-                        self._queue.put_batch(piece)
-                        break
-                await self._wait_room()
-            self._flush()
-        return self.last_add_pushed
+        return await self._line_up(pieces(batch, self._config.frame_bytes))
+
+    async def _line_up(self, wanted: Sequence[Piece]) -> EntryId:
+        with self._queue.lock:
+            self._check_open()
+            last = self._room.line_up(wanted)
+        self._flush()
+        return await last
 
     async def wait_confirmed(self, entry_id: EntryId) -> None:
         """Wait until ``entry_id`` and all before it are confirmed. Raises the error that ended the writer if it was
@@ -235,6 +243,7 @@ class LedgerWriter:
         self._guard.check("this ledger")
         with self._queue.lock:  # what another thread has been given an id for is queued now
             self._closing = True
+        self._room.refuse_all(self._closed_error())
         self._flush()
         if self._error is None:
             await self._drain_and_close()
@@ -246,7 +255,8 @@ class LedgerWriter:
         try:
             async with asyncio.timeout(self._config.close_timeout_ms / 1000):
                 while self._queue and self._error is None:
-                    await self._wait_room()
+                    self._moved.clear()
+                    await self._moved.wait()
                 self._driver.feed(Close())
                 await asyncio.shield(self._closed)
         except TimeoutError:
@@ -262,11 +272,14 @@ class LedgerWriter:
 
     async def abandon(self) -> None:
         """Stop without closing the ledger: it stays OPEN for somebody to recover. What is in flight is unknown."""
-        if self._driver.stopped:
-            return
-        self._closing = self._abandoned = True
-        self._end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
-        self._driver.stop()
+        self.end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
+
+    def end(self, error: BookKeeperError) -> None:
+        """As abandon; who waits is told ``error``."""
+        if not self._driver.stopped:
+            self._closing = self._abandoned = True
+            self._end(error)
+            self._driver.stop()
 
     async def __aenter__(self) -> LedgerWriter:
         return self
@@ -287,23 +300,20 @@ class LedgerWriter:
         if self._error is not None:
             raise self._error
         if self._closing:
-            raise LedgerClosedError(
-                f"ledger {self.ledger_id} is closed", remedy="a closed ledger cannot be reopened: create another"
-            )
+            raise self._closed_error()
 
-    def _has_room(self, size: int) -> bool:
-        held = self._queue.bytes + self._unconfirmed_bytes
-        if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
-            return False
-        return held == 0 or held + size <= self._config.window_bytes_max
+    def _closed_error(self) -> LedgerClosedError:
+        return LedgerClosedError(
+            f"ledger {self.ledger_id} is closed", remedy="a closed ledger cannot be reopened: create another"
+        )
 
-    async def _wait_room(self) -> None:
+    def hold(self) -> None:
+        """Queue what is appended and send nothing of it until :meth:`release`."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
         self._flush()
-        if self._error is not None:
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._room.append(waiter)
-        await waiter
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -316,15 +326,13 @@ class LedgerWriter:
     def _flush(self) -> None:
         """Hand queued payloads to the machine: all at once when nothing is in flight, else whole frames only."""
         self._flush_scheduled = False
-        while self._queue and self._error is None:
+        while self._queue and self._error is None and not self._held:
             if not self._machine.idle and self._queue.bytes < self._config.frame_bytes and not self._closing:
                 return
             if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
                 return
             batch = self._queue.take(self._config.frame_bytes)
-            size = cost(batch.payload_bytes, len(batch))
-            self._sizes.append((self._machine.lap + len(batch), size))
-            self._unconfirmed_bytes += size
+            self._sizes.append((self._machine.lap + len(batch), cost(batch.payload_bytes, len(batch))))
             self._driver.feed(Append(batch))
 
     def _step(self, event: Any) -> list[Any]:
@@ -334,18 +342,15 @@ class LedgerWriter:
         return effects
 
     def _flush_and_wake(self) -> None:
-        self._flush()
-        self._wake_room()
-
-    def _wake_room(self) -> None:
-        while self._room:
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._error is None:
+            self._room.settle(self._machine.retained_bytes)
+            self._room.serve()
+            self._flush()
+            self._moved.set()
 
     def _confirm(self, lac: EntryId) -> None:
         while self._sizes and self._sizes[0][0] <= lac:
-            self._unconfirmed_bytes -= self._sizes.popleft()[1]
+            self._queue.confirmed(self._sizes.popleft()[1])
         while self._futures and self._futures[0][0] <= lac:
             entry_id, future = self._futures.popleft()
             future.set_result(entry_id)
@@ -367,14 +372,12 @@ class LedgerWriter:
             if not waiter.done():
                 waiter.set_exception(error)
         self._waiters.clear()
-        self._wake_room()
+        self._room.refuse_all(error)
+        self._room.leave()
+        self._moved.set()
         if not self._closed.done():
             self._closed.set_exception(error)
             self._closed.exception()  # seen: whoever closes is told through self._error
-
-    def _finish_close(self) -> None:
-        if not self._closed.done():
-            self._closed.set_result(None)
 
     def _hint_lac(self, bookie: BookieId, body: bytes) -> None:
         self._driver.spawn(self._send_lac(bookie, body))

@@ -3,8 +3,9 @@
 
 An entry may only enter the next ledger when every entry of the previous one is confirmed. Were it sent earlier, a crash
 could leave it in the log without those before it, and at another offset than its caller was told. So a switch takes
-three steps: wait for the batches under way, hold what is appended from then on, and pass it on when the previous ledger
-is confirmed to its end. The pause is one round trip; what is held is bounded in bytes.
+three steps: wait for the batches under way, let the next ledger's writer hold what is appended from then on in its own
+queue, with its own checks and bounds, and let it send when the previous ledger is confirmed to its end. The pause is
+one round trip.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from typing import NoReturn
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LedgerClosedError, WindowFullError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
-
-HELD_BYTES_MAX = 4 << 20
 
 
 class LogAppender:
@@ -33,17 +31,14 @@ class LogAppender:
         writer: LedgerWriter,
         base_offset: int,
         *,
-        held_bytes_max: int,
         on_failure: Callable[[LedgerWriter, BookKeeperError], None],
     ) -> None:
         self._writer, self._base = writer, base_offset
-        self._held_bytes_max, self._on_failure = held_bytes_max, on_failure
+        self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()  # guards what append_nowait looks at: the writer, its base, what is held
-        self._held: list[Bytes] | None = None  # None: not switching
-        self._held_bytes = 0
-        self._held_base = 0
-        self._gate = asyncio.Event()  # closed while switching: batches wait
+        self._lock = threading.Lock()  # guards what append_nowait looks at: the writer and its base
+        self._previous: tuple[LedgerWriter, int] | None = None  # while it is not confirmed: the ledger before, its base
+        self._gate = asyncio.Event()  # closed while a switch waits for the batches under way: others wait
         self._gate.set()
         self._batches = 0
         self._no_batches = asyncio.Event()
@@ -60,8 +55,6 @@ class LogAppender:
     def next_offset(self) -> int:
         """The log offset of the next entry appended."""
         with self._lock:
-            if self._held is not None:
-                return self._held_base + len(self._held)
             return self._base + self._writer.last_add_pushed + 1
 
     def append_nowait(self, payload: Bytes) -> int:
@@ -69,8 +62,6 @@ class LogAppender:
         and LeadershipLostError; the entry was not queued."""
         with self._lock:
             self._check()
-            if self._held is not None:
-                return self._hold(self._held, payload)
             writer = self._writer
             try:
                 return self._base + writer.append_nowait(payload)
@@ -80,19 +71,6 @@ class LogAppender:
                 failure = error
         self._loop.call_soon_threadsafe(self._on_failure, writer, failure)
         raise failure
-
-    def _hold(self, held: list[Bytes], payload: Bytes) -> int:
-        if len(payload) > ENTRY_BYTES_MAX:
-            EntryBatch.from_list([payload])  # raises: what no ledger takes is refused now, not when it is passed on
-        if held and self._held_bytes + len(payload) > self._held_bytes_max:
-            raise WindowFullError(
-                "the log is rolling to its next ledger",
-                value=f"{self._held_bytes} bytes are held",
-                remedy="wait for confirmations (wait_confirmed) or use append",
-            )
-        held.append(payload)
-        self._held_bytes += len(payload)
-        return self._held_base + len(held) - 1
 
     async def append(self, payload: Bytes) -> int:
         """Append one entry, waiting for room; returns its log offset once it is confirmed."""
@@ -125,17 +103,12 @@ class LogAppender:
     async def wait_confirmed(self, offset: int) -> None:
         """Wait until the entry at ``offset`` and all before it are confirmed. Raises LeadershipLostError if that is
         not known to have happened."""
-        while True:
-            with self._lock:
-                writer, base = self._writer, self._base
-                is_held = self._held is not None and offset >= self._held_base
-            if offset < base:
+        with self._lock:
+            (writer, base), previous = (self._writer, self._base), self._previous
+        if offset < base:
+            if previous is None:
                 return  # a ledger is only left behind when all of it is confirmed
-            if not is_held:
-                break
-            if self._error is not None:
-                raise self._error
-            await self._gate.wait()
+            writer, base = previous
         try:
             await writer.wait_confirmed(offset - base)
         except BookKeeperError as error:
@@ -149,17 +122,16 @@ class LogAppender:
         self._gate.clear()
         await self._no_batches.wait()
         previous = self._writer
+        following.hold()
         with self._lock:
-            self._held, self._held_bytes = [], 0
-            self._held_base = self._base + previous.last_add_pushed + 1
-        await previous.flush()
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            for payload in self._held:
-                following.append_nowait(payload)
-            self._writer, self._base, self._held = following, self._held_base, None
+            self._previous = previous, self._base
+            self._writer, self._base = following, self._base + previous.last_add_pushed + 1
         self._gate.set()
+        await previous.flush()
+        if self._error is not None:
+            raise self._error
+        self._previous = None
+        following.release()
         return previous
 
     def stop(self) -> None:

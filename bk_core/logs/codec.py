@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads, pages and transactions of named logs ↔ bytes (docs/formats.md §4). Pure.
+"""Heads, pages, transactions and unlinked records of named logs ↔ bytes (docs/formats.md §4). Pure.
 
 A record is an ASCII line and a protobuf message. Fields that we do not know survive a rewrite (RULES M4): they are kept
 beside the value they came with. Bookie ids stand once in a table; fragments hold indices into it.
@@ -26,6 +26,7 @@ from bk_core.logs.head import (
     Published,
     Schema,
     TransactionVersion,
+    Unlinked,
 )
 from bk_core.logs.proto import log_pb2
 from bk_core.model import BookieId, DigestType, Fragment
@@ -33,6 +34,7 @@ from bk_core.model import BookieId, DigestType, Fragment
 HEAD_LINE = b"BookKeeperLogHeadVersion\t1\n"
 PAGE_LINE = b"BookKeeperLogPageVersion\t1\n"
 TXNS_LINE = b"BookKeeperLogTxnsVersion\t1\n"
+UNLINKED_LINE = b"BookKeeperLogUnlinkedVersion\t1\n"
 
 _M = TypeVar("_M", bound=Message)
 _Unknown = Callable[[Message], bytes]
@@ -192,6 +194,27 @@ def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
         app_id=message.app_id,
         versions=versions,
         last_used_ms=message.last_used_ms,
+        unknown_fields=unknown(message),
+    )
+
+
+def encode_unlinked(unlinked: Unlinked) -> bytes:
+    """Bytes of a record of what was unlinked. What it names stood in one head, or is UNLINKED_BYTES_MAX at most."""
+    message = log_pb2.LogUnlinked(names=unlinked.names, ledgers=unlinked.ledgers)
+    for ref in unlinked.pages:
+        _set_ref(message.pages.add(), ref)
+    _restore(message, unlinked.unknown_fields)
+    return UNLINKED_LINE + message.SerializeToString(deterministic=True)
+
+
+def decode_unlinked(data: bytes, name: str = "") -> Unlinked:
+    """The record ``name`` of what was unlinked. Raises MetadataCorruptError."""
+    message = _parse(data, UNLINKED_LINE, log_pb2.LogUnlinked(), f"unlinked record {name}")
+    unknown = _unknown_of(message)
+    return Unlinked(
+        pages=tuple(_ref(ref, unknown) for ref in message.pages),
+        names=tuple(message.names),
+        ledgers=tuple(message.ledgers),
         unknown_fields=unknown(message),
     )
 

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
@@ -104,8 +104,7 @@ class Compactor:
 
     async def _list(self) -> machine.ExtentsListed:
         def read() -> machine.ExtentsListed:
-            self._store.store.sync()
-            head = self._store.read().value
+            head = self._store.read(sync=True).value
             self._head = head
             extents = self._store.extents(head, head.start_offset, head.next_offset)
             return machine.ExtentsListed(head.uuid, extents, self._limits.for_log(head))
@@ -269,4 +268,4 @@ def _as_new(batches: Sequence[EntryBatch]) -> EntryBatch:
 
 
 def _batches(reader: LedgerReader, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
-    return cast("AsyncGenerator[EntryBatch, None]", reader.read(first, last))
+    return reader.read(first, last)

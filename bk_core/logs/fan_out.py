@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from bk_core.client.connect import BookKeeper
-from bk_core.errors import BookKeeperError, MetadataConflictError, MetadataUnavailableError, Outcome
+from bk_core.errors import BookKeeperError, MetadataConflictError, Outcome
 from bk_core.logs.head import NewExtent, Published, PublishId
 from bk_core.logs.ledgers import TellDeleted, drop
 from bk_core.logs.machines import change_events as ev
@@ -62,8 +62,8 @@ async def publish_to_logs(
         schema=schema,
         merge_schema=merge_schema,
     )
-    for name in ledgers:
-        await NamedLog(bookkeeper, name, password=password).head()  # it exists, and the password is right
+    for number, name in enumerate(ledgers):  # it exists, and the password is right; one sync does for all
+        await NamedLog(bookkeeper, name, password=password).head(sync=not number)
     records = LogsRecords(bookkeeper.store, list(ledgers), bookkeeper.tell_deleted)
     found = await asyncio.to_thread(records.advance, machine, ev.Start())
     if not machine.was_attempted:
@@ -95,7 +95,12 @@ class LogsRecords:
     def _carry_out(self, effect: ev.Effect) -> ev.Event:
         """The event that answers the effect; of one that has no answer it is never looked at."""
         match effect:
-            case ev.ForLogs(requests):
+            case ev.ForLogs(requests, sync):
+                try:
+                    if sync:
+                        self._store.sync()
+                except BookKeeperError as error:
+                    return ev.RequestFailed(error)
                 return ev.LogsAnswered(self._all({log: self._ask(log, request) for log, request in requests.items()}))
             case ev.WriteHeads(writes):
                 return self._write(writes)
@@ -122,8 +127,6 @@ class LogsRecords:
             self._store.write_logs([self._logs[log].log_write(write) for log, write in writes.items()])
         except MetadataConflictError:
             return ev.HeadConflicted()
-        except MetadataUnavailableError as error:
-            return ev.HeadWriteUnknown(error) if error.outcome is Outcome.UNKNOWN else ev.RequestFailed(error)
         except BookKeeperError as error:
-            return ev.RequestFailed(error)
+            return ev.HeadWriteUnknown(error) if error.outcome is Outcome.UNKNOWN else ev.RequestFailed(error)
         return ev.HeadWritten()

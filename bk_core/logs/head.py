@@ -179,6 +179,25 @@ class LogPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unlinked:
+    """What one change of the head took out of the list (RULES N6): ``pages`` with all that they name, at any depth;
+    ``names`` of pages alone, because what they name is still listed or stands in ``ledgers``."""
+
+    pages: tuple[PageRef, ...] = ()
+    names: tuple[str, ...] = ()
+    ledgers: tuple[LedgerId, ...] = ()
+    unknown_fields: bytes = b""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was unlinked."""
+        return not (self.pages or self.names or self.ledgers)
+
+
+NOTHING_UNLINKED = Unlinked()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogHead:
     """The record that a log turns on; every change of a log is one compare-and-set of it (MUST 15).
 

@@ -15,7 +15,7 @@ from bk_core.client.driver import Driver
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LeadershipLostError, Outcome
-from bk_core.logs.appender import HELD_BYTES_MAX, LogAppender
+from bk_core.logs.appender import LogAppender
 from bk_core.logs.head import LogHead
 from bk_core.logs.ledgers import end_of
 from bk_core.logs.machines.leadership import LogLeadership
@@ -261,11 +261,9 @@ class LogLeader:
         self._spawn(answer())
 
     def _serve(self, effect: Serve) -> None:
-        held_bytes_max = min(HELD_BYTES_MAX, self._bookkeeper.config.window_bytes_max)
         self._appender = LogAppender(
             self._writers[effect.ledger_id],
             effect.base_offset,
-            held_bytes_max=held_bytes_max,
             on_failure=lambda writer, error: self._driver.feed(WriterFailed(writer.ledger_id, error)),
         )
         self._arm(self._options.roll_age_s)

@@ -113,7 +113,7 @@ def _is_of_log(metadata: LedgerMetadata, log_uuid: str) -> bool:
 
 def _problem(store: MetadataStore, head: LogHead, ledger_id: LedgerId, extents: Sequence[NewExtent]) -> str | None:
     try:
-        metadata = store.read_ledger(ledger_id).value
+        metadata = store.read_ledger(ledger_id, fresh=True).value
     except NoSuchLedgerError:
         return f"ledger {ledger_id} does not exist"
     if not metadata.is_closed:

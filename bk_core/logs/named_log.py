@@ -52,7 +52,7 @@ __all__ = ["LeadOptions", "LogLeader", "NamedLog"]
 log = logging.getLogger("bk_core.logs")
 
 DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
-"""How old a ledger that nobody lists must be before vacuum deletes it (RULES N6)."""
+"""How long ago a ledger must have been unlinked, or made and never listed, before vacuum deletes it (RULES N6)."""
 TXN_RETENTION_MS = 30 * 24 * 3600 * 1000
 """How long a transaction that nobody uses is remembered (RULES N5)."""
 
@@ -75,10 +75,10 @@ class NamedLog:
 
     # --- the list ----------------------------------------------------------------------------------------------------
 
-    async def head(self, *, check_password: bool = True) -> Versioned[LogHead]:
-        """The log's record. Raises NoSuchLogError with the nearest names; WrongPasswordError unless only the list is
-        of interest (``check_password`` False)."""
-        found = await asyncio.to_thread(self._store.read)
+    async def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
+        """The log's record; ``sync`` False: perhaps an older one than others know (RULES M5). Raises NoSuchLogError
+        with the nearest names; WrongPasswordError unless only the list is of interest (``check_password`` False)."""
+        found = await asyncio.to_thread(self._store.read, sync=sync)
         if check_password:
             self._check_password(found.value)
         return found
@@ -124,7 +124,7 @@ class NamedLog:
         to the last. Open ones, ``is_open``, come last, if the range reaches beyond the sealed part."""
 
         def read() -> list[Extent]:
-            head = self._store.read().value
+            head = self._store.read(sync=True).value
             start = head.start_offset if start_offset is None else start_offset
             end = head.next_offset + 1 if end_offset is None else end_offset
             return self._store.extents(head, start, end)
@@ -135,7 +135,7 @@ class NamedLog:
         """The log's schemas by number, the newest last; none for a log whose codecs need none (RULES K8)."""
 
         def read() -> dict[int, bytes]:
-            return self._store.schemas(self._store.read().value)
+            return self._store.schemas(self._store.read(sync=True).value)
 
         return await asyncio.to_thread(read)
 
@@ -277,8 +277,9 @@ class NamedLog:
         txn_retention_ms: int = TXN_RETENTION_MS,
         force: bool = False,
     ) -> Vacuumed:
-        """Delete this log's ledgers and pages that nobody lists and that were made more than ``delete_delay_ms`` ago,
-        and transaction records that were not used for ``txn_retention_ms``.
+        """Delete this log's ledgers and pages that nobody lists, if they were unlinked more than ``delete_delay_ms``
+        ago or, never listed, made so long ago; and transaction records that were not used for ``txn_retention_ms``.
+        The metadata store's clock tells how old something is.
 
         A job that takes longer than the delay before it publishes loses its ledgers: less than 7 days takes ``force``.
         So does a shorter retention than 30 days: a version that is published again after its record is gone may be
@@ -286,7 +287,8 @@ class NamedLog:
         stays done, and the next one goes on.
         """
         check_delays(delete_delay_ms, txn_retention_ms, force)
-        head, now_ms = (await self.head()).value, _now_ms()
+        head = (await self.head()).value
+        now_ms = await asyncio.to_thread(self._store.clock_ms)
         vacuum = Vacuum(head.uuid, now_ms - delete_delay_ms, nonce, txns_before_ms=now_ms - txn_retention_ms)
         ended = await asyncio.to_thread(self._store.advance, vacuum, ev.Start())
         assert isinstance(ended, ev.Finish)

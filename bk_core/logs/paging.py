@@ -93,8 +93,12 @@ def splice(
 
 def page_names(head: LogHead, pages: Pages) -> set[str]:
     """Every page that the head reaches, those of schemas too. Raises PagesNeeded for pages that name others."""
-    names = {schema.page for schema in head.schemas}
-    refs: Sequence[PageRef] = head.pages
+    return {schema.page for schema in head.schemas} | names_below(head.pages, pages)
+
+
+def names_below(refs: Sequence[PageRef], pages: Pages) -> set[str]:
+    """These pages, and every page that they reach. Raises PagesNeeded for pages that name others."""
+    names: set[str] = set()
     while refs:
         names.update(ref.name for ref in refs)
         above = [ref.name for ref in refs if ref.level]
@@ -105,11 +109,14 @@ def page_names(head: LogHead, pages: Pages) -> set[str]:
 
 def ledgers_listed(head: LogHead, pages: Pages) -> set[LedgerId]:
     """Every ledger that the head or one of its pages names. Raises PagesNeeded."""
-    names = page_names(head, pages) - {schema.page for schema in head.schemas}
+    return {extent.ledger_id for extent in head.tail} | ledgers_below(head.pages, pages)
+
+
+def ledgers_below(refs: Sequence[PageRef], pages: Pages) -> set[LedgerId]:
+    """Every ledger that these pages name, at any depth. Raises PagesNeeded."""
+    names = names_below(refs, pages)
     _need(sorted(names), pages)
-    return {extent.ledger_id for name in names for extent in pages[name].extents} | {
-        extent.ledger_id for extent in head.tail
-    }
+    return {extent.ledger_id for name in names for extent in pages[name].extents}
 
 
 def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Extent]:

@@ -70,7 +70,7 @@ class LogReading:
         no longer the one that ``head`` was read from.
         """
         at = LogPosition(head.uuid, head.epoch, offset)
-        async with HeadWatch(self._store) as watch:
+        async with HeadWatch(self._bookkeeper, self._store) as watch:
             while True:
                 check_position(at, head, name=self._store.name)
                 check_not_trimmed(offset, head, self._store.name)
@@ -114,17 +114,20 @@ def _closing(batches: AsyncIterator[EntryBatch]) -> aclosing[AsyncGenerator[Entr
 class HeadWatch:
     """Waits for the head of a log to change; an async context manager."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, bookkeeper: BookKeeper, store: LogStore) -> None:
+        self._bookkeeper = bookkeeper
         self._store, self._changed, self._loop = store, asyncio.Event(), asyncio.get_running_loop()
         self._read_at = self._loop.time()
 
     async def next_head(self, known: LogHead) -> LogHead:
         """The head once it may differ from ``known``: when a watch fired, or after some time. While the store does not
-        answer it is ``known``; after UNAVAILABLE_MAX_S of that MetadataUnavailableError."""
+        answer it is ``known``; after UNAVAILABLE_MAX_S of that MetadataUnavailableError. ClientClosedError once the
+        client is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._changed.wait()
         self._changed.clear()
+        self._bookkeeper.check_open()
         try:
             known = (await asyncio.to_thread(self._store.read)).value
             self._read_at = self._loop.time()
@@ -135,12 +138,14 @@ class HeadWatch:
 
     async def __aenter__(self) -> HeadWatch:
         self._cancel = await asyncio.to_thread(self._store.store.watch_log, self._store.name, lambda _: self._fire())
+        self._forget = self._bookkeeper.at_close(self._changed.set)
         self._changed.set()  # what changed before the watch was set must not be waited for
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._forget()
         self._cancel()
 
     def _fire(self) -> None:

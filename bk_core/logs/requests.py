@@ -79,7 +79,9 @@ class LeadOptions:
 
     async def check_bookies(self, bookkeeper: BookKeeper) -> None:
         """Raises NotEnoughBookiesError: better before the previous leader is fenced than after."""
-        choose_ensemble(await bookkeeper.refresh_bookies(), self.ensemble_size, random.Random())
+        choose_ensemble(
+            await bookkeeper.refresh_bookies(at_least=self.ensemble_size), self.ensemble_size, random.Random()
+        )
 
 
 class LeadershipRequests:
@@ -96,7 +98,7 @@ class LeadershipRequests:
 
     async def read_head(self) -> LeadershipEvent:
         def read() -> LeadershipEvent:
-            found = self._store.read()
+            found = self._store.read(sync=True)  # who leads may have changed a moment ago
             return HeadRead(found, self._store.last_ledgers(found.value))
 
         return await asyncio.to_thread(read)

@@ -13,7 +13,6 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
@@ -28,14 +27,23 @@ from bk_core.errors import (
     NoSuchLogError,
     Outcome,
 )
-from bk_core.logs.codec import decode_head, decode_page, decode_transactions, encode_head, encode_transactions
+from bk_core.logs.codec import (
+    decode_head,
+    decode_page,
+    decode_transactions,
+    decode_unlinked,
+    encode_head,
+    encode_transactions,
+    encode_unlinked,
+)
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, PageRef
 from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, drop, of_log
 from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.change import ATTEMPTS_MAX, Facts, HeadChange, Intent
+from bk_core.logs.machines.change import ATTEMPTS_MAX, Facts, HeadChange, Intent, write_of
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
 from bk_core.logs.schemas import schema_in
+from bk_core.logs.unlinking import UnlinkedRecord
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import LedgerId, Versioned
 
@@ -57,14 +65,6 @@ _random = random.SystemRandom()  # names of pages must differ between processes 
 def nonce() -> int:
     """A random number for the name of a page."""
     return _random.getrandbits(64)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A change that is ready for its compare-and-set: pages exist, and ``write`` is what the store takes."""
-
-    change: Change
-    write: LogWrite
 
 
 class PageCache:
@@ -109,9 +109,12 @@ class LogStore:
 
     # --- reading ---
 
-    def read(self) -> Versioned[LogHead]:
-        """The head. Raises NoSuchLogError, which names the nearest logs, and MetadataCorruptError."""
+    def read(self, *, sync: bool = False) -> Versioned[LogHead]:
+        """The head; ``sync``: as new as any change that ended. Raises NoSuchLogError, which names the nearest logs, and
+        MetadataCorruptError."""
         try:
+            if sync:
+                self.store.sync()
             found = self.store.read_log(self.name)
         except NoSuchLogError as error:
             raise self._no_such_log() from error
@@ -224,11 +227,9 @@ class LogStore:
         except MetadataConflictError as error:
             compared = isinstance(effect, ev.WriteHead | ev.DeleteTransactions)
             return ev.HeadConflicted() if compared else ev.RequestFailed(error)
-        except MetadataUnavailableError as error:
+        except BookKeeperError as error:  # of a store that is closed under a write, too, nobody knows what became of it
             if isinstance(effect, ev.WriteHead) and error.outcome is Outcome.UNKNOWN:
                 return ev.HeadWriteUnknown(error)
-            return ev.RequestFailed(error)
-        except BookKeeperError as error:
             return ev.RequestFailed(error)
 
     def _answer(self, effect: ev.Effect) -> ev.Event:
@@ -244,6 +245,8 @@ class LogStore:
             case ev.CheckLedgers(head, extents):
                 check_publishable(self.store, head, extents)
                 return ev.LedgersChecked()
+            case ev.ReadUnlinked():
+                return ev.UnlinkedRead(tuple(self.unlinked()))
             case ev.CreatePages(pages):
                 for new in pages:
                     self._create_page(new)
@@ -271,9 +274,16 @@ class LogStore:
             case ev.ListPages(before_ms):
                 made = ((page, self.store.page_ctime_ms(self.name, page)) for page in self.store.list_pages(self.name))
                 return ev.PagesListed(tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms))
+            case ev.DeleteUnlinked(names):
+                self.store.delete_unlinked(self.name, names)
+                return ev.UnlinkedDeleted()
             case ev.DeletePages(names):
                 self._delete_pages(names)
                 return ev.PagesDeleted()
+        return self._answer_transactions(effect)
+
+    def _answer_transactions(self, effect: ev.Effect) -> ev.Event:
+        match effect:
             case ev.ListTransactions():
                 return ev.TransactionsListed(tuple(self.store.list_txns(self.name)))
             case ev.ReadTransactions(keys):
@@ -285,6 +295,10 @@ class LogStore:
                 return ev.TransactionsDeleted()
         raise AssertionError(effect)
 
+    def clock_ms(self) -> int:
+        """What the metadata store's own clock says now: vacuum compares times that it gave. Raises NoSuchLogError."""
+        return self.store.log_clock_ms(self.name)
+
     def transactions(self, app_id: str) -> Versioned[LogTransactions] | None:
         """What an application or query has published to this log (RULES N5). Raises MetadataCorruptError."""
         return self.record(LogTransactions(app_id=app_id).key)
@@ -294,34 +308,37 @@ class LogStore:
         found = self.store.read_txns(self.name, key)
         return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
 
+    def unlinked(self) -> list[UnlinkedRecord]:
+        """What changes of the head took out of the list, the oldest first (RULES N6). Raises MetadataCorruptError."""
+        found = self.store.read_unlinked(self.name)
+        return [UnlinkedRecord(name, made_ms, decode_unlinked(data, name)) for name, made_ms, data in found]
+
     def log_write(self, effect: ev.WriteHead) -> LogWrite:
         """What the store takes for a compare-and-set."""
         txn = None
         if effect.transactions is not None:
             data = encode_transactions(effect.transactions)
             txn = TxnWrite(effect.transactions.key, data, effect.transactions_version)
-        return LogWrite(self.name, encode_head(effect.head), effect.version, txn)
+        unlinked = None if effect.unlinked.is_empty else encode_unlinked(effect.unlinked)
+        return LogWrite(self.name, encode_head(effect.head), effect.version, txn, unlinked)
 
     def write(self, expected: Versioned[LogHead], apply: Apply) -> Versioned[LogHead]:
         """One compare-and-set of the head, its pages first. Raises MetadataConflictError (nothing was applied),
         MetadataUnavailableError (``outcome`` says), and what ``apply`` raises."""
-        prepared = self.prepare(expected, apply)
-        try:
-            (written,) = self.store.write_logs([prepared.write])
-        except MetadataConflictError:
-            self._delete_pages([new.name for new in prepared.change.new_pages])  # nobody can have seen their names
-            raise
-        return Versioned(prepared.change.head, written.version)
-
-    def prepare(self, expected: Versioned[LogHead], apply: Apply) -> Prepared:
-        """Everything up to the compare-and-set: the pages are created, unreferenced (RULES N3)."""
-        change = apply(expected.value, {})
+        pages: dict[str, LogPage] = {}
+        change = apply(expected.value, pages)
         if change.new_pages and (candidates := merge_candidates(expected.value)):
-            change = apply(expected.value, {ref.name: self.page(ref.name) for ref in candidates})
-        data = encode_head(change.head)
-        for new in change.new_pages:
+            pages = {ref.name: self.page(ref.name) for ref in candidates}
+            change = apply(expected.value, pages)
+        write = self.log_write(write_of(expected, change, Facts(pages=pages)))
+        for new in change.new_pages:  # unreferenced, before the head that names them (RULES N3)
             self._create_page(new)
-        return Prepared(change, LogWrite(self.name, data, expected.version))
+        try:
+            (written,) = self.store.write_logs([write])
+        except MetadataConflictError:
+            self._delete_pages([new.name for new in change.new_pages])  # nobody can have seen their names
+            raise
+        return Versioned(change.head, written.version)
 
     def _create_page(self, new: NewPage) -> None:
         for attempt in range(1, UNKNOWN_ATTEMPTS_MAX + 1):

@@ -11,8 +11,9 @@ from bk_core.errors import InvalidArgumentError, MetadataConflictError, Metadata
 from bk_core.logs.head import LogHead, LogTransactions
 from bk_core.logs.ledgers import of_log
 from bk_core.logs.machines.vacuum import Vacuumed
-from bk_core.logs.paging import Change, Pages, fit, ledgers_listed, page_names
+from bk_core.logs.paging import Change, Pages, fit, ledgers_listed
 from bk_core.logs.store import LogStore, nonce
+from bk_core.logs.unlinking import ledgers_kept, pages_kept
 
 FORGET_ATTEMPTS_MAX = 10
 RETENTION_MAX = 2**62
@@ -72,15 +73,18 @@ def forget_transactions(store: LogStore, app_id: str) -> LogTransactions | None:
     raise AssertionError("unreachable")
 
 
-def vacuum_candidates(store: LogStore, before_ms: int, txns_before_ms: int) -> Vacuumed:
-    """What a vacuum would delete now of what was made before ``before_ms``, and of transactions last used before
-    ``txns_before_ms``. Changes nothing."""
-    head = store.read().value
+def vacuum_candidates(store: LogStore, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
+    """What :meth:`bk_core.logs.named_log.NamedLog.vacuum` would delete now with these. Deletes nothing."""
+    now_ms = store.clock_ms()
+    before_ms = now_ms - delete_delay_ms
+    head = store.read(sync=True).value
+    young = [record for record in store.unlinked() if record.made_ms >= before_ms]
     listed = store.with_pages(lambda pages: ledgers_listed(head, pages))
-    reached = store.with_pages(lambda pages: page_names(head, pages))
+    kept = store.with_pages(lambda pages: ledgers_kept(head, young, pages))
+    kept_pages = store.with_pages(lambda pages: pages_kept(head, young, pages))
     condemned = [each for each in head.condemned if each not in listed]
-    orphans = [each for each in of_log(store.store, head.uuid, before_ms) if each not in listed]
+    orphans = [each for each in of_log(store.store, head.uuid, before_ms) if each not in kept]
     made = {page: store.store.page_ctime_ms(store.name, page) for page in store.store.list_pages(store.name)}
-    pages = [page for page, at_ms in made.items() if at_ms is not None and at_ms < before_ms and page not in reached]
-    unused = [record.app_id for record in transactions(store) if record.last_used_ms < txns_before_ms]
+    pages = [page for page, at_ms in made.items() if at_ms is not None and at_ms < before_ms and page not in kept_pages]
+    unused = [record.app_id for record in transactions(store) if record.last_used_ms < now_ms - txn_retention_ms]
     return Vacuumed(tuple(sorted({*condemned, *orphans})), (), tuple(pages), tuple(unused))

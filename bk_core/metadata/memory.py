@@ -3,7 +3,7 @@
 
 The same code and bytes as over ZooKeeper (:mod:`bk_core.metadata.zookeeper.store`), over a tree of dicts. Several
 stores may be open on one :class:`MemoryCluster`, each with a session of its own. A test may lose an answer, suspend a
-session, expire it, or leave it behind as ``kill -9`` does.
+session, expire it, leave it behind as ``kill -9`` does, or put it on a server that lags behind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -45,13 +45,14 @@ from bk_core.metadata.zookeeper.store import TreeStore
 class _Node:
     data: bytes
     ctime_ms: int
+    mtime_ms: int
     owner: int = 0
     version: int = 0
     children: set[str] = field(default_factory=set)
     next_number: int = 0  # of sequential children
 
     def stat(self) -> NodeStat:
-        return NodeStat(self.version, self.ctime_ms, self.owner)
+        return NodeStat(self.version, self.ctime_ms, self.owner, self.mtime_ms)
 
 
 _WatchKey: TypeAlias = tuple[str, str]  # "data" or "children", and the path
@@ -71,7 +72,7 @@ class MemoryCluster:
     def __init__(self, clock_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._clock_ms = clock_ms
         self._lock = threading.RLock()
-        self._nodes: dict[str, _Node] = {"/": _Node(b"", clock_ms())}
+        self._nodes: dict[str, _Node] = {"/": _Node(b"", clock_ms(), clock_ms())}
         self._watches: dict[_WatchKey, list[tuple[int, Watcher]]] = defaultdict(list)
         self._session_ids = itertools.count(1)
 
@@ -94,6 +95,13 @@ class MemoryCluster:
                 fired += [watch for owner, watch in watches if owner == session_id]
                 watches[:] = [entry for entry in watches if entry[0] != session_id]
         _call(fired)
+
+    def copy(self) -> MemoryCluster:
+        """All nodes as they are now: what a server has that hears of nothing from here on."""
+        with self._lock:
+            twin = MemoryCluster(self._clock_ms)
+            twin._nodes = {path: _copy(node) for path, node in self._nodes.items()}
+            return twin
 
     def get(self, path: str, session_id: int, watch: Watcher | None) -> tuple[bytes, NodeStat]:
         with self._lock:
@@ -153,12 +161,13 @@ class MemoryCluster:
             raise NodeExistsError(path)
         parent.next_number += 1
         parent.children.add(name)
-        self._nodes[path] = _Node(data, self._clock_ms(), owner)
+        now_ms = self._clock_ms()
+        self._nodes[path] = _Node(data, now_ms, now_ms, owner)
         return path, [("data", path), ("children", folder)]
 
     def _set(self, path: str, data: bytes, version: int) -> list[_WatchKey]:
         node = self._checked(path, version)
-        node.data, node.version = data, node.version + 1
+        node.data, node.version, node.mtime_ms = data, node.version + 1, self._clock_ms()
         return [("data", path)]
 
     def _delete(self, path: str, version: int) -> list[_WatchKey]:
@@ -189,7 +198,7 @@ class MemoryCluster:
 
 
 def _copy(node: _Node) -> _Node:
-    return _Node(node.data, node.ctime_ms, node.owner, node.version, set(node.children), node.next_number)
+    return replace(node, children=set(node.children))
 
 
 def _call(watches: list[Watcher]) -> None:
@@ -205,6 +214,7 @@ class MemoryTree:
         self._changed = threading.Condition()
         self._connected, self._closed = True, False
         self._session_id = cluster.new_session()
+        self._behind: MemoryCluster | None = None  # where this session reads while its server lags
         self._losses: list[bool] = []  # one a write to come: whether it is applied
         self._listeners: list[Callable[[SessionState], None]] = []
         self._events = Worker("bookkeeper-memory-session")
@@ -217,7 +227,7 @@ class MemoryTree:
 
     def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, NodeStat]:
         self._await_connected(path)
-        return self._cluster.get(path, self._session_id, watch)
+        return self._server.get(path, self._session_id, watch)
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
         found: list[tuple[bytes, NodeStat] | None] = []
@@ -230,11 +240,11 @@ class MemoryTree:
 
     def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
         self._await_connected(path)
-        return self._cluster.exists(path, self._session_id, watch)
+        return self._server.exists(path, self._session_id, watch)
 
     def children(self, path: str, watch: Watcher | None = None) -> list[str]:
         self._await_connected(path)
-        return self._cluster.children(path, self._session_id, watch)
+        return self._server.children(path, self._session_id, watch)
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
         owner = self._session_id if ephemeral else 0
@@ -254,6 +264,7 @@ class MemoryTree:
 
     def sync(self, path: str) -> None:
         self._await_connected(path)
+        self.catch_up()
 
     def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch:
         self._listeners.append(callback)
@@ -269,8 +280,25 @@ class MemoryTree:
         """The next write fails with an unknown outcome; it was carried out or not, as asked."""
         self._losses.append(applied)
 
+    def lag(self, at: MemoryCluster | None = None) -> None:
+        """From now on, or from when ``at`` was copied, this session's server hears of no write, until it is asked to
+        sync or answers a write."""
+        self._behind = at or self._cluster.copy()
+
+    @property
+    def lags(self) -> bool:
+        """Whether it still hears of nothing."""
+        return self._behind is not None
+
+    def catch_up(self) -> None:
+        """The server has everything again; watches of what it had fire, needed or not."""
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            behind.drop_watches(self._session_id)
+
     def suspend(self) -> None:
-        """Lose the connection; the session goes on."""
+        """Lose the connection; the session goes on, with a server that does not lag."""
+        self.catch_up()
         with self._changed:
             self._connected = False
         self._cluster.drop_watches(self._session_id)
@@ -301,6 +329,10 @@ class MemoryTree:
 
     # --- inside ---
 
+    @property
+    def _server(self) -> MemoryCluster:
+        return self._behind or self._cluster
+
     def _tell(self, state: SessionState) -> None:
         for listener in list(self._listeners):
             self._events.submit(partial(listener, state))
@@ -323,7 +355,10 @@ class MemoryTree:
         self._await_connected(path)
         applied = self._losses.pop(0) if self._losses else None
         if applied is not False:
-            change()
+            try:
+                change()
+            finally:
+                self.catch_up()  # a server answers a write, refused or not, after all that came before it
         if applied is not None:
             raise MetadataUnavailableError("The answer of the metadata store was lost", value=path)
 

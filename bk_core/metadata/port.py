@@ -5,6 +5,18 @@ Adapters: :mod:`bk_core.metadata.zookeeper` (Apache's own layout) and :mod:`bk_c
 runs over both. Errors are ours (:mod:`bk_core.errors`), chained from the store's. Unless a method says otherwise it may
 raise ``MetadataUnavailableError`` (deadline passed; a write may have been applied, ``outcome`` says so) and
 ``MetadataCorruptError``. Callbacks of watches run on a thread of the adapter and must not block.
+
+**Servers that lag.** A read is answered by the server that this session is with, and that one may not know yet what
+another client was told is done. It never knows less than this store has seen or written, after a move to another server
+and in a new session too. What follows from that is kept here and nowhere else:
+
+- A method that is asked for one thing by its name syncs and looks once more before it says that it does not exist.
+- ``read_ledger(fresh=True)`` looks again behind a sync before it says that a ledger is not closed.
+- ``sync`` comes first wherever somebody acts on what others reported: a publish and every other change of a log, a
+  plan, a takeover, a bookie's start, garbage collection. What is read later needs none: it is no older.
+
+Lists, versions and contents may be old otherwise; compare-and-set refuses what was decided on them. A sync is one round
+trip to the leader, without a write to any disk (decision 0029).
 """
 
 from __future__ import annotations
@@ -35,7 +47,8 @@ class MetadataStore(Protocol):
     @property
     def uri(self) -> str: ...
     def instance_id(self) -> str:
-        """The cluster's INSTANCEID. Raises MetadataCorruptError if the root is no cluster."""
+        """The cluster's INSTANCEID. Raises NoClusterError, which names clusters nearby, or MetadataCorruptError where
+        only remains of a cluster are."""
         ...
 
     @property
@@ -48,13 +61,15 @@ class MetadataStore(Protocol):
         then no absence under this root says anything."""
         ...
 
-    def initialize_cluster(self) -> str:
-        """Make the layout (hierarchical, RULES M1) if the root does not exist; returns the INSTANCEID either way."""
+    def initialize_cluster(self, instance_id: str | None = None) -> str:
+        """Make a cluster (layout hierarchical, RULES M1) if the root is empty or does not exist; returns the INSTANCEID
+        that stands there: of several who try at once exactly one sees the ``instance_id`` that it gave. Raises
+        NoClusterError where the root is another's, MetadataCorruptError where only remains of a cluster are."""
         ...
 
     def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch: ...
     def sync(self) -> None:
-        """After it, reads see every write that finished before the call (RULES S9)."""
+        """After it, reads see every write that finished before the call (RULES M5, S9)."""
         ...
 
     def close(self) -> None: ...
@@ -67,8 +82,8 @@ class MetadataStore(Protocol):
         a lost answer the record is read back and compared with it (MUST 8). Raises LedgerExistsError for a given id."""
         ...
 
-    def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """Raises NoSuchLedgerError."""
+    def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
+        """``fresh``: one that is not closed is as it was at the call or later. Raises NoSuchLedgerError."""
         ...
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
@@ -125,6 +140,9 @@ class MetadataStore(Protocol):
         ...
 
     def delete_cookie(self, bookie_id: BookieId) -> None: ...
+    def known_bookies(self) -> list[BookieId]:
+        """All that have a cookie or a state record, sorted: each has been a bookie of this cluster once."""
+        ...
 
     def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
         """Our own record of a bookie, at ``<root>-bookies/<id>`` (RULES S8): incarnation, boot count, last sealed."""
@@ -140,9 +158,14 @@ class MetadataStore(Protocol):
     def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]: ...
 
     # --- named logs: opaque bytes at <root>-logs/<name> ---
+    def log_clock_ms(self, name: str) -> int:
+        """What the store's own clock says now, of which the times below are: a client's may be wrong. Raises
+        NoSuchLogError."""
+        ...
+
     def list_logs(self) -> list[str]: ...
     def create_log(self, name: str, head: bytes) -> Versioned[bytes]:
-        """Raises LogExistsError. Makes the folders of pages and transactions too."""
+        """Raises LogExistsError. Makes the folders of pages, transactions and unlinked records too."""
         ...
 
     def read_log(self, name: str) -> Versioned[bytes]:
@@ -150,14 +173,15 @@ class MetadataStore(Protocol):
         ...
 
     def write_logs(self, writes: Iterable[LogWrite]) -> list[Versioned[bytes]]:
-        """Write several heads, and their transactions, in one atomic step; all or none (RULES N3, K10). Raises
+        """Write several heads, with their transactions and unlinked records, in one atomic step; all or none (RULES
+        N3, N6, K10). Raises
         MetadataConflictError; NoSuchLogError; InvalidArgumentError, before anything is sent, where they are more than
         fits one step (1 MiB); or MetadataUnavailableError with outcome UNKNOWN."""
         ...
 
     def watch_log(self, name: str, callback: Callable[[Versioned[bytes] | None], None]) -> CancelWatch: ...
     def delete_log(self, name: str, version: int | None = None) -> None:
-        """Delete the head, pages and transactions."""
+        """Delete the head, pages, transactions and unlinked records."""
         ...
 
     def create_page(self, name: str, page: str, data: bytes) -> None:
@@ -169,6 +193,14 @@ class MetadataStore(Protocol):
     def list_pages(self, name: str) -> list[str]: ...
     def page_ctime_ms(self, name: str, page: str) -> int | None:
         """When the page was made, by the store's clock (RULES N6); None if there is no such page."""
+        ...
+
+    def read_unlinked(self, name: str) -> list[tuple[str, int, bytes]]:
+        """Name, time of making by the store's clock, and bytes of every unlinked record, in order (RULES N6)."""
+        ...
+
+    def delete_unlinked(self, name: str, records: Sequence[str]) -> None:
+        """Delete unlinked records by their names, which are never used again; one that is gone already is passed by."""
         ...
 
     def read_txns(self, name: str, key: str) -> Versioned[bytes] | None:
@@ -195,9 +227,11 @@ class TxnWrite:
 
 
 class LogWrite:
-    """One head, compared with ``version``, and the transaction that goes with it."""
+    """One head, compared with ``version``, and the transaction and the new unlinked record that go with it."""
 
-    __slots__ = ("head", "name", "txn", "version")
+    __slots__ = ("head", "name", "txn", "unlinked", "version")
 
-    def __init__(self, name: str, head: bytes, version: int, txn: TxnWrite | None = None) -> None:
-        self.name, self.head, self.version, self.txn = name, head, version, txn
+    def __init__(
+        self, name: str, head: bytes, version: int, txn: TxnWrite | None = None, unlinked: bytes | None = None
+    ) -> None:
+        self.name, self.head, self.version, self.txn, self.unlinked = name, head, version, txn, unlinked

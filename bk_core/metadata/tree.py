@@ -55,11 +55,13 @@ class NotEmptyError(TreeError):
 
 
 class NodeStat(NamedTuple):
-    """What the store knows of a node. ``owner`` is the session of an ephemeral node, otherwise 0."""
+    """What the store knows of a node; times by its own clock. ``owner`` is the session of an ephemeral node, otherwise
+    0."""
 
     version: int
     ctime_ms: int
     owner: int
+    mtime_ms: int
 
 
 @dataclass(frozen=True, slots=True)

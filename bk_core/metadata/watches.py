@@ -3,6 +3,8 @@
 
 A node is read again, with a new watch, whenever its watch fired or was lost with the connection; a listener is called
 when what was read differs from what it knew. So nothing is missed across an outage, though states in between may be.
+A node that cannot be read is tried again for as long as somebody watches it, whatever the reason: it is logged, and no
+watch ends silently.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from bk_core.metadata.worker import Worker
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
+_RETRY_REFUSED_S = 5.0
 
 Snapshot: TypeAlias = Any
 """(data, stat) or None for a node's data, a list of names for its children."""
@@ -79,7 +82,9 @@ class Watches:
                 self._read(node)
             key = object()
             with self._lock:
-                if node.snapshot is not None:
+                if node.snapshot is None:
+                    node.armed = False  # no watch is left where nothing is
+                else:
                     self._nodes[path, read] = node
                     node.listeners[key] = [listener, node.snapshot]
                 return node.snapshot, lambda: self._remove(node, key)
@@ -118,9 +123,11 @@ class Watches:
             except (ClientClosedError, ForkedHandleError):
                 return
             except MetadataUnavailableError:
-                with self._lock:
-                    node.queued = True
-                self._worker.submit(lambda: self._reread(node), _RETRY_S)
+                self._reread_later(node, _RETRY_S)
+                return
+            except Exception:
+                _log.exception("a watch of %s could not be set again, trying again", node.path)
+                self._reread_later(node, _RETRY_REFUSED_S)
                 return
             news = self._news(node)
         for callback in news:
@@ -128,6 +135,11 @@ class Watches:
                 callback(node.snapshot)
             except Exception:
                 _log.exception("a watch of %s failed", node.path)
+
+    def _reread_later(self, node: _Node, delay_s: float) -> None:
+        with self._lock:
+            node.queued = True
+        self._worker.submit(lambda: self._reread(node), delay_s)
 
     def _news(self, node: _Node) -> list[Callable[[Snapshot], None]]:
         """Who is to be told of the new snapshot; a deleted node is forgotten."""

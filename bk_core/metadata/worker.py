@@ -34,8 +34,13 @@ class Worker:
                 return
             heapq.heappush(self._jobs, (time.monotonic() + delay_s, next(self._order), job))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the job waits for the next one, with which it is tried again
+                    _log.error("the thread %s could not be started: %s", self._name, error)
+                    return
+                self._thread = thread
             self._changed.notify()
 
     def stop(self, timeout_s: float = 5.0) -> None:

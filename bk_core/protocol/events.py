@@ -125,7 +125,9 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ReadMetadata:
-    """Read the record of the machine's ledger."""
+    """Read the record of the machine's ledger; `fresh`: as it is now, unless it is closed."""
+
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ PAUSED = -1
 
 
 class LedgerFollower:
-    """Follows from ``start`` until ``ended``. Confirm: ``lac`` or ``metadata`` is another. RefreshLac may come at any
-    time, before ``start`` too, and after the end."""
+    """Follows from ``start`` until ``ended``. Confirm: ``lac`` or ``metadata`` is another. RefreshLac: at any time."""
 
     def __init__(
         self,
@@ -140,7 +139,7 @@ class LedgerFollower:
             return []
         self._reading, self._again, self._problem = True, False, None
         self._callers, self._late_callers = self._late_callers, []
-        return [ev.ReadMetadata()]
+        return [ev.ReadMetadata(fresh=bool(self._callers))]  # no sync every other second where nobody asks
 
     def _record_read(self, event: ev.MetadataRead | ev.MetadataCallFailed) -> list[FollowEffect]:
         if not self._reading:

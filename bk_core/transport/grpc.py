@@ -2,6 +2,7 @@
 """The transport over our gRPC lane, for asyncio: one channel and three long-lived streams a bookie.
 
 Made on first use and again after a break; nothing happens at import or in ``__init__``, because Spark forks (RULES K4).
+After a fork of a process that used it, the child is refused (:mod:`bk_core.transport.after_fork`).
 Messages are raw bytes to gRPC; what they mean is in ``lane_streams.py``.
 """
 
@@ -17,6 +18,7 @@ import grpc
 
 from bk_core.errors import BookieUnreachableError, BookKeeperError, TransportError
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.transport.after_fork import check_can_connect, holds_grpc
 from bk_core.transport.lane_streams import AddStream, ControlStream, LaneStream, ReadStream, evidence_of, too_late
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer
@@ -41,6 +43,7 @@ class GrpcTransport:
     def __init__(
         self, *, instance_id: str = "", client: str = "pyspark-bookkeeper", connect_timeout_s: float = 5.0
     ) -> None:
+        check_can_connect()
         self._instance_id, self._client, self._connect_timeout_s = instance_id, client, connect_timeout_s
         self._infos: dict[BookieId, BookieServiceInfo] = {}
         self._links: dict[BookieId, _Link] = {}
@@ -137,6 +140,11 @@ class GrpcTransport:
         call = lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids)
         await self._call(bookie_id, deadline_s, delete_hint=call)
 
+    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> lane_pb2.BookieInfo:
+        """What a bookie says of itself; hello goes before it, so it is the one that is meant."""
+        answer = await self._call(bookie_id, deadline_s, bookie_info=lane_pb2.BookieInfoRequest())
+        return answer.info
+
     async def _call(self, bookie_id: BookieId, deadline_s: float, **call: Any) -> lane_pb2.ControlResponse:
         request = lane_pb2.ControlRequest(deadline_ms=max(1, int(deadline_s * 1000)), **call)
         return await self._link(bookie_id).stream("Control", ControlStream).call(request, deadline_s)
@@ -177,6 +185,7 @@ class _Link:
 
     def __init__(self, said: tuple[BookieId, str, str, str], endpoint: Endpoint, connect_timeout_s: float) -> None:
         self._said, self._endpoint, self._connect_timeout_s = said, endpoint, connect_timeout_s
+        holds_grpc(self)  # and with it the channel and who uses it
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         self._channel: Any = grpc.aio.insecure_channel(
             f"{host}:{endpoint.port}", options=_OPTIONS, compression=grpc.Compression.NoCompression
@@ -200,6 +209,7 @@ class _Link:
     async def _run(self, method: str, stream: LaneStream) -> None:
         """Carry a stream's messages until it breaks."""
         call: Any = self._channel.stream_stream(f"/{SERVICE}/{method}")()  # no serializers: messages are bytes
+        holds_grpc(call)
         writer = asyncio.get_running_loop().create_task(_write(stream, call))
         try:
             async with asyncio.timeout(self._connect_timeout_s):

@@ -92,7 +92,7 @@ def check_columns(columns: ReadColumns, stored: pa.Schema, missing: str | None) 
     not at all."""
     problems = []
     for name in columns.data:
-        kind = columns.schema.field(name).type
+        kind = columns.kind(name)
         if name not in stored.names:
             problems += [f"{name}: {missing}"] if missing else []
         elif stored.field(name).type != kind:

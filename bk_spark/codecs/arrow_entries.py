@@ -37,7 +37,8 @@ class ArrowEntries:
     @classmethod
     def of(cls, spark_schema: Any, newest: bytes | None, *, merge: bool = False, **how: Any) -> ArrowEntries:
         """For a StructType, and the newest schema of the log. Raises SchemaMismatchError for columns that do not go
-        with it, and InvalidArgumentError for types that Arrow does not have."""
+        with it, and InvalidArgumentError for types that Arrow does not have or not in full."""
+        spark_types.check_kept(spark_schema)
         wanted = spark_types.arrow_schema_of(spark_types.all_nullable(spark_schema))
         return cls(log_schemas.merged(newest, arrow_schema.to_bytes(wanted), merge), **how)
 

@@ -145,13 +145,13 @@ class _Group:
             np.repeat(np.array(self._lengths, dtype=np.uint32), counts),
             (np.arange(self._rows) - np.repeat(starts, counts)).astype(np.int32),
         )
-        total, schema = self._rows, self._columns.schema
+        total, columns = self._rows, self._columns
         self._clear()
 
         def column(name: str) -> pa.Array:
-            return joined.column(name) if name in joined.schema.names else pa.nulls(total, schema.field(name).type)
+            return joined.column(name) if name in joined.schema.names else pa.nulls(total, columns.kind(name))
 
-        return self._columns.assemble(column, rows, self._at)
+        return columns.assemble(column, rows, self._at)
 
 
 def _decoded(batch: EntryBatch, stored: _Stored) -> Iterator[pa.RecordBatch | Exception]:

@@ -44,7 +44,7 @@ class JsonRows:
     def of(cls, spark_schema: Any, *, has_log: bool, corrupt_entries: str = FAIL) -> JsonRows:
         """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`, and for types without JSON form."""
         columns = ReadColumns.of(spark_schema, has_log=has_log, data=None, metadata=METADATA)
-        _check_types([(name, columns.schema.field(name).type) for name in columns.data], "read")
+        _check_types([(name, columns.kind(name)) for name in columns.data], "read")
         return cls(columns, corrupt_entries)
 
     @property
@@ -68,7 +68,7 @@ class JsonRows:
         rows = metadata_columns.Rows(entry_ids, None if batch is None else batch.lengths)
         parsed, bad = None, None
         if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):
-            kind = pa.struct([self.columns.schema.field(name).with_nullable(True) for name in self.columns.data])
+            kind = pa.struct([pa.field(name, self.columns.kind(name)) for name in self.columns.data])
             parsed, bad = self._parse(batch, kind, entry_ids, at)
 
         def column(name: str) -> pa.Array:

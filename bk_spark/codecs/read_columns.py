@@ -71,24 +71,37 @@ class ReadColumns:
         """Whether some column cannot be had without reading entries."""
         return bool(self.data) or metadata_columns.ENTRY_LENGTH in self.schema.names
 
+    def kind(self, name: str) -> pa.DataType:
+        """The type that a codec gives a column: without NOT NULL, which :meth:`assemble` sees to."""
+        return spark_types.nullable(self.schema.field(name).type)
+
     def assemble(self, data: Callable[[str], pa.Array], rows: metadata_columns.Rows, at: LedgerAt) -> pa.RecordBatch:
         """The batch that Spark gets. ``data`` gives the codec's columns by name.
 
-        Raises InvalidArgumentError for a null in a column that was declared NOT NULL: Spark would crash on it.
+        Raises InvalidArgumentError for a null in what was declared NOT NULL, a column or inside one: Spark would crash
+        on it.
         """
         columns = []
         for field in self.schema:
             column = data(field.name) if field.name in self.data else metadata_columns.column(field.name, rows, at)
-            if column.type != field.type:
-                column = column.cast(field.type)
+            kind = self.kind(field.name)
+            if column.type != kind:
+                column = column.cast(kind)
             if not field.nullable and column.null_count:
-                raise InvalidArgumentError(
-                    "a column that was declared NOT NULL holds nulls",
-                    value=f"{field.name}, ledger {at.ledger_id}",
-                    remedy="declare it nullable",
-                )
-            columns.append(column)
+                raise _not_null(field.name, at)
+            try:
+                columns.append(spark_types.tightened(column, field.type))
+            except ValueError as error:
+                raise _not_null(f"{field.name}, in which {error}", at) from None
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _not_null(what: str, at: LedgerAt) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "a column that was declared NOT NULL holds nulls",
+        value=f"{what}, ledger {at.ledger_id}",
+        remedy="declare it nullable",
+    )
 
 
 def ddl(columns: Mapping[str, str]) -> str:
@@ -117,10 +130,12 @@ def check_written(codec: str, log: str | None, written: Collection[Written], acc
     """Raises InvalidArgumentError for extents that were written by a codec which is not ``accepted``."""
     others = sorted({name for name, _ in written if name not in accepted})
     if others:
+        wrote = sorted({name for name, _ in written})
+        only = f'.option("codec", "{wrote[0]}"), or raw for the bytes'
         raise InvalidArgumentError(
-            f"log {log} holds entries of another codec",
-            value=f"codec={codec}, written with {', '.join(others)}",
-            remedy=f'.option("codec", "{others[0]}"), or raw for the bytes',
+            f"log {log} holds entries of {'another codec' if len(wrote) == 1 else 'several codecs'}",
+            value=f"codec={codec}, written with {', '.join(wrote)}",
+            remedy=only if len(wrote) == 1 else '.option("codec", "raw") alone reads all of them, as bytes',
         )
 
 

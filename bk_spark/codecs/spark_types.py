@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bk_core.errors import InvalidArgumentError
 
 UTC = "UTC"
+CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark notes in a string column's metadata that a table declares it CHAR or VARCHAR."""
 NOT_DATA = ("variant", "geometry", "geography", "void", "calendarinterval")
 """Spark types that have no Arrow type of their own, or one that says less."""
 
@@ -19,8 +22,7 @@ NOT_DATA = ("variant", "geometry", "geography", "void", "calendarinterval")
 def arrow_schema_of(spark_schema: Any) -> pa.Schema:
     """The Arrow schema that Spark compares the first batch with: order, types and nullability, no metadata.
 
-    Raises InvalidArgumentError that names every column whose type has no Arrow form, and those with NOT NULL inside a
-    type, which no codec can promise.
+    Raises InvalidArgumentError that names every column whose type has no Arrow form.
     """
     unknown = [
         f"{field.name} {field.dataType.simpleString()}" for field in spark_schema.fields if not is_data(field.dataType)
@@ -29,13 +31,43 @@ def arrow_schema_of(spark_schema: Any) -> pa.Schema:
         raise InvalidArgumentError(
             "columns have types that Arrow does not have", value=", ".join(unknown), remedy="cast them to STRING"
         )
-    schema = pa.schema([pa.field(f.name, arrow_type_of(f.dataType), nullable=f.nullable) for f in spark_schema.fields])
-    strict = [f"{field.name} {field.type}" for field in schema if field.type != nullable(field.type)]
-    if strict:
+    return pa.schema([pa.field(f.name, arrow_type_of(f.dataType), nullable=f.nullable) for f in spark_schema.fields])
+
+
+def check_kept(spark_schema: Any) -> None:
+    """Raises InvalidArgumentError that names every column whose type says more than Arrow's, and what to cast it to: a
+    log's schema would forget that, and a read would give another type than was written."""
+    casts, wrong = list[str](), list[str]()
+    for field in spark_schema.fields:
+        declared = (field.metadata or {}).get(CHAR_TYPE)  # Spark's own types for columns do not tell
+        kept = _kept(field.dataType)
+        if declared is not None or kept != field.dataType:
+            wrong.append(f"{field.name} {declared or field.dataType.simpleString()}")
+            casts.append(f"CAST(`{field.name}` AS {kept.simpleString().upper()})")
+    if wrong:
         raise InvalidArgumentError(
-            "a column has NOT NULL inside its type", value=", ".join(strict), remedy="declare its parts nullable"
+            "columns have attributes of their types that codec arrow does not keep",
+            value=", ".join(wrong),
+            remedy=f"cast them: {', '.join(casts)}",
         )
-    return schema
+
+
+def _kept(kind: Any) -> Any:
+    """The type that a read gives for a column of this one."""
+    from pyspark.sql import types
+
+    match kind:
+        case types.StructType():
+            return types.StructType([types.StructField(f.name, _kept(f.dataType), f.nullable) for f in kind.fields])
+        case types.ArrayType():
+            return types.ArrayType(_kept(kind.elementType), kind.containsNull)
+        case types.MapType():
+            return types.MapType(_kept(kind.keyType), _kept(kind.valueType), kind.valueContainsNull)
+        case types.StringType() | types.CharType() | types.VarcharType():
+            return types.StringType()
+        case types.DayTimeIntervalType():
+            return types.DayTimeIntervalType()
+    return type(kind)() if kind.typeName() == "time" else kind
 
 
 def is_data(kind: Any) -> bool:
@@ -111,6 +143,37 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [rows.column(field.name) for field in schema]
     cast = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=schema)
+
+
+def tightened(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``column`` as ``kind``, which is its type but for NOT NULL inside. Raises ValueError for a null in the way."""
+    if column.type == kind:
+        return column
+    if pa.types.is_struct(kind):
+        parts = []
+        for place, field in enumerate(kind):
+            part = column.field(place)
+            if not field.nullable and pc.any(pc.and_(column.is_valid(), part.is_null())).as_py():
+                raise ValueError(f"{field.name} is null")
+            parts.append(tightened(part, field.type))
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
+    if pa.types.is_map(kind):
+        inside = (column.keys, kind.key_field), (column.items, kind.item_field)
+        fields = [field for _, field in inside]
+        child = pa.StructArray.from_arrays([_part(column, part, field) for part, field in inside], fields=fields)
+    else:
+        child = _part(column, column.values, kind.value_field)
+    buffers = column.buffers()[:2]
+    return pa.Array.from_buffers(kind, len(column), buffers, offset=column.offset, children=[child])
+
+
+def _part(column: pa.Array, inside: pa.Array, field: pa.Field) -> pa.Array:
+    """What is inside a list or map, of which a slice may use a part."""
+    if not field.nullable and len(column):
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        if inside.slice(first, last - first).null_count:
+            raise ValueError(f"{field.name} is null")
+    return tightened(inside, field.type)
 
 
 def _nullable(kind: Any) -> Any:

@@ -17,8 +17,9 @@ from bk_core.errors import BookKeeperError, PortInUseError
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bookie_server.config import ServerLimits
 from bookie_server.engine import BookieEngine
+from bookie_server.services.connections import Connections
 from bookie_server.services.control_stream import ControlStream
-from bookie_server.services.hang_up import hang_up
+from bookie_server.services.hang_up import connected, files_open, hang_up, shut_down
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
 from bookie_server.services.room import (
     STREAMS_MAX,
@@ -41,6 +42,7 @@ SILENT_S = 0.5
 """When memory is short, streams are ended that have said nothing whole for so long."""
 
 _WATCH_INTERVAL_S = 0.25
+_COUNT_INTERVAL_S = 1.0
 
 HELLO_TIMEOUT_S = 10.0
 """A client that says nothing for so long after opening a stream is cut off."""
@@ -71,8 +73,11 @@ class GrpcServer:
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
         self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
         self._read_stall_s = limits.read_stall_s
+        self.connections = Connections(
+            connections_max, min(limits.connections_per_address_max or max(1, connections_max // 2), connections_max)
+        )
         self._streams: set[LaneStream] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         try:
             self.port: int = self._server.add_insecure_port(f"{_bracketed(listen_address)}:{port}")
         except RuntimeError as error:
@@ -87,12 +92,15 @@ class GrpcServer:
         handlers = {name: self._handler(kind, engine, facts) for name, kind in _STREAMS.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         await self._server.start()
-        self._watch = asyncio.create_task(self._watch_memory(), name="memory watch")
+        self._watches = [
+            asyncio.create_task(self._watch_memory(), name="memory watch"),
+            asyncio.create_task(self._watch_connections(), name="connection watch"),
+        ]
 
     async def stop(self, grace_s: float) -> None:
         """Take no more; streams end within ``grace_s``."""
-        if self._watch:
-            self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         await self._server.stop(grace_s)
 
     async def _watch_memory(self) -> None:
@@ -112,6 +120,17 @@ class GrpcServer:
             await asyncio.sleep(_WATCH_INTERVAL_S)  # until gRPC has let go of them
             give_memory_back()
             self._memory.has_shed(resident_bytes())
+
+    async def _watch_connections(self) -> None:
+        """Keep each address to its share of the connections; gRPC keeps all to theirs."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_COUNT_INTERVAL_S)
+            if files_open() > self.connections.share_max:  # fewer files, fewer connections: nothing to look for
+                excess = self.connections.look(connected(self.port), clock())
+                if excess:
+                    shut_down(set(excess), self.port)
+            self.connections.report(clock())
 
     def _handler(self, kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
         async def serve(_: Any, context: Any) -> None:
@@ -136,13 +155,18 @@ class GrpcServer:
             tasks[0].cancel()  # the writer ends by itself, once it has written what is ready
             _, late = await asyncio.wait(tasks[1:], timeout=GRACE_S)
             tasks[1].cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
             stream.on_cut = None
+        bugs = [error for error in ends if isinstance(error, Exception)]  # what the client sent is answered by nobody
+        for error in bugs:
+            log.error("stream %d ends by an exception", stream.stream, exc_info=error)
         if stream.writing or late:
             hang_up(context.peer(), self.port)
             raise asyncio.CancelledError
         if stream.was_cut:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, stream.closing)
+        if bugs:
+            await context.abort(grpc.StatusCode.INTERNAL, f"the bookie failed on this stream: {bugs[0]!r}")
 
 
 def _bracketed(address: str) -> str:

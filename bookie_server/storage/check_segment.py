@@ -27,14 +27,22 @@ from bookie_server.storage.index_file import (
 from bookie_server.storage.index_rows import summary_of
 from bookie_server.storage.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.sealed import read_header, read_sealed
-from bookie_server.storage.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
-from bookie_server.storage.verify import FoundFrames, Mask, bad_ranges, describe, names_damage, overlapping
+from bookie_server.storage.segment import index_name, segment_name
+from bookie_server.storage.verify import (
+    FoundFrames,
+    Mask,
+    bad_ranges,
+    describe,
+    names_damage,
+    overlapping,
+    refused_words,
+)
 
 
 @dataclass(slots=True)
 class ExaminedSegment:
     """What one segment came to. ``limbo``: damage that cannot be named; ``predecessor``: the generation that its header
-    says was sealed before, 0 if none; ``data_end``: how far it was written, as far as an index says so."""
+    says was sealed before, 0 if none; ``data_end``: how far it was written, where an index says so."""
 
     findings: SegmentFindings
     rows: Rows = field(default_factory=lambda: np.empty(0, INDEX_ROW))
@@ -42,7 +50,7 @@ class ExaminedSegment:
     lost: list[LostEntries] = field(default_factory=list)
     limbo: list[str] = field(default_factory=list)
     predecessor: int = 0
-    data_end: int = SEGMENT_HEADER_BYTES
+    data_end: int | None = None
 
     @property
     def summary(self) -> Rows:
@@ -128,6 +136,8 @@ class SegmentExaminer:
             self._files, handle, segment.generation, self._incarnation, segment.size, durable=found.data_end
         ).scan()
         self._note_damage(found, scan, sealed=sealed)
+        if scan.refused:
+            segment.notes.append(refused_words(scan))
         if not sealed:
             _note_tail(segment, scan)
         if is_named:
@@ -182,7 +192,8 @@ def _note_tail(segment: SegmentFindings, scan: ScannedSegment) -> None:
     torn = sum(size for _, size, _ in scan.tail)
     if torn:
         segment.notes.append(
-            f"a torn tail of {torn} bytes: of a group whose sync never returned, so nothing in it was acknowledged"
+            f"a torn tail of {torn} bytes above the last position on record, which the next start drops: of a group "
+            "whose sync never returned, or, if the disk damaged it since, of one acknowledged within the last 100 ms"
         )
     if scan.above:
         segment.notes.append(

@@ -69,15 +69,33 @@ def encode_identity(identity: Identity) -> bytes:
     return _canonical(fields) + b"\n"
 
 
-def decode_identity(data: bytes) -> Identity:
-    """Raises DataDirectoryError for anything but an intact identity of this version."""
+def read_identity(files: Files, path: str) -> Identity:
+    """Of the data directory ``path``. Raises DataDirectoryError, which names the file and what to do."""
+    name = os.path.join(path, IDENTITY_NAME)
+    try:
+        return decode_identity(files.read_file(name), name)
+    except OSError as error:
+        raise DataDirectoryError(
+            "the identity file of a data directory cannot be read", value=f"{name}: {error}", remedy=_restore(path)
+        ) from error
+
+
+def decode_identity(data: bytes, name: str = IDENTITY_NAME) -> Identity:
+    """Raises DataDirectoryError for anything but an intact identity of this version; ``name`` is the file's, to be
+    told."""
+    restore = _restore(os.path.dirname(name) or "DIR")
     try:
         fields = json.loads(data)
         crc, version = fields.pop("crc"), fields["v"]
         if crc != crc32c(_canonical(fields)):
-            raise DataDirectoryError("the identity file of a data directory fails its check")
+            raise DataDirectoryError(
+                "the identity file of a data directory fails its check", value=name, remedy=restore
+            )
         if version != IDENTITY_VERSION:
-            raise DataDirectoryError("the identity file is of another version", value=str(version), remedy="upgrade")
+            raise DataDirectoryError(
+                "the identity file is of another version", value=f"{name}: version {version}",
+                remedy="start the bookie with the newer software that wrote it",
+            )  # fmt: skip
         identity = Identity(
             fields["bookie_id"], fields["cluster"], fields["incarnation"], fields["boot_count"],
             fields.get("checkpoint", 0), tuple(map(str, fields.get("directories", ()))),
@@ -85,12 +103,17 @@ def decode_identity(data: bytes) -> Identity:
         uuid.UUID(identity.incarnation)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataDirectoryError(
-            "the identity file of a data directory cannot be read", value=str(error), remedy=_RESTORE
+            "the identity file of a data directory cannot be read", value=f"{name}: {error}", remedy=restore
         ) from error
     return identity
 
 
-_RESTORE = "restore the directory from a copy, or start this bookie with an empty one"
+def _restore(path: str) -> str:
+    """What to do about a directory whose smallest files are damaged."""
+    return (
+        f"see what is in it: bk bookie check {path}; put the file back from a copy of this directory, or keep this one "
+        "and start the bookie with an empty directory and --accept-loss"
+    )
 
 
 def _canonical(fields: dict[str, Any]) -> bytes:
@@ -190,7 +213,7 @@ class DataDirectory:
                 )
             lock = _lock(path, files)
             try:
-                identity = decode_identity(files.read_file(os.path.join(path, IDENTITY_NAME)))
+                identity = read_identity(files, path)
                 cookie = files.read_file(os.path.join(path, COOKIE_NAME))
                 _check_owner(path, identity, cookie, bookie_id, instance_id)
             except BaseException:
@@ -314,7 +337,9 @@ def _check_owner(path: str, identity: Identity, cookie: bytes, bookie_id: str, i
     try:
         written = decode_cookie(cookie)
     except MetadataCorruptError as error:
-        raise DataDirectoryError("the cookie of the directory cannot be read", value=path, remedy=_RESTORE) from error
+        raise DataDirectoryError(
+            "the cookie of the directory cannot be read", value=os.path.join(path, COOKIE_NAME), remedy=_restore(path)
+        ) from error
     problem: BookKeeperError | None = None
     if identity.bookie_id != bookie_id or written.bookie_host != bookie_id:
         problem = BookieIdentityError(

@@ -7,6 +7,7 @@ older one, unless something in it is damaged; then the start-up finds that out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from bookie_server.storage.files import Files, Handle
@@ -29,8 +30,9 @@ def is_older(files: Files, path: str, incarnation: bytes, generation: int, offse
         return newest < generation
     handle = files.open_read(os.path.join(path, segment_name(generation)))
     try:
-        if end_of_groups(files, handle, generation, incarnation) >= offset:
-            return False
+        with contextlib.suppress(OSError):  # the scan goes on where a block cannot be read
+            if end_of_groups(files, handle, generation, incarnation) >= offset:
+                return False
         files.drop_cache(handle)
         scanned = SegmentScanner(files, handle, generation, incarnation, files.size(handle)).scan()
         return not scanned.damage and not scanned.bad_frames and scanned.durable < offset

@@ -46,6 +46,7 @@ class SegmentReader:
         self._handles: OrderedDict[int, Handle] = OrderedDict()
         self._indexes = IndexReader(path, self._incarnation, self._files, open_segments_max)
         self._given_up: dict[int, None] = {}
+        self._told: set[str] = set()  # files as a whole, each until it is another
         self.reads = 0
         self.rereads = 0
         """Reads that failed their check through the page cache; those that failed again were damage."""
@@ -132,6 +133,7 @@ class SegmentReader:
     def release(self, generation: int) -> None:
         """Close what is open of a segment whose ``.idx`` was made anew."""
         self._forget(generation)
+        self._told -= {segment_name(generation), index_name(generation)}
         self._indexes.release(generation)
 
     def give_up(self, generation: int) -> None:
@@ -145,6 +147,13 @@ class SegmentReader:
     def is_given_up(self, generation: int) -> bool:
         """Whether :meth:`give_up` was told of this segment, lately."""
         return generation in self._given_up
+
+    def is_news(self, name: str) -> bool:
+        """Whether it was not said before that this file is missing or damaged: a line each is enough, however many
+        reads find it out."""
+        is_news = name not in self._told
+        self._told.add(name)
+        return is_news
 
     def close(self) -> None:
         """Close all handles."""

@@ -39,6 +39,7 @@ from bookie_server.storage.starting_point import StartingPoint, find_starting_po
 from bookie_server.storage.state_rows import deleted_by, folded, ledger_rows
 from bookie_server.storage.tail import TailCopier
 from bookie_server.storage.unused import give_back_unused
+from bookie_server.storage.verify import refused_words
 
 _CHECK = "check the disk"
 _COPY_BYTES = 8 << 20
@@ -229,6 +230,8 @@ class _Opening:
             known = frame.header.kind == FrameKind.ENTRIES or self._start.covers(generation)
             if not known and ledger_id not in self._report.ledgers_in_limbo:
                 self._report.ledgers_in_limbo.append(ledger_id)
+        if segment.refused and (segment.damage or segment.bad_frames):
+            self._report.damage.append(f"{segment_name(generation)}: {refused_words(segment)}")
 
     def _fold(self) -> None:
         """Everything read so far into the index: state first, all at once."""
@@ -324,7 +327,7 @@ class _Opening:
     def _seal_scanned(self, log: SegmentLog, prepared: bool) -> None:
         for segment in self._scanned:
             generation, may_seal = segment.generation, prepared or segment is not self._scanned[-1]
-            if may_seal and segment.is_empty and not self._report.limbo:
+            if may_seal and segment.is_empty and not (segment.refused or self._report.limbo):
                 log.pool.recycle(generation)
                 continue
             header = IndexHeader(generation, self._incarnation, segment.durable, segment.groups_below_durable)

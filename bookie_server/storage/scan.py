@@ -5,6 +5,10 @@ The rule (S3; docs/formats.md §3.3): bad bytes below the highest durable positi
 generation are damage; above it they are a tail, of a group whose sync never returned. A gap in group numbers below it
 is damage. Intact frames above it may have been acked just before the end, so replay copies them (S6).
 
+What the disk refuses to read is unknown, and not torn: in the last group, whether or not a later one records it, or
+where the next group would begin. As far as such a block reaches the segment counts as on record, so that what cannot be
+read is damage. Behind the end of the log it says nothing: no group begins behind a block that is none.
+
 A segment may be a recycled one: behind what this life wrote lie groups and frames of older lives, whole and in order,
 which are nothing. What tells them from a torn group of this life are stamps: bytes are called a tail only as far as a
 frame with a right stamp is found among them.
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -66,10 +70,11 @@ class ScannedFrame:
 
 @dataclass(slots=True)
 class ScannedSegment:
-    """What a scan found. ``durable``: highest durable position on record; ``rows`` and ``states`` are what an ``.idx``
-    up to there holds; ``bad_frames`` are frames below it with a right header and a bad payload (those of entries are in
-    ``rows`` too), ``above`` the intact ones above it. ``damage``: (offset, bytes, what) of bad bytes below it whose
-    ledger cannot be named; ``tail``: the same above it."""
+    """What a scan found. ``durable``: highest durable position on record, or how far the disk refused to say; ``rows``
+    and ``states`` are what an ``.idx`` up to there holds; ``bad_frames`` are frames below it with a right header and a
+    bad payload (those of entries are in ``rows`` too). ``above``: the intact frames above what is on record.
+    ``damage``: (offset, bytes, what) of bad bytes below ``durable`` whose ledger cannot be named; ``tail``: the same
+    above it."""
 
     generation: int
     durable: int = SEGMENT_HEADER_BYTES
@@ -104,7 +109,7 @@ _Region: TypeAlias = tuple[int, int, int]
 
 class SegmentScanner:
     """Scans one segment. ``size`` is how far it may be read; ``files`` and ``handle`` where. ``durable`` is how far it
-    is known to be durable: of a sealed segment its index says so, whatever has become of its group headers."""
+    was written: of a sealed segment its index says so, whatever has become of its group headers; None: they must."""
 
     def __init__(
         self,
@@ -114,13 +119,16 @@ class SegmentScanner:
         incarnation: bytes,
         size: int,
         *,
-        durable: int = SEGMENT_HEADER_BYTES,
+        durable: int | None = None,
     ) -> None:
         self._files, self._handle = files, handle
         self._generation, self._incarnation, self._size = generation, incarnation, size // BLOCK * BLOCK
-        self._durable = durable
+        self._end_is_known = durable is not None
+        self._durable = SEGMENT_HEADER_BYTES if durable is None else durable
         self._counters: dict[int, int] = {}
-        self.result = ScannedSegment(generation, durable)
+        self._refused: set[int] = set()  # blocks
+        self._recorded = self._durable  # highest position on record
+        self.result = ScannedSegment(generation, self._durable)
         """What :meth:`steps` has found; complete at their end."""
 
     def scan(self) -> ScannedSegment:
@@ -133,28 +141,42 @@ class SegmentScanner:
         """Scan piece by piece, of a group at most; yields how many bytes that is worth."""
         result = self.result = ScannedSegment(self._generation, self._durable)
         found = _Found()
+        self._recorded = self._durable
+        self._refused.clear()
         waiting: deque[_Region] = deque()  # what is not known yet to be below the highest durable position
         for region in self._walk(found):
             if isinstance(region, GroupHeader):
-                result.durable = max(result.durable, region.durable)
+                result.durable = self._recorded = max(result.durable, region.durable)
                 region = region.offset, region.group_bytes, region.frames
             waiting.append(region)
             yield GROUP_HEADER_BYTES
             while waiting and waiting[0][0] + waiting[0][1] <= result.durable:
-                yield self._look_into(waiting.popleft(), found, result)
-        for region in waiting:
+                region = waiting.popleft()
+                yield self._look_into(region, self._read(region[1], region[0]), found, result)
+        rest = [(region, self._read(region[1], region[0])) for region in waiting]
+        if not self._end_is_known:
+            result.durable = max(result.durable, self._refused_end(waiting))
+        for region, data in rest:
             if region[2] >= 0 or region[0] < result.durable:
-                yield self._look_into(region, found, result)
+                yield self._look_into(region, data, found, result)
         result.groups = len(found.groups)
         below = [number + 1 for offset, number in found.groups if offset < result.durable]
         result.groups_below_durable = max(below, default=0)
         for offset, size, what in sorted(found.bad):
             (result.damage if offset < result.durable else result.tail).append((offset, size, what))
 
-    def _look_into(self, region: _Region, found: _Found, result: ScannedSegment) -> int:
+    def _refused_end(self, regions: Iterable[_Region]) -> int:
+        """End of the last of these regions of which the disk refuses a block; 0 if it refuses none."""
+        ends = (offset + size for offset, size, _ in regions if self._is_refused(offset, size))
+        return max(ends, default=0)
+
+    def _is_refused(self, offset: int, size: int) -> bool:
+        return not self._refused.isdisjoint(range(offset // BLOCK, (offset + size - 1) // BLOCK + 1))
+
+    def _look_into(self, region: _Region, read: bytes, found: _Found, result: ScannedSegment) -> int:
         """Take in the frames of a group, or those among bad bytes; how many bytes of work that was."""
         offset, size, count = region
-        data = memoryview(self._read(size, offset))
+        data = memoryview(read)
         seen = self._collect(data, offset, count)
         if 0 <= count != len(seen):
             found.bad.append((offset, size, f"{count - len(seen)} of {count} frames of a group are unreadable"))
@@ -169,6 +191,7 @@ class SegmentScanner:
         except OSError:
             if size <= BLOCK:
                 self.result.refused += 1
+                self._refused.add(offset // BLOCK)
                 return bytes(size)
             return b"".join(self._read(min(BLOCK, size - at), offset + at) for at in range(0, size, BLOCK))
 
@@ -185,7 +208,7 @@ class SegmentScanner:
             group = self._group_at(position)
             if group is None:
                 group = self._next_group(position + BLOCK)
-                end = max(self._torn_end(position), self._durable) if group is None else group.offset
+                end = group.offset if group is not None else max(self._end_of_bad(position), self._durable)
                 if end > position:
                     found.bad.append((position, end - position, "bytes that are no group"))
                     yield position, end - position, -1
@@ -228,6 +251,12 @@ class SegmentScanner:
         frames = self._hunt_frames(data, position)
         ends = [min(len(data), round_up(at + header.size, BLOCK)) for at, header, _ in frames]
         return position + max(ends, default=0)
+
+    def _end_of_bad(self, position: int) -> int:
+        """End of what this life may have left from ``position`` on: a torn group, or one that the disk refuses to
+        show; ``position`` if there is no sign of any."""
+        refused = position + BLOCK if self._is_refused(position, GROUP_HEADER_BYTES) else position
+        return max(self._torn_end(position), refused)
 
     def _chunks(self, position: int) -> Iterator[tuple[int, bytes]]:
         while position < self._size:
@@ -296,11 +325,11 @@ class SegmentScanner:
         if header.kind >= FrameKind.LIMBO_SET and intact:
             self._counters[ledger_id] = counter_of(header.kind, bytes_of[FRAME_HEADER_BYTES:])
         frame = ScannedFrame(header, place, self._counters.get(ledger_id, 0), intact)
-        if frame.place.offset >= result.durable:
-            if frame.intact:
-                result.above.append(frame)
-            else:
-                result.tail.append((frame.place.offset, header.size, "a frame whose payload did not arrive"))
+        if frame.intact and place.offset >= self._recorded:
+            result.above.append(frame)
+        if place.offset >= result.durable:
+            if not frame.intact:
+                result.tail.append((place.offset, header.size, "a frame whose payload did not arrive"))
             return
         if not frame.intact:
             result.bad_frames.append(frame)

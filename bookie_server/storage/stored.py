@@ -63,7 +63,7 @@ class _Scanner(SegmentScanner):
         generation: int,
         incarnation: bytes,
         size: int,
-        durable: int = SEGMENT_HEADER_BYTES,
+        durable: int | None = None,
     ) -> None:
         super().__init__(files, -1, generation, incarnation, size, durable=durable)
         self._path = path

@@ -108,6 +108,14 @@ def describe(scan: ScannedSegment) -> list[str]:
     return lines
 
 
+def refused_words(scan: ScannedSegment) -> str:
+    """What to say of blocks that the disk did not give."""
+    return (
+        f"the disk refused {scan.refused} reads of it (EIO), so what is there is not known: see the kernel's log; it "
+        "may be readable again on a later try"
+    )
+
+
 def overlapping(rows: Rows, ranges: Sequence[tuple[int, int]]) -> Mask:
     """Which records have bytes in one of the ranges."""
     hit = np.zeros(rows.size, dtype=bool)

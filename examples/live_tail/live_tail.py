@@ -32,8 +32,8 @@ if not in_notebook:
     matplotlib.use("Agg")
 
 # %% Spark, with this Python for its workers
-from pyspark.sql import SparkSession  # noqa: E402
-from pyspark.sql import functions as f  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402 - imported where the example needs it
+from pyspark.sql import functions as f  # noqa: E402 - imported where the example needs it
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -48,7 +48,7 @@ spark = (
 spark.sparkContext.setLogLevel("ERROR")
 
 # %% The log, and its writer: another process, which does not know Spark
-from bk_core.blocking import connect  # noqa: E402
+from bk_core.blocking import connect  # noqa: E402 - imported where the example needs it
 
 with connect(uri) as bookkeeper:
     bookkeeper.log(log).create()
@@ -80,7 +80,7 @@ def take(batch: Any, batch_id: int) -> None:
 query = stream.writeStream.foreachBatch(take).start()
 
 # %% The plot, drawn anew a few times a second while rows arrive
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt  # noqa: E402 - imported where the example needs it
 
 figure, (values, lag) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import BookieIdentityError
+from bk_core.errors import BookieIdentityError, LocalProtocolError
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo
@@ -194,7 +194,8 @@ def test_registration_follows_when_the_store_is_back(store: MemoryStore, disk: D
         assert isinstance(mine, MemoryStore)
         config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
         bookie = await Bookie.start(config, mine)
-        mine.tree.lose_next_answer(applied=False)
+        for _ in range(6):  # that of a note of the position, and of the registration
+            mine.tree.lose_next_answer(applied=False)
         disk.used = 0.99
         await until(lambda: folders(store) == ([], ["b1"]))
         await bookie.stop()
@@ -244,5 +245,40 @@ def test_bookie_ends_when_another_directory_took_its_id(store: MemoryStore, disk
             assert isinstance(bookie.error, BookieIdentityError)
             assert "another data directory" in str(bookie.error)
         assert store.writable_bookies() == {"b1": copy}, "the other's registration is not ours to take away"
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("M3")
+def test_registration_that_vanished_is_made_again(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    """Whoever took it away: a bookie that nobody finds is a bookie less, for good."""
+
+    async def story() -> None:
+        async with running(store, tmp_path):
+            for _ in range(2):
+                store.tree.delete("/ledgers/available/b1")
+                await until(lambda: folders(store) == (["b1"], []))
+            disk.used = 0.99
+            await until(lambda: folders(store) == ([], ["b1"]))
+            store.tree.delete("/ledgers/available/readonly/b1")
+            await until(lambda: folders(store) == ([], ["b1"]))
+        assert folders(store) == ([], []), "a clean stop is not undone"
+
+    asyncio.run(story())
+
+
+def test_look_that_fails_unforeseen_ends_the_bookie_with_its_reason(
+    store: MemoryStore, disk: Disk, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
+        bookie = await Bookie.start(config)
+        disk.used = float("nan")  # makes a look fail in a way that no file system does
+        async with asyncio.timeout(5):
+            await bookie.failed.wait()
+        assert isinstance(bookie.error, LocalProtocolError)
+        assert "NaN" in str(bookie.error)
+        await bookie.stop()
+        assert folders(store) == ([], [])
 
     asyncio.run(story())

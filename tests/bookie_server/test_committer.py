@@ -28,13 +28,17 @@ PART_S = 10
 
 
 class SlowFiles(Files):
-    """Indexes are written only when ``go`` is set; no segment can be made while ``full``; ``lost``: an index fails."""
+    """Indexes are written only when ``go`` is set, groups synced when ``sync`` is; no segment can be made while
+    ``full``; ``lost``: an index fails."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
         self.go.set()
         self.waiting = threading.Event()
         self.full = self.lost = False
+        self.sync = threading.Event()
+        self.sync.set()
+        self.syncing = threading.Event()
         self.makers: list[str] = []  # threads that made segments
 
     def write_atomically(self, path: str, data: bytes) -> None:
@@ -44,6 +48,11 @@ class SlowFiles(Files):
             if self.lost:
                 raise OSError(errno.EIO, "the index is gone")
         super().write_atomically(path, data)
+
+    def sync_data(self, handle: Handle) -> None:
+        self.syncing.set()
+        assert self.sync.wait(PART_S)
+        super().sync_data(handle)
 
     def create_preallocated(self, path: str, size: int) -> Handle:
         if self.full:
@@ -55,7 +64,7 @@ class SlowFiles(Files):
 class Rig:
     """A committer and its maintenance over real files, whose answers are awaited on the loop."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, frames_max: int = 1000) -> None:
         self.files = SlowFiles()
         self.storage = Storage(path, files=self.files, segment_bytes=SEGMENT_BYTES)
         self.answers: asyncio.Queue[Sequence[Place] | BookKeeperError] = asyncio.Queue()
@@ -65,7 +74,7 @@ class Rig:
         self.upkeep = MaintenanceThread(self._maintenance(loop), loop, self.answers.put_nowait)
         self.upkeep.start()
         self.committer = Committer(
-            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, 1000, self.upkeep.look
+            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, frames_max, self.upkeep.look
         )
 
     def _maintenance(self, loop: asyncio.AbstractEventLoop) -> DirectoryMaintenance:
@@ -110,15 +119,16 @@ class Rig:
 
     async def stop(self) -> None:
         self.files.go.set()
+        self.files.sync.set()
         await asyncio.to_thread(self.committer.stop)
         self.storage.log.release_full()
         await asyncio.to_thread(self.upkeep.stop)
         self.storage.close()
 
 
-def told(path: Path, story: Callable[[Rig], Any]) -> None:
+def told(path: Path, story: Callable[[Rig], Any], frames_max: int = 1000) -> None:
     async def run() -> None:
-        rig = Rig(path)
+        rig = Rig(path, frames_max)
         try:
             await story(rig)
         finally:
@@ -228,3 +238,63 @@ def test_copies_take_turns_with_groups_and_keep_their_counters(tmp_path: Path) -
     answer = again.read(1, 0, 7)
     assert set(answer.found) == {4, 5, 6, 7}, "a copy from before the drop is not served"
     again.close()
+
+
+@pytest.mark.rule("S4")
+def test_copies_come_through_although_frames_never_stop_coming(tmp_path: Path) -> None:
+    """Else a bookie under load never gets back the space of what was deleted."""
+
+    async def story(rig: Rig) -> None:
+        rig.files.sync.clear()
+        rig.files.syncing.clear()
+        frames = [entries(2, [k]) for k in range(20)]
+        rig.committer.put(frames[:1])
+        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
+        rig.committer.put(frames[1:])
+        copied = rig.committer.copy([entries(1, range(4))], [0])
+        rig.files.sync.set()
+        answers = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in frames]
+        [place] = await asyncio.wait_for(asyncio.wrap_future(copied), PART_S)
+        groups = [answer[0] for answer in answers if not isinstance(answer, BookKeeperError)]
+        assert [group < place for group in groups].count(True) == 1, "they are next, and then groups are"
+
+    told(tmp_path / "d", story, frames_max=1)
+
+
+@pytest.mark.rule("P1")
+def test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it(tmp_path: Path) -> None:
+    """The machine gives up all that it had queued: what is written then is taken for what it queues next."""
+
+    async def story(rig: Rig) -> None:
+        await rig.commit(part(0))
+        await rig.until(lambda: rig.storage.log.pool.spares == 1)
+        rig.files.full = True
+        rig.files.sync.clear()
+        rig.files.syncing.clear()
+        rig.committer.put([part(1)])
+        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
+        large, small = entries(3, range(30), size=1700), entries(3, [99])
+        rig.committer.put([large])  # needs a segment
+        rig.committer.put([small])  # would find room
+        rig.files.sync.set()
+        assert not isinstance(await rig.answers.get(), BookKeeperError)
+        assert isinstance(await rig.answers.get(), DataDirectoryError)
+        written = rig.storage.log.stats.frames
+        await asyncio.to_thread(rig.committer.stop)  # which writes what is still to be written
+        assert rig.storage.log.stats.frames == written
+        assert rig.answers.empty()
+
+    told(tmp_path / "d", story, frames_max=1)
+
+
+def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.commit(part(0))
+        rig.committer.put([None])  # type: ignore[list-item]  # a bug of whoever gave it is what is tested
+        failure = await asyncio.wait_for(rig.answers.get(), PART_S)
+        assert isinstance(failure, StorageFailedError)
+        assert "the commit thread failed" in str(failure)
+        await rig.until(lambda: not rig.committer._thread.is_alive())
+        assert rig.committer.copy([part(1)], [0]).cancelled()
+
+    told(tmp_path / "d", story)

@@ -19,11 +19,13 @@ from bookie_server.engine import BookieEngine, StreamEffect
 from bookie_server.holdings import IndexHoldings
 from bookie_server.log_driver import OpenLog
 from bookie_server.machine import BookieMachine
+from bookie_server.machine_state import MachineLimits
 from bookie_server.maintenance import maintained
 from bookie_server.opening import OpenStorage
 from bookie_server.spread import SpreadHoldings
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Files, Handle
+from bookie_server.storage.index_port import Stopping
 from bookie_server.storage.reader import SegmentReader
 from bookie_server.storage.replay import open_segments
 from bookie_server.storage.schedule import MaintenanceLimits
@@ -84,15 +86,25 @@ class Rig:
         self.engine.feed(ev.FramesArrived(self.stream, memoryview(one)))
         return self._session
 
+    async def answers(self, sessions: int) -> dict[int, tuple[int, Reason | None]]:
+        """The last word on each of so many sessions: frames, and why it ended."""
+        found: dict[int, tuple[int, Reason | None]] = {}
+        while len(found) < sessions:
+            told = await self.sink.next()
+            if isinstance(told, ev.SendAcks):
+                found |= {session: (frames, None) for session, frames in zip(told.sessions, told.frames, strict=True)}
+                found |= {end.session: (end.frames, end.reason) for end in told.ended}
+        return found
+
 
 @contextlib.asynccontextmanager
-async def rig(tmp_path: Path, directories: int = 1) -> AsyncIterator[Rig]:
+async def rig(tmp_path: Path, directories: int = 1, limits: MachineLimits | None = None) -> AsyncIterator[Rig]:
     disks, failures = [Disk() for _ in range(directories)], list[BookKeeperError]()
     opened = [storage(str(tmp_path / f"data{number}"), disk) for number, disk in enumerate(disks)]
     holdings = SpreadHoldings([IndexHoldings(each.index) for each in opened], lambda ledger_id: ledger_id % directories)
     loop = asyncio.get_running_loop()
     engine = BookieEngine(
-        BookieMachine(holdings, logs=directories),
+        BookieMachine(holdings, limits, logs=directories),
         [OpenLog(each.log, each.reader, maintained(each, MaintenanceLimits(), loop)) for each in opened],
         group_bytes_max=16 << 20,
         group_frames_max=1000,
@@ -150,6 +162,25 @@ def test_what_is_given_to_the_log_while_others_hear_of_the_full_disk_fails_with_
             session = bookie.write(2, bytes(5_000_000))
             assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
             await asyncio.sleep(0.2)
+            assert bookie.failures == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("P1")
+def test_a_stream_that_waits_for_room_is_answered_when_the_commit_it_waits_for_fails(tmp_path: Path) -> None:
+    """What the machine takes of it while it hears of the failure is written: it is queued behind what was dropped."""
+
+    async def story() -> None:
+        async with rig(tmp_path, limits=MachineLimits(in_flight_bytes_max=4_000_000)) as bookie:
+            bookie.disk.full = True
+            for first in range(2):
+                bookie.write(first, bytes(5_000_000))
+                await bookie.answers(1)
+            full = bookie.write(2, bytes(5_000_000))  # finds no segment, and leaves no room for others meanwhile
+            small = [bookie.write(k, b"small", ledger=9 + k) for k in range(3)]
+            expected = {full: (0, Reason.NO_SPACE)} | dict.fromkeys(small, (1, None))
+            assert await bookie.answers(4) == expected
             assert bookie.failures == []
 
     asyncio.run(story())
@@ -246,5 +277,23 @@ def test_bug_in_the_machine_ends_the_bookie(tmp_path: Path) -> None:
             bookie.write(0, b"nothing is answered any more")
             await asyncio.sleep(0.05)
             assert bookie.sink.effects == []
+
+    asyncio.run(story())
+
+
+def test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody(tmp_path: Path) -> None:
+    """Else all reads wait for ever, and so does a segment that is to be given back."""
+
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            driver = bookie.engine._logs[0]
+            driver.read("no read")  # type: ignore[arg-type]  # a bug in the reader is what is tested
+            async with asyncio.timeout(5):
+                while not bookie.failures:
+                    await asyncio.sleep(0.01)
+            assert [type(error) for error in bookie.failures] == [StorageFailedError]
+            assert "the reader thread failed" in str(bookie.failures[0])
+            with pytest.raises(Stopping):
+                await asyncio.to_thread(driver._give_up, 1)
 
     asyncio.run(story())

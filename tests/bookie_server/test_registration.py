@@ -9,11 +9,14 @@ import shutil
 import socket
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.errors import (
     BookieIdentityError,
     BookKeeperError,
@@ -26,8 +29,10 @@ from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import decode_cookie
 from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo
-from bookie_server.main import Bookie, run
+from bookie_server.main import Bookie, run, started
 from tests.kit.lanes import bookie_config
+from tests.kit.metadata_worlds import tree_of
+from tests.kit.zookeeper_proxy import ZooKeeperProxy
 
 
 @pytest.fixture
@@ -200,6 +205,16 @@ def test_port_in_use_is_known_before_anything_is_written(store: MetadataStore, t
     assert store.writable_bookies() == {}
 
 
+def test_an_advertised_address_that_this_host_does_not_know_is_warned_of(
+    store: MetadataStore, tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistyped name would be found out by clients only. It may be right all the same: known only where they are."""
+    started_once(store, tmp_path, uri)
+    assert "advertised address" not in caplog.text
+    started_once(store, tmp_path / "other", uri, advertised_address="no-such-host.invalid", bookie_id="b2")
+    assert "the advertised address no-such-host.invalid is not known on this host" in caplog.text
+
+
 @pytest.mark.rule("E3")
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1"])
 def test_loopback_address_is_not_registered_unless_allowed(
@@ -215,24 +230,65 @@ def test_store_without_a_cluster_is_refused(tmp_path: Path, uri: str) -> None:
     assert not (tmp_path / "bookie").exists()
 
 
-def test_unreachable_store_is_an_error_within_the_deadline(tmp_path: Path) -> None:
+def test_start_without_a_store_says_that_it_tries_again_and_fails_in_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(MetadataUnavailableError):
-        run(bookie_config(tmp_path, "zk://127.0.0.1:1/ledgers", metadata_timeout_s=0.5))
+        run(bookie_config(tmp_path, "zk://127.0.0.1:1/ledgers", metadata_timeout_s=0.3, start_wait_s=0.5))
+    assert "this start tries again for 0 s" in caplog.text
     assert not (tmp_path / "bookie").exists()
+
+
+@pytest.mark.zookeeper
+def test_start_waits_for_a_store_that_comes_late(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a power cut the machines of a cluster start together, and ZooKeeper's is not the first."""
+    proxy = ZooKeeperProxy(zookeeper_server.host, zookeeper_server.port)
+    proxy.cut()
+    with closing(open_store(f"zk://{zookeeper_server.connect_string}/late/ledgers")) as watcher:
+        watcher.initialize_cluster()
+
+        async def story() -> None:
+            config = bookie_config(tmp_path, f"zk://127.0.0.1:{proxy.port}/late/ledgers", metadata_timeout_s=1.0)
+            starting = asyncio.create_task(started(partial(Bookie.start, config), 30.0, asyncio.Event()))
+            async with asyncio.timeout(20):
+                while "this start tries again" not in caplog.text:
+                    await asyncio.sleep(0.02)
+                proxy.restore()
+                bookie = await starting
+            assert bookie is not None
+            assert list(watcher.writable_bookies()) == [bookie.bookie_id]
+            await bookie.stop()
+
+        asyncio.run(story())
+    proxy.close()
+
+
+def test_start_that_waits_for_a_store_ends_when_asked_to(tmp_path: Path) -> None:
+    async def story() -> None:
+        stop = asyncio.Event()
+        config = bookie_config(tmp_path, "zk://127.0.0.1:1/ledgers", metadata_timeout_s=0.3)
+        starting = asyncio.create_task(started(partial(Bookie.start, config), 60.0, stop))
+        stop.set()
+        async with asyncio.timeout(5):
+            assert await starting is None
+
+    asyncio.run(story())
 
 
 @pytest.mark.zookeeper
 @pytest.mark.rule("M3")
 def test_bookie_registers_again_after_its_session_was_lost(zookeeper_uri: str, tmp_path: Path) -> None:
-    """The adapter makes the ephemeral node again; the bookie goes on serving meanwhile."""
+    """It goes on serving meanwhile."""
     uri = f"{zookeeper_uri}/lost-session"
     watcher = open_store(uri)
     watcher.initialize_cluster()
 
     async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, session_timeout_s=1.0))
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, session_timeout_s=1.0, disk_check_interval_s=0.1))
         info = watcher.writable_bookies()[bookie.bookie_id]
-        watcher.unregister_bookie(bookie.bookie_id)  # as the end of a session does
+        tree_of(watcher).delete(f"/lost-session/available/{bookie.bookie_id}")  # as the end of a session does
         async with asyncio.timeout(10):
             while bookie.bookie_id not in await asyncio.to_thread(watcher.writable_bookies):
                 await asyncio.sleep(0.05)

@@ -185,6 +185,19 @@ def test_hang_up_knows_connections_from_one_port_to_several() -> None:
             each.close()
 
 
+def test_hang_up_finds_an_ipv4_client_of_a_port_that_listens_on_ipv6() -> None:
+    """gRPC names it by its IPv4 address, the system by that address written as IPv6."""
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        port = server.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        end = server.accept()[0]
+        assert end.getpeername()[0] == "::ffff:127.0.0.1"
+        assert hang_up(f"ipv4:127.0.0.1:{client.getsockname()[1]}", port)
+        assert client.recv(1) == b""
+        client.close()
+        end.close()
+
+
 # --- answers that nobody takes ---
 
 
@@ -232,6 +245,30 @@ def test_stream_that_ends_gives_back_the_room_of_its_answers() -> None:
         assert room.bytes > MIB
         stream.end()
         assert room.bytes == 0
+
+    in_loop(story)
+
+
+def test_a_stream_that_ends_takes_its_deadlines_along() -> None:
+    async def story() -> None:
+        stream = opened(ControlStream)
+        asked = lane_pb2.ControlRequest(id=7, deadline_ms=1, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
+        stream.receive(asked.SerializeToString())
+        stream.end()
+        await asyncio.sleep(0.05)
+        assert [type(event) for event in stream.engine.heard] == [ev.ReadLacRequested]
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_read_gives_back_its_turn() -> None:
+    def story() -> None:
+        stream = opened(ReadStream)
+        stream.deliver(ev.SendPart((1, 5), [b"part"]))
+        stream.deliver(ev.SendPart((1, 6), [b"of another"]))
+        stream.receive(lane_pb2.ReadRequest(cancel=[5]).SerializeToString())
+        assert stream.engine.heard == [ev.RequestCancelled((1, 5)), ev.PartSent((1, 5))]
+        assert b"of another" in stream.next_message()
 
     in_loop(story)
 

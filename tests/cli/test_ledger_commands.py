@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from bk_cli import output
 from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.errors import LedgerFencedError
 from bk_core.metadata.layout import Layout, ledger_path
+from bk_core.metadata.zookeeper.store import TreeStore
 from tests.kit.metadata_worlds import tree_of
 
 pytestmark = pytest.mark.e2e
@@ -53,6 +55,49 @@ def test_list_shows_every_ledger_in_order(bk: Any, new_ledger: NewLedger) -> Non
     assert [each["ledgerId"] for each in bk.json("ledger", "list", "--ids")] == listed
     assert bk("ledger", "list") == 0
     assert bk.out.splitlines()[0].split() == ["ledger", "state", "E/Qw/Qa", "entries", "bytes", "digest", "created"]
+
+
+def test_list_is_narrowed_by_state_bookie_and_number(bk: Any, cluster: LocalCluster, new_ledger: NewLedger) -> None:
+    closed = [new_ledger("a", options=("--ensemble-size", "2", "--write-quorum-size", "2")) for _ in range(4)]
+    with blocking.connect(cluster.uri) as bookkeeper:
+        opened = bookkeeper.create_ledger(password=b"p").ledger_id
+    try:
+        listed = {each["ledgerId"]: each for each in bk.json("ledger", "list")}
+        assert {i for i, each in listed.items() if each["state"] == "OPEN"} >= {opened}
+        assert opened in [each["ledgerId"] for each in bk.json("ledger", "list", "--state", "open")]
+        assert not {each["ledgerId"] for each in bk.json("ledger", "list", "--state", "closed")} & {opened}
+        name = listed[closed[0]]["fragments"][0]["ensemble"][0]
+        of_it = [each["ledgerId"] for each in bk.json("ledger", "list", "--bookie", name, "--ids")]
+        assert of_it == [i for i, each in listed.items() if name in each["fragments"][0]["ensemble"]]
+        assert bk.json("ledger", "list", "--bookie", "nobody:1") == []
+        assert [each["ledgerId"] for each in bk.json("ledger", "list", "--limit", "2")] == sorted(listed)[:2]
+        assert [each["ledgerId"] for each in bk.json("ledger", "list", "--ids", "--limit", "2")] == sorted(listed)[:2]
+    finally:
+        bk.json("ledger", "recover", str(opened), "--ledger-password", "p")
+
+
+def test_list_reads_no_more_than_it_shows_and_shows_it_at_once(
+    bk: Any, new_ledger: NewLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        new_ledger("a")
+    read, shown = list[int](), list[int]()
+    real_read, real_print = TreeStore.read_ledger, output.print_row
+
+    def counted(self: TreeStore, ledger_id: int) -> Any:
+        read.append(ledger_id)
+        return real_read(self, ledger_id)
+
+    def printed(columns: Any, row: Any) -> None:
+        if row[0] != "ledger":
+            shown.append(row[0])
+        assert shown == read
+        real_print(columns, row)
+
+    monkeypatch.setattr(TreeStore, "read_ledger", counted)
+    monkeypatch.setattr(output, "print_row", printed)
+    assert bk("ledger", "list", "--limit", "2") == 0
+    assert len(read) == len(shown) == 2
 
 
 def test_list_goes_on_past_a_record_that_cannot_be_read_and_names_it(

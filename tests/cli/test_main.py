@@ -26,6 +26,7 @@ def all_errors() -> list[type[errors.BookKeeperError]]:
         (errors.InvalidArgumentError, 2),
         (errors.NoSuchLedgerError, 3),
         (errors.NoSuchLogError, 3),
+        (errors.NoClusterError, 3),
         (errors.LedgerFencedError, 4),
         (errors.LedgerClosedError, 4),
         (errors.LogHasLeaderError, 4),

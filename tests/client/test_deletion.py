@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.client import BookKeeper
+from bk_core.client.deletion import Hints
 from bk_core.errors import MetadataConflictError, NoSuchLedgerError
 from bk_core.logs.head import APPLICATION
 from bk_core.logs.ledgers import delete_of_log, drop
@@ -67,6 +68,23 @@ def test_bookies_of_earlier_fragments_are_told_too() -> None:
             await client.delete_ledger(writer.ledger_id)
             last = writer.metadata.last_fragment
             assert told(cluster, writer.ledger_id) == {*fragment.ensemble, *last.ensemble}
+
+    asyncio.run(story())
+
+
+def test_a_bookie_that_has_moved_is_told_once_its_new_address_is_known() -> None:
+    async def story() -> None:
+        async with memory_cluster(3) as cluster:
+            client = cluster.client()
+            ledger_id = await written(client)
+            metadata = (await client.read_metadata(ledger_id)).value
+            cluster.network.down("b0")
+
+            async def refresh() -> None:
+                cluster.network.up("b0")
+
+            await Hints(client.transport, refresh, timeout_s=5, pause_s=5).send({ledger_id: metadata})
+            assert told(cluster, ledger_id) == {"b0", "b1", "b2"}
 
     asyncio.run(story())
 

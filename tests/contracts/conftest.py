@@ -8,7 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from bk_core.metadata.port import MetadataStore
-from tests.kit.metadata_worlds import MemoryWorld, MetadataWorld, ZooKeeperWorld
+from tests.kit.metadata_worlds import (
+    EnsembleLagWorld,
+    LagWorld,
+    MemoryLagWorld,
+    MemoryWorld,
+    MetadataWorld,
+    ZooKeeperWorld,
+)
 
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
@@ -19,6 +26,17 @@ def metadata_world(request: pytest.FixtureRequest) -> Iterator[MetadataWorld]:
     else:
         server = request.getfixturevalue("zookeeper_server")
         world = ZooKeeperWorld(server.host, server.port)
+    yield world
+    world.close()
+
+
+@pytest.fixture(params=["memory", pytest.param("ensemble", marks=pytest.mark.zookeeper)])
+def lag_world(request: pytest.FixtureRequest) -> Iterator[LagWorld]:
+    """A cluster whose one client is with a server that can be made to lag."""
+    if request.param == "memory":
+        world: LagWorld = MemoryLagWorld()
+    else:
+        world = EnsembleLagWorld(request.getfixturevalue("zookeeper_ensemble"))
     yield world
     world.close()
 

@@ -190,9 +190,11 @@ class Collecting:
         self.held: set[LedgerId] = {1, 2, 3}
         self.forgotten: list[LedgerId] = []
         self.asked = threading.Event()
-        values = {"interval_ms": 60_000, "grace_ms": 100, "pause_ms": 10, "retry_ms": 50} | times
-        config = CollectorConfig(**values)
-        self.thread = GarbageThread(place.store, place.evidence, held=self._held, forget=self._forget, config=config)
+        self.failures: list[BookKeeperError] = []
+        self.thread = GarbageThread(
+            place.store, place.evidence, held=self._held, forget=self._forget, failed=self.failures.append,
+            config=CollectorConfig(**{"interval_ms": 60_000, "grace_ms": 100, "pause_ms": 10, "retry_ms": 50} | times),
+        )  # fmt: skip
         self.thread.start()
 
     def _held(self) -> Iterable[LedgerId]:
@@ -220,6 +222,14 @@ def test_a_hint_has_a_deleted_ledger_forgotten_and_no_other(place: Place) -> Non
         eventually(lambda: collecting.forgotten == [2])
         time.sleep(0.3)
         assert collecting.forgotten == [2]
+
+
+def test_a_bug_of_the_thread_is_told_and_not_only_logged(place: Place) -> None:
+    with Collecting(place) as collecting:
+        collecting.held = None  # type: ignore[assignment]  # whoever forgets fails
+        place.other.delete_ledger(2)
+        collecting.thread.hint((2,))
+        eventually(lambda: "garbage collection failed" in str(collecting.failures))
 
 
 @pytest.mark.rule("S9")

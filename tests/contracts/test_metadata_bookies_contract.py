@@ -16,6 +16,7 @@ from bk_core.errors import (
     MetadataConflictError,
     MetadataCorruptError,
     MetadataUnavailableError,
+    Outcome,
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
@@ -129,6 +130,7 @@ def test_restarted_bookie_replaces_the_node_its_killed_process_left(
     store.register_bookie(info(port=2))
     assert time.monotonic() - started < 2, "it waited for the dead session"
     assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info(port=2)}, {})
+    assert _owner(metadata_world, store, False), "it goes with the dead session"
 
 
 @pytest.mark.rule("M3")
@@ -203,6 +205,27 @@ def test_session_lost_while_registering_does_not_leave_the_bookie_out(
     tree.create = create_and_lose
     bookie.register_bookie(info())
     eventually(lambda: store.writable_bookies() == {BOOKIE: info()} and _owner(metadata_world, bookie, False))
+
+
+@pytest.mark.rule("M3")
+@pytest.mark.parametrize("why", [MetadataUnavailableError("made to fail"), RuntimeError("made to fail")])
+def test_bookie_that_could_not_register_again_tries_until_it_can(
+    metadata_world: MetadataWorld, store: MetadataStore, why: Exception
+) -> None:
+    bookie = metadata_world.open()
+    bookie.register_bookie(info())
+    tree, failures = tree_of(bookie), [why] * 2
+    get = tree.get
+
+    def get_or_fail(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return get(*arguments)
+
+    tree.get = get_or_fail
+    metadata_world.expire(bookie)
+    eventually(lambda: store.writable_bookies() == {BOOKIE: info()} and _owner(metadata_world, bookie, False))
+    assert not failures
 
 
 def test_unregistered_bookie_stays_away_after_its_session_was_lost(
@@ -307,7 +330,35 @@ def test_cookie_with_a_lost_answer_is_written_or_unknown(
         assert store.read_cookie(BOOKIE) == Versioned(b"new", 0 if version is None else 1)
 
 
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("version", [None, 0])
+def test_cookie_whose_lost_answer_cannot_be_looked_at_is_unknown(store: MetadataStore, version: int | None) -> None:
+    """The look was not applied, whatever that says: the write may have been."""
+    store.write_cookie(BOOKIE if version == 0 else "first:3181", b"old", None)
+    tree, lost = tree_of(store), [MetadataUnavailableError("the answer was lost")]
+    name = "create" if version is None else "set"
+    write = getattr(tree, name)
+
+    def write_and_lose(*arguments: Any) -> Any:
+        made = write(*arguments)
+        if lost:
+            raise lost.pop()
+        return made
+
+    setattr(tree, name, write_and_lose)
+    tree.get = no_answer
+    with pytest.raises(MetadataUnavailableError) as raised:
+        store.write_cookie(BOOKIE, b"new", version)
+    assert raised.value.outcome is Outcome.UNKNOWN
+    del tree.get
+    assert store.read_cookie(BOOKIE) == Versioned(b"new", 0 if version is None else 1)
+
+
 # --- tools ---
+
+
+def no_answer(*_: Any) -> Any:
+    raise MetadataUnavailableError("made to fail", outcome=Outcome.NOT_APPLIED)
 
 
 def _owner(world: MetadataWorld, store: MetadataStore, read_only: bool, bookie_id: str = BOOKIE) -> bool:

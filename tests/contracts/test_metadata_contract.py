@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every metadata store does: the cluster and its ledgers."""
+"""What every metadata store does: its ledgers."""
 
 from __future__ import annotations
 
@@ -29,33 +29,6 @@ from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write, los
 # --- the cluster ---
 
 
-def test_cluster_is_made_once_and_keeps_its_id(metadata_world: MetadataWorld) -> None:
-    first, second = metadata_world.open(), metadata_world.open()
-    instance_id = first.initialize_cluster()
-    assert second.initialize_cluster() == instance_id
-    assert metadata_world.open().instance_id() == instance_id
-    assert len(instance_id) == 36
-
-
-def test_root_without_a_cluster_is_no_cluster(metadata_world: MetadataWorld) -> None:
-    store = metadata_world.open()
-    with pytest.raises(MetadataCorruptError, match="no cluster"):
-        store.instance_id()
-    with pytest.raises(MetadataCorruptError, match="no cluster"):
-        store.create_ledger(a_ledger())
-
-
-@pytest.mark.rule("M1")
-def test_new_cluster_has_apaches_nodes_and_the_layout_hierarchical(
-    metadata_world: MetadataWorld, store: MetadataStore
-) -> None:
-    tree, root = tree_of(store), metadata_world.root
-    assert tree.children(root) == ["INSTANCEID", "LAYOUT", "available"]
-    assert tree.children(f"{root}/available") == ["readonly"]
-    assert tree.get(f"{root}/LAYOUT")[0] == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
-    assert tree.get(f"{root}/INSTANCEID")[0].decode() == store.instance_id()
-
-
 @pytest.mark.rule("M1")
 def test_uri_with_another_layout_than_the_clusters_is_refused(
     metadata_world: MetadataWorld, store: MetadataStore
@@ -63,14 +36,6 @@ def test_uri_with_another_layout_than_the_clusters_is_refused(
     with pytest.raises(InvalidArgumentError, match="hierarchical"):
         metadata_world.open(layout="longhierarchical").create_ledger(a_ledger())
     assert metadata_world.open(layout="hierarchical").create_ledger(a_ledger())[0] == 0
-
-
-@pytest.mark.parametrize("applied", [True, False])
-def test_making_a_cluster_survives_a_lost_answer(metadata_world: MetadataWorld, applied: bool) -> None:
-    store = metadata_world.open()
-    ensure_path(tree_of(store), metadata_world.root.rpartition("/")[0])
-    metadata_world.lose_next_answer(store, applied=applied)
-    assert store.initialize_cluster() == metadata_world.open().instance_id()
 
 
 # --- creating ledgers ---

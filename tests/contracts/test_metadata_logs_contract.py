@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import time
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import Versioned
-from tests.kit.metadata_worlds import MetadataWorld, a_ledger, lose_write_number, tree_of
+from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write, lose_write_number, tree_of
 
 KEY = "ab" * 32
 
@@ -32,7 +33,7 @@ def test_created_log_reads_back_and_stands_beside_apaches_tree(
     assert store.read_log("events") == Versioned(b"head", 0)
     assert store.list_logs() == ["events"]
     assert tree_of(store).get(f"{metadata_world.root}-logs/events")[0] == b"head"
-    assert tree_of(store).children(f"{metadata_world.root}-logs/events") == ["pages", "txns"]
+    assert tree_of(store).children(f"{metadata_world.root}-logs/events") == ["pages", "txns", "unlinked"]
     with pytest.raises(LogExistsError):
         store.create_log("events", b"head")
 
@@ -167,6 +168,31 @@ def test_creating_a_log_survives_a_lost_answer_of_each_of_its_writes(
 
 
 @pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("action", ["create", "delete"])
+def test_log_whose_lost_answer_cannot_be_looked_at_is_unknown(store: MetadataStore, action: str) -> None:
+    """The look was not applied, whatever that says: the write was."""
+    store.create_log("events" if action == "delete" else "other", b"0")
+    tree = tree_of(store)
+    multi, looks = tree.multi, (tree.get, tree.exists)
+
+    def no_answer(*_: object) -> Any:
+        raise MetadataUnavailableError("made to fail", outcome=Outcome.NOT_APPLIED)
+
+    def write_and_lose(ops: Any) -> None:
+        tree.multi = multi
+        multi(ops)
+        tree.get = tree.exists = no_answer
+        raise MetadataUnavailableError("the answer was lost")
+
+    tree.multi = write_and_lose
+    with pytest.raises(MetadataUnavailableError) as raised:
+        store.create_log("events", b"1") if action == "create" else store.delete_log("events")
+    assert raised.value.outcome is Outcome.UNKNOWN
+    tree.get, tree.exists = looks
+    assert ("events" in store.list_logs()) == (action == "create")
+
+
+@pytest.mark.rule("MUST8")
 @pytest.mark.parametrize("applied", [True, False])
 def test_deleting_a_log_survives_a_lost_answer(
     metadata_world: MetadataWorld, store: MetadataStore, applied: bool
@@ -175,6 +201,30 @@ def test_deleting_a_log_survives_a_lost_answer(
     metadata_world.lose_next_answer(store, applied=applied)
     store.delete_log("events")
     assert store.list_logs() == []
+
+
+@pytest.mark.rule("MUST8")
+def test_a_log_made_after_ours_was_deleted_outlives_a_lost_answer(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.create_log("events", b"ours")
+    tree, other = tree_of(store), metadata_world.open()
+    write, made_ms, lost = tree.multi, tree.exists(f"{metadata_world.root}-logs/events").ctime_ms, False
+
+    def lose(ops: object) -> None:
+        nonlocal lost
+        write(ops)
+        if not lost:
+            lost = True
+            while other.log_clock_ms("clock") <= made_ms:
+                pass
+            other.create_log("events", b"theirs")
+            raise MetadataUnavailableError("The answer was lost", outcome=Outcome.UNKNOWN)
+
+    store.create_log("clock", b"")
+    tree.multi = lose
+    store.delete_log("events")
+    assert other.read_log("events") == Versioned(b"theirs", 0)
 
 
 def test_page_is_immutable_and_writing_it_again_succeeds(store: MetadataStore) -> None:
@@ -189,6 +239,29 @@ def test_page_is_immutable_and_writing_it_again_succeeds(store: MetadataStore) -
     store.delete_page("events", "0011-aabb")
     with pytest.raises(MetadataCorruptError, match="0011-aabb"):
         store.read_page("events", "0011-aabb")
+
+
+def test_a_page_of_a_log_that_is_deleted_meanwhile_does_not_bring_it_back(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    other = metadata_world.open()
+    store.create_log("events", b"0")
+    before_write(store, 0, lambda: other.delete_log("events"))
+    with pytest.raises(NoSuchLogError):
+        store.create_page("events", "p", b"page")
+    assert store.list_logs() == []
+    assert store.create_log("events", b"new") == Versioned(b"new", 0)
+
+
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("applied", [True, False])
+def test_making_a_page_survives_a_lost_answer(
+    metadata_world: MetadataWorld, store: MetadataStore, applied: bool
+) -> None:
+    store.create_log("events", b"0")
+    metadata_world.lose_next_answer(store, applied=applied)
+    store.create_page("events", "p", b"page")
+    assert store.read_page("events", "p") == b"page"
 
 
 def test_largest_page_fits(store: MetadataStore) -> None:
@@ -208,7 +281,7 @@ def test_deleted_log_takes_its_pages_and_transactions_along(store: MetadataStore
     store.create_log("events", b"0")
     for n in range(5):
         store.create_page("events", f"p{n}", b"x")
-    store.write_logs([LogWrite("events", b"1", 0, TxnWrite(KEY, b"t", None))])
+    store.write_logs([LogWrite("events", b"1", 0, TxnWrite(KEY, b"t", None), b"u")])
     with pytest.raises(MetadataConflictError):
         store.delete_log("events", 0)
     assert len(store.list_pages("events")) == 5, "a refused deletion took pages"
@@ -261,6 +334,27 @@ def test_a_lost_answer_of_deleting_transactions_is_unknown(
         store.delete_txns("a", {KEY: 0}, 1)
     assert raised.value.outcome is Outcome.UNKNOWN
     assert (store.read_txns("a", KEY) is None) == applied
+
+
+@pytest.mark.rule("MUST8")
+def test_another_log_of_this_name_is_not_taken_for_ours_after_a_lost_answer(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    tree, other = tree_of(store), metadata_world.open()
+    create, lost = tree.multi, False
+
+    def lose(ops: object) -> None:
+        nonlocal lost
+        if not lost:
+            lost = True
+            other.create_log("events", b"theirs")
+            raise MetadataUnavailableError("The answer was lost", outcome=Outcome.UNKNOWN)
+        create(ops)
+
+    tree.multi = lose
+    with pytest.raises(LogExistsError):
+        store.create_log("events", b"ours")
+    assert store.read_log("events") == Versioned(b"theirs", 0)
 
 
 @pytest.mark.rule("N6")

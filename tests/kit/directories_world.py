@@ -36,9 +36,14 @@ def session(cluster: MemoryCluster) -> Iterator[MemoryStore]:
 
 @contextmanager
 def bookie(
-    cluster: MemoryCluster, disk: Files, *paths: str, accept_loss: bool = False, bookie_id: str = "b1"
+    cluster: MemoryCluster,
+    disk: Files,
+    *paths: str,
+    accept_loss: bool = False,
+    bookie_id: str = "b1",
+    behind: MemoryCluster | None = None,
 ) -> Iterator[dict[str, OpenStorage]]:
-    """The open directories by path."""
+    """The open directories by path. ``behind``: what the server that the bookie is with knows of the cluster."""
     config = BookieConfig(
         data_dirs=tuple(map(Path, paths)),
         metadata_service_uri="memory://x",
@@ -46,6 +51,8 @@ def bookie(
         session_timeout_s=0.01,
     )
     with session(cluster) as store:
+        if behind is not None:
+            store.tree.lag(behind)
         opened = open_storage(
             config, store, "host", 3181, files=disk, segment_size_bytes=64 << 10, accept_loss=accept_loss
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bk_core.client import BookKeeper, ClientConfig
@@ -27,12 +27,12 @@ FAST = ClientConfig(
 
 
 class MemoryBookKeeper:
-    """Bookies ``b0`` … and their registration; clients as many as wanted."""
+    """Bookies ``b0`` … and their registration; clients as many as wanted. ``clock_ms`` is the store's clock."""
 
-    def __init__(self, bookies: int) -> None:
+    def __init__(self, bookies: int, clock_ms: Callable[[], int] | None = None) -> None:
         self.names = [f"b{i}" for i in range(bookies)]
         self.network = MemoryNetwork(*self.names)
-        self.cluster = MemoryCluster()
+        self.cluster = MemoryCluster() if clock_ms is None else MemoryCluster(clock_ms)
         self.store = MemoryStore(self.cluster)
         self.store.initialize_cluster()
         for name in self.names:
@@ -60,8 +60,10 @@ class MemoryBookKeeper:
 
 
 @asynccontextmanager
-async def memory_cluster(bookies: int = 4) -> AsyncIterator[MemoryBookKeeper]:
-    cluster = MemoryBookKeeper(bookies)
+async def memory_cluster(
+    bookies: int = 4, clock_ms: Callable[[], int] | None = None
+) -> AsyncIterator[MemoryBookKeeper]:
+    cluster = MemoryBookKeeper(bookies, clock_ms)
     try:
         yield cluster
     finally:

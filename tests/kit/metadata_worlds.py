@@ -18,9 +18,11 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.zookeeper.session import ZooKeeperTree
 from bk_core.metadata.zookeeper.store import TreeStore
 from bk_core.model import Fragment, LedgerMetadata
+from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 
 ROOT = "/ledgers"
+LET_GO_S = 0.1
 
 
 class MetadataWorld(Protocol):
@@ -83,10 +85,11 @@ class ZooKeeperWorld:
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
         self.root = f"/{uuid.uuid4().hex[:12]}{ROOT}"
+        self.mute_next_connections = 0  # of the next store that is opened
         self._stores: list[tuple[MetadataStore, ZooKeeperProxy]] = []
 
     def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore:
-        proxy = ZooKeeperProxy(*self._server)
+        proxy = ZooKeeperProxy(*self._server, mute_next=self.mute_next_connections)
         scheme = f"zk+{layout}" if layout else "zk"
         uri = f"{scheme}://127.0.0.1:{proxy.port}{self.root}"
         store = open_store(uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
@@ -147,6 +150,90 @@ def a_ledger(**changes: Any) -> LedgerMetadata:
     return LedgerMetadata(**(values | changes))
 
 
+class LagWorld(Protocol):
+    """Two clients of one cluster, which exists: ``reader``'s server lags when asked to, ``writer``'s never."""
+
+    writer: MetadataStore
+    reader: MetadataStore
+
+    def lag(self) -> None:
+        """From here on the reader's server hears of nothing, until a sync or a write through it is under way."""
+        ...
+
+    @property
+    def lags(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class MemoryLagWorld:
+    """In this process."""
+
+    def __init__(self) -> None:
+        cluster = MemoryCluster()
+        self.writer, self.reader = MemoryStore(cluster), MemoryStore(cluster)
+        self.writer.initialize_cluster()
+
+    def lag(self) -> None:
+        self.reader.tree.lag()
+
+    @property
+    def lags(self) -> bool:
+        return self.reader.tree.lags
+
+    def close(self) -> None:
+        self.reader.close()
+        self.writer.close()
+
+
+class EnsembleLagWorld:
+    """On an ensemble: the reader is with a follower that can be held back, the writer with the leader.
+
+    A sync through a server that is held back waits for as long. So it is let go a moment after one was sent: without
+    the sync what is read next would still be old.
+    """
+
+    def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
+        self._ensemble = ensemble
+        self.follower, self.leader = ensemble.followers[0], ensemble.leader
+        assert self.leader is not None
+        self.root = f"/{uuid.uuid4().hex[:12]}{ROOT}"
+        self.writer = open_store(f"zk://{self.leader.connect_string}{self.root}", timeout_s=8, session_timeout_s=8)
+        self.writer.initialize_cluster()
+        self.reader = open_store(f"zk://{self.follower.connect_string}{self.root}", timeout_s=8, session_timeout_s=8)
+        self.reader.sync()
+        self.lags = False
+        self._timers: list[threading.Timer] = []
+        tree = tree_of(self.reader)
+        tree.sync, tree._write = self._letting_go(tree.sync), self._letting_go(tree._write)
+
+    def lag(self) -> None:
+        self._settle()
+        self._ensemble.hold_back(self.follower)
+        self.lags = True
+
+    def _settle(self) -> None:
+        while self._timers:
+            self._timers.pop().join()
+
+    def _letting_go(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._timers.append(threading.Timer(LET_GO_S, self._let_go))
+            self._timers[-1].start()
+            return real(*arguments)
+
+        return call
+
+    def _let_go(self) -> None:
+        self._ensemble.heal()
+        self.lags = False
+
+    def close(self) -> None:
+        self._settle()
+        self._ensemble.heal()
+        self.reader.close()
+        self.writer.close()
+
+
 def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
     """Wait until ``check`` holds; fail at the deadline."""
     deadline = time.monotonic() + within_s
@@ -180,12 +267,12 @@ def before_read(store: MetadataStore, action: Callable[[], object]) -> None:
     done = False
 
     def once(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
             nonlocal done
             if not done:
                 done = True
                 action()
-            return real(*arguments)
+            return real(*arguments, **keywords)
 
         return call
 

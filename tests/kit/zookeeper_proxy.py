@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy between one client and ZooKeeper that can lose answers, cut the connection and garble an answer."""
+"""A proxy between clients and ZooKeeper: it loses answers, cuts the connection, stays mute, garbles an answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 _WRITES = {1, 2, 5, 14, 15}  # create, delete, setData, multi, create2
@@ -38,8 +39,11 @@ class Stop:
 class ZooKeeperProxy:
     """Listens on a free port of loopback and passes whole packets on."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, mute_next: int = 0) -> None:
         self._upstream = (host, port)
+        self._mute_next = mute_next
+        self.answer_delay_s = 0.0
+        self._silent: set[socket.socket] = set()  # server sockets whose requests go nowhere
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -95,6 +99,16 @@ class ZooKeeperProxy:
         """Give the next answer another number than the request's."""
         self._garble = True
 
+    def mute_next(self, connections: int) -> None:
+        """Accept so many connections and say nothing on them, as a server that is starting does."""
+        with self._lock:
+            self._mute_next = connections
+
+    def go_silent(self) -> None:
+        """Pass no further request of the present connections on; nobody is told, and new connections work."""
+        with self._lock:
+            self._silent |= self._sockets
+
     @contextlib.contextmanager
     def holding_requests(self) -> Iterator[None]:
         """Take requests and pass them on only afterwards."""
@@ -123,6 +137,13 @@ class ZooKeeperProxy:
                 if self._is_cut:
                     _shut(client)
                     continue
+                with self._lock:
+                    is_mute = self._mute_next > 0
+                    if is_mute:
+                        self._mute_next -= 1
+                        self._sockets.add(client)
+                if is_mute:
+                    continue
                 try:
                     server = socket.create_connection(self._upstream)
                 except OSError:
@@ -138,6 +159,8 @@ class ZooKeeperProxy:
             server.sendall(_packet(client))  # connect
             while True:
                 packet = _packet(client)
+                if server in self._silent:
+                    continue
                 xid, kind = struct.unpack_from(">ii", packet, 4)
                 loss = self._take_loss(kind, packet)
                 if loss is False:
@@ -157,6 +180,7 @@ class ZooKeeperProxy:
             client.sendall(_packet(server))  # connect
             while True:
                 packet = _packet(server)
+                time.sleep(self.answer_delay_s)
                 xid = struct.unpack_from(">i", packet, 4)[0]
                 if server in self._lost:
                     if xid == self._lost[server]:
@@ -174,6 +198,7 @@ class ZooKeeperProxy:
     def _end(self, *sockets: socket.socket) -> None:
         with self._lock:
             self._sockets -= set(sockets)
+            self._silent -= set(sockets)
         for one in sockets:
             _shut(one)
 

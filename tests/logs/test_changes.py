@@ -15,7 +15,7 @@ from bk_core.errors import (
     TransactionReplayDiffersError,
 )
 from bk_core.logs import commit
-from bk_core.logs.head import LogTransactions, PublishId
+from bk_core.logs.head import LogTransactions, PublishId, Unlinked
 from bk_core.logs.machines import change, vacuum
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import HeadChange, State
@@ -23,6 +23,7 @@ from bk_core.logs.machines.transactions import Transaction, recorded
 from bk_core.logs.machines.upkeep import Trim
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change
+from bk_core.logs.unlinking import UnlinkedRecord
 from bk_core.model import Versioned
 from tests.logs.change_kit import AWAY, EMPTY, LOST, NONCE, publication, published, run, writing
 
@@ -111,7 +112,7 @@ def test_a_transaction_is_written_with_the_head_under_its_own_version() -> None:
     wanted = Transaction("app", 4)
     record = recorded(None, Transaction("app", 2), PublishId.txn("app", 2), 1, 1)
     machine = publication(1, transaction=wanted)
-    assert machine.step(ev.Start()) == [ev.ReadHead(app_id="app")]
+    assert machine.step(ev.Start()) == [ev.ReadHead(sync=True, app_id="app")]
     (write,) = run(machine, ev.HeadRead(Versioned(EMPTY, 0), Versioned(record, 6)), ev.LedgersChecked())
     assert isinstance(write, ev.WriteHead)
     assert write.transactions is not None
@@ -167,8 +168,10 @@ def test_a_vacuum_deletes_what_it_condemned_and_forgets_what_is_gone() -> None:
     head = published(EMPTY, 1, "a")
     machine = Vacuum(EMPTY.uuid, 100, NONCE)
     assert machine.step(ev.Start()) == [ev.ListOrphans(EMPTY.uuid, 100)]
-    machine.step(ev.OrphansListed((1, 2, 3)))
-    (write,) = machine.step(ev.HeadRead(Versioned(head, 5)))
+    machine.step(ev.OrphansListed((1, 2, 3, 4)))
+    assert machine.step(ev.HeadRead(Versioned(head, 5))) == [ev.ReadUnlinked()]
+    old, young = (UnlinkedRecord(f"r{at}", at, Unlinked(ledgers=(ledger,))) for at, ledger in ((99, 2), (100, 4)))
+    (write,) = machine.step(ev.UnlinkedRead((old, young)))
     assert isinstance(write, ev.WriteHead)
     assert write.head.condemned == (2, 3)
     assert machine.step(ev.HeadWritten()) == [ev.DeleteLedgers((2, 3), EMPTY.uuid)]
@@ -177,8 +180,11 @@ def test_a_vacuum_deletes_what_it_condemned_and_forgets_what_is_gone() -> None:
     assert isinstance(write, ev.WriteHead)
     assert write.head.condemned == (2,)
     assert machine.step(ev.HeadWritten()) == [ev.ListPages(100)]
-    assert run(machine, ev.PagesListed(("p",)), ev.HeadRead(Versioned(head, 7))) == [ev.WriteHead(head, 7)]
-    assert machine.step(ev.HeadWritten()) == [ev.DeletePages(("p",))]
+    assert run(machine, ev.PagesListed(("p", "q")), ev.HeadRead(Versioned(head, 7))) == [ev.ReadUnlinked()]
+    young = replace(young, unlinked=Unlinked(names=("q",)))
+    assert machine.step(ev.UnlinkedRead((old, young))) == [ev.WriteHead(head, 7)]
+    assert machine.step(ev.HeadWritten()) == [ev.DeleteUnlinked(("r99",))]
+    assert machine.step(ev.UnlinkedDeleted()) == [ev.DeletePages(("p",))]
     assert machine.step(ev.PagesDeleted()) == [ev.Finish(vacuum.Vacuumed((3,), (2,), ("p",)))]
 
 
@@ -199,7 +205,8 @@ def record_of(name: str, last_used_ms: int) -> LogTransactions:
 def reading_transactions(*records: LogTransactions) -> Vacuum:
     machine = Vacuum(EMPTY.uuid, 100, NONCE, txns_before_ms=50)
     run(machine, ev.Start(), ev.OrphansListed(()), ev.HeadRead(Versioned(EMPTY, 5)))
-    assert machine.step(ev.PagesListed(())) == [ev.ListTransactions()]
+    run(machine, ev.PagesListed(()), ev.HeadRead(Versioned(EMPTY, 5)))
+    assert machine.step(ev.UnlinkedRead(())) == [ev.ListTransactions()]
     keys = tuple(each.key for each in records)
     assert machine.step(ev.TransactionsListed(keys)) == [ev.ReadTransactions(keys[: vacuum.TXNS_AT_ONCE])]
     return machine

@@ -19,9 +19,11 @@ from bk_core.logs.codec import (
     decode_head,
     decode_page,
     decode_transactions,
+    decode_unlinked,
     encode_head,
     encode_page,
     encode_transactions,
+    encode_unlinked,
     page_name,
 )
 from bk_core.logs.head import (
@@ -34,6 +36,7 @@ from bk_core.logs.head import (
     PublishId,
     Schema,
     TransactionVersion,
+    Unlinked,
 )
 from bk_core.logs.proto import log_pb2
 from bk_core.model import DigestType, Fragment
@@ -100,6 +103,7 @@ PAGE = LogPage(
     extents=(SEALED, replace(SEALED, ledger_id=19, base_offset=SEALED.next_offset, fragments=())),
     pages=(),
 )
+UNLINKED = Unlinked(pages=(REF,), names=("00000000000000ff-12345678",), ledgers=(17, 2**40, 2**62))
 TRANSACTIONS = LogTransactions(
     app_id="nightly",
     versions=(
@@ -129,6 +133,16 @@ def test_golden_transactions_are_written_and_read() -> None:
     data = (GOLDEN / "log-txns.bin").read_bytes()
     assert encode_transactions(TRANSACTIONS) == data
     assert decode_transactions(data) == TRANSACTIONS
+
+
+def test_golden_record_of_what_was_unlinked_is_written_and_read() -> None:
+    data = (GOLDEN / "log-unlinked.bin").read_bytes()
+    assert encode_unlinked(UNLINKED) == data
+    assert decode_unlinked(data) == UNLINKED
+    with pytest.raises(MetadataCorruptError, match="unlinked record 7"):
+        decode_unlinked(data[:-1], "7")
+    newer = data + bytes([0x7A, 1, 65])  # field 15, which nobody knows
+    assert encode_unlinked(decode_unlinked(newer)) == newer
 
 
 def test_pages_of_references_and_of_schemas_survive_the_round_trip() -> None:

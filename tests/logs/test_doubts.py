@@ -145,6 +145,6 @@ def test_a_vacuum_that_fails_says_whether_it_did_anything() -> None:
     machine = Vacuum(EMPTY.uuid, 100, NONCE)
     run(machine, ev.Start(), ev.OrphansListed((2,)))
     assert outcome_of(machine.copy().step(ev.RequestFailed(broken))) is Outcome.NOT_APPLIED
-    run(machine, ev.HeadRead(Versioned(EMPTY, 5)), ev.HeadWritten())
+    run(machine, ev.HeadRead(Versioned(EMPTY, 5)), ev.UnlinkedRead(()), ev.HeadWritten())
     broken = BookKeeperError("broken", outcome=Outcome.NOT_APPLIED)
     assert outcome_of(machine.step(ev.RequestFailed(broken))) is Outcome.UNKNOWN, "it is condemned"

@@ -32,6 +32,7 @@ SOMETIMES = {
     "old actor came back",
     "overwritten",
     "pages of pages",
+    "pages unlinked with what they name",
     "pages vacuumed",
     "publish done",
     "replay differs",
@@ -67,14 +68,14 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
 
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
-    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [3042487439] * 2  # under any PYTHONHASHSEED
+    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [3097896187] * 2  # under any PYTHONHASHSEED
 
 
 @pytest.mark.sim
 @pytest.mark.parametrize(("rule", "planted"), [pytest.param(rule, planted, id=name) for name, rule, planted in MUTANTS])
 def test_a_defect_that_is_put_back_is_found(rule: str, planted: Callable[[], AbstractContextManager[None]]) -> None:
     with planted(), pytest.raises(LogViolation):
-        _run(range(1500))
+        _run(range(3000))
 
 
 def _run(seeds: range) -> None:

@@ -73,7 +73,7 @@ def result_of(effects: list[ev.Effect]) -> Mapping[str, Published]:
 
 def test_all_logs_are_asked_together_and_written_together() -> None:
     fan_out = machine()
-    assert fan_out.step(ev.Start()) == [ev.ForLogs({"a": ev.ReadHead(), "b": ev.ReadHead()})]
+    assert fan_out.step(ev.Start()) == [ev.ForLogs({"a": ev.ReadHead(), "b": ev.ReadHead()}, sync=True)]
     (ask,) = fan_out.step(read(a=EMPTY, b=EMPTY))
     assert isinstance(ask, ev.ForLogs)
     assert [type(request) for request in ask.requests.values()] == [ev.CheckLedgers] * 2
@@ -134,7 +134,7 @@ def test_heads_that_stand_still_may_be_written_again_and_say_nothing_of_what_is_
     fan_out = machine()
     writing(fan_out)
     (asked,) = run(fan_out, ev.HeadWriteUnknown(LOST), ev.WaitEnded())
-    assert asked == ev.ForLogs({"a": ev.ReadHead(sync=True), "b": ev.ReadHead(sync=True)})
+    assert asked == ev.ForLogs({"a": ev.ReadHead(), "b": ev.ReadHead()}, sync=True)
     (write,) = fan_out.step(read(a=EMPTY, b=EMPTY))
     assert isinstance(write, ev.WriteHeads)
     assert error_of(fan_out.step(ev.RequestFailed(BookKeeperError("broken")))).outcome is Outcome.UNKNOWN

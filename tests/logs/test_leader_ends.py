@@ -235,6 +235,35 @@ def rival_of(bookkeeper: BookKeeper, cluster: MemoryBookKeeper) -> None:
     store.write_logs = write_logs
 
 
+@pytest.mark.rule("N6")
+def test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            leader = await log.lead()
+            assert await leader.append(b"0") == 0
+            create, deleted = bookkeeper.create_ledger, []
+
+            async def and_pause_for_days(**options: Any) -> Any:
+                writer = await create(**options)
+                cluster.store.delete_ledger(writer.ledger_id)
+                deleted.append(writer.ledger_id)
+                return writer
+
+            setattr(bookkeeper, "create_ledger", and_pause_for_days)  # noqa: B010 - mypy refuses the plain assignment
+            with pytest.raises(LeadershipLostError):
+                await leader.roll()
+            listed = [each.ledger_id for each in await log.extents()]
+            assert not set(deleted) & set(listed)
+            setattr(bookkeeper, "create_ledger", create)  # noqa: B010 - mypy refuses the plain assignment
+            async with await log.lead() as successor:
+                assert await successor.append(b"1") == 1
+            assert await read_all(log) == [b"0", b"1"]
+
+    run(work())
+
+
 def test_an_application_that_is_cancelled_while_it_takes_over_gives_the_log_back() -> None:
     async def work() -> None:
         async with memory_cluster() as cluster:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import (
+    ClientClosedError,
     LogExistsError,
     MetadataConflictError,
     MetadataCorruptError,
@@ -20,7 +21,10 @@ from bk_core.errors import (
 )
 from bk_core.logs import commit
 from bk_core.logs import store as log_store
-from bk_core.logs.head import LogHead, LogPage, NewExtent, Published, PublishId
+from bk_core.logs.fan_out import LogsRecords
+from bk_core.logs.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
+from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.fan_out import FanOut
 from bk_core.logs.paging import Change, Pages
 from bk_core.logs.store import LogStore, PageCache, nonce
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
@@ -227,6 +231,65 @@ def test_a_conflict_leaves_no_page_behind(memory: MemoryStore, events: LogStore)
             ),
         )
     assert memory.list_pages("events") == []
+
+
+def hundred(head: LogHead, pages: Pages) -> Change:
+    """A change that needs a page."""
+    return commit.publish(head, extents(1, 100), PublishId.job("x"), now_ms=3, nonce=nonce, pages=pages)
+
+
+@pytest.mark.rule("N4")
+@pytest.mark.rule("N3")
+@pytest.mark.parametrize("applied", [True, False])
+def test_pages_of_a_leaders_head_stay_when_its_answer_is_lost(
+    memory: MemoryStore, events: LogStore, applied: bool
+) -> None:
+    real = memory.write_logs
+
+    def lose(writes: list[LogWrite]) -> object:
+        memory.tree.lose_next_answer(applied=applied)
+        return real(writes)
+
+    memory.write_logs = lose
+    with pytest.raises(MetadataUnavailableError) as caught:
+        events.write(events.read(), hundred)
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert len(memory.list_pages("events")) == 1, "the head may name it, now or later"
+    head = events.read().value
+    reader = LogStore(MemoryStore(memory.cluster), "events")
+    assert len(reader.extents(head, 0, 1000)) == (100 if applied else 0)
+
+
+@pytest.mark.rule("N6")
+def test_a_leaders_head_puts_on_record_what_it_unlinks(memory: MemoryStore, events: LogStore) -> None:
+    written = events.write(events.read(), hundred)
+    (page,) = written.value.pages
+    events.write(written, lambda head, pages: Change(replace(head, start_offset=1000, pages=(), tail=())))
+    (record,) = events.unlinked()
+    assert record.unlinked == Unlinked(pages=(page,), ledgers=tuple(each.ledger_id for each in written.value.tail))
+
+
+@pytest.mark.rule("N4")
+def test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_was_applied(
+    memory: MemoryStore, events: LogStore
+) -> None:
+    real = memory.write_logs
+
+    def close_meanwhile(writes: list[LogWrite]) -> object:
+        real(writes)
+        raise ClientClosedError("The metadata store was closed meanwhile", outcome=Outcome.UNKNOWN)
+
+    memory.write_logs = close_meanwhile
+    with pytest.raises(ClientClosedError) as caught:
+        publish(events, 0, 100)
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert len(LogStore(MemoryStore(memory.cluster), "events").extents(events.read().value, 0, 1000)) == 100
+
+    machine = FanOut.of({"events": []}, PublishId.job("fan"), now_ms=3, nonce=nonce, overwrite=True)
+    with pytest.raises(ClientClosedError) as caught:
+        LogsRecords(memory, ["events"]).advance(machine, ev.Start())
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert events.read().value.epoch == 1
 
 
 def test_who_is_never_first_gives_up(memory: MemoryStore, events: LogStore) -> None:

@@ -14,7 +14,7 @@ import pytest
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
 from bk_core.logs import paging
 from bk_core.logs.commit import condemn, publish, seal
-from bk_core.logs.head import LogHead, LogTransactions, NewExtent, PublishId
+from bk_core.logs.head import LogHead, LogTransactions, NewExtent, PublishId, Unlinked
 from bk_core.logs.machines import change, leadership_states, vacuum
 from bk_core.logs.machines import change_events as cev
 from bk_core.logs.machines import leadership_events as lev
@@ -26,6 +26,7 @@ from bk_core.logs.machines.publication import Publication, Publish
 from bk_core.logs.machines.upkeep import Absolve, Compact
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import TAIL_EXTENTS_MAX
+from bk_core.logs.unlinking import UnlinkedRecord
 from bk_core.model import Fragment, Versioned
 from tests.kit.transitions import members, printed, words
 from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, end, listed, opened, rolling, run, serving
@@ -221,6 +222,8 @@ def change_events(machine: HeadChange[Any] | Vacuum) -> Iterable[cev.Event]:
     yield from (cev.OrphansListed(ledgers) for ledgers in ((), (30,), (30, 31)))
     yield from (cev.LedgersDeleted(ledgers) for ledgers in ((), (30,), (30, 31)))
     yield from (cev.PagesListed(names) for names in ((), ("p-lost",), tuple(PAGES)))
+    yield from (cev.UnlinkedRead(records) for records in ((), UNLINKED))
+    yield cev.UnlinkedDeleted()
     yield cev.TransactionsDeleted()
     yield cev.LogsAnswered({"a": cev.PagesCreated()})
     yield from (cev.TransactionsListed(keys) for keys in ((), (UNUSED.key,)))
@@ -238,6 +241,10 @@ _SPILLED = publish(
 )
 PAGES = {new.name: new.page for new in _SPILLED.new_pages}
 assert PAGES
+UNLINKED = (
+    UnlinkedRecord("old", 999, Unlinked(names=("p-lost",), ledgers=(30,))),
+    UnlinkedRecord("young", 1000, Unlinked(pages=_SPILLED.head.pages, ledgers=(31,))),
+)
 
 HEADS = (
     _SPILLED.head,
@@ -257,7 +264,7 @@ def change_key(machine: HeadChange[Any] | Vacuum) -> object:
     inner: HeadChange[Any] | None
     if isinstance(machine, Vacuum):
         inner, own = machine._change, (*own, machine._candidates, machine.result, machine._keys, machine._looks)
-        own = (*own, machine.txns_before_ms)
+        own = (*own, machine.txns_before_ms, machine._unneeded, inner and inner._facts.unlinked)
     else:
         inner = machine
     if inner is None:
@@ -316,6 +323,7 @@ BULKY: dict[type, cev.Event] = {
     cev.HeadRead: cev.HeadRead(Versioned(EMPTY, 1)),
     cev.PagesRead: cev.PagesRead({}),
     cev.PagesListed: cev.PagesListed(()),
+    cev.UnlinkedRead: cev.UnlinkedRead(()),
     cev.TransactionsRead: cev.TransactionsRead(Versioned(EMPTY, 1), {}),
 }
 FAN_ID = fan_out_id(JOB, {"a": 10, "b": 10})
@@ -361,8 +369,18 @@ def test_every_event_in_every_state_of_a_vacuum_leads_where_its_table_says() -> 
     for_ever = without_ledgers.copy()
     for_ever.txns_before_ms = 0  # transactions are kept
     firsts = [Vacuum(EMPTY.uuid, 1000, NoNonce()), for_ever, without_ledgers]
-    for event in (cev.PagesListed(()), cev.TransactionsListed((UNUSED.key,))):
+    nothing_more = (cev.HeadRead(Versioned(EMPTY, 0)), cev.UnlinkedRead(()))
+    for events in ((cev.PagesListed(()), *nothing_more), (cev.TransactionsListed((UNUSED.key,)),)):
         firsts.append(firsts[-1].copy())
+        for event in events:
+            firsts[-1].step(event)
+    for each, records in ((for_ever, ()), (without_ledgers, UNLINKED[:1])):  # and where a page is about to go
+        firsts.append(each.copy())
+        for event in (cev.PagesListed(("p-lost",)), nothing_more[0], cev.UnlinkedRead(records)):
+            firsts[-1].step(event)
+    condemned = (cev.HeadRead(Versioned(EMPTY, 0)), cev.UnlinkedRead(()), cev.HeadWritten())
+    firsts.append(Vacuum(EMPTY.uuid, 1000, NoNonce()))
+    for event in (cev.Start(), cev.OrphansListed((30, 31)), *condemned, cev.LedgersDeleted((30,))):
         firsts[-1].step(event)
     known = members(*members(cev.Effect))
     found = Search(firsts, change_events, known, ("DONE", "FAILED"), key=change_key)

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from bk_core.errors import MetadataUnavailableError
+from bk_core.metadata import watches as watches_module
 from bk_core.metadata.memory import MemoryCluster, MemoryTree
+from bk_core.metadata.tree import Tree, Watcher
 from bk_core.metadata.watches import Watches, read_children, read_data
 from bk_core.metadata.worker import Worker
 
@@ -93,6 +96,69 @@ def test_many_writers_and_late_listeners_all_end_at_the_last_state(tree: MemoryT
     while set(last.values()) != {b"20"} and time.monotonic() < deadline:
         time.sleep(0.01)
     assert last == dict.fromkeys(range(20), b"20")
+
+
+@pytest.mark.parametrize("why", [RuntimeError("made to fail"), MetadataUnavailableError("made to fail")])
+def test_watch_that_cannot_be_set_again_is_tried_until_it_can(
+    tree: MemoryTree, worker: Worker, why: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches_module, "_RETRY_REFUSED_S", 0.05)
+    monkeypatch.setattr(watches_module, "_RETRY_S", 0.05)
+    watches, news, failures = Watches(tree, worker), queue.Queue[Any](), [why] * 3
+    tree.create("/a", b"0")
+
+    def read(tree: Tree, path: str, watch: Watcher) -> Any:
+        if tree_changed and failures:
+            raise failures.pop()
+        return read_data(tree, path, watch)
+
+    tree_changed = False
+    watches.add("/a", read, news.put)
+    tree_changed = True
+    tree.set("/a", b"1", 0)
+    assert news.get(timeout=5)[0] == b"1"
+    tree.set("/a", b"2", 1)
+    assert news.get(timeout=5)[0] == b"2"
+
+
+def test_worker_whose_thread_could_not_start_runs_its_jobs_with_the_next(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: queue.Queue[str] = queue.Queue()
+
+    def no_thread(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        worker.submit(lambda: done.put("first"))
+    assert "can't start new thread" in caplog.text
+    worker.submit(lambda: done.put("second"))
+    assert [done.get(timeout=5), done.get(timeout=5)] == ["first", "second"]
+
+
+def test_a_watch_has_one_read_in_the_queue_however_many_events_there_were(tree: MemoryTree, worker: Worker) -> None:
+    """And who has read what the queued one reads is not told of it."""
+    watches, reads, go = Watches(tree, worker), list[bytes](), threading.Event()
+    told: list[list[bytes]] = [[], [], [], []]
+
+    def read(tree: Any, path: str, watch: Any) -> Any:
+        found = read_data(tree, path, watch)
+        assert found is not None
+        reads.append(found[0])
+        return found
+
+    tree.create("/a", b"0")
+    worker.submit(lambda: go.wait(5))
+    for version in range(3):
+        listener = told[version]
+        watches.add("/a", read, lambda found, told=listener: told.append(found[0]))  # reads: no watch is set now
+        tree.set("/a", b"%d" % (version + 1), version)
+    watches.add("/a", read, lambda found: told[3].append(found[0]))
+    go.set()
+    _drain(worker)
+    assert reads == [b"0", b"1", b"2", b"3", b"3"]
+    assert told == [[b"3"], [b"3"], [b"3"], []]
 
 
 def test_worker_runs_jobs_at_their_time_and_survives_a_failing_one(

@@ -24,6 +24,9 @@ from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazo
 
 pytestmark = pytest.mark.zookeeper
 
+GET_DATA = 4
+"""ZooKeeper's number of that request."""
+
 
 @pytest.fixture
 def world(zookeeper_server: ZooKeeperServer) -> Iterator[ZooKeeperWorld]:
@@ -102,7 +105,6 @@ def test_store_used_after_a_fork_says_so(store: MetadataStore) -> None:
     assert store.list_logs() == []
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # kazoo's thread dies of it
 def test_broken_answer_ends_the_session_and_another_begins(world: ZooKeeperWorld, store: MetadataStore) -> None:
     ledger_id, created = store.create_ledger(a_ledger())
     states: queue.Queue[SessionState] = queue.Queue()
@@ -126,6 +128,16 @@ def test_silent_server_ends_a_write_at_its_deadline_as_unknown(zookeeper_server:
     assert raised.value.outcome is Outcome.UNKNOWN
     eventually(lambda: store.read_ledger(ledger_id).version == 1)  # it was carried out after all
     world.close()
+
+
+def test_read_whose_connection_breaks_under_way_is_made_again(world: ZooKeeperWorld, store: MetadataStore) -> None:
+    made = [store.create_ledger(a_ledger(), number) for number in range(3)]
+    world.proxy(store).lose_next_answer(applied=True, of=lambda kind, packet: kind == GET_DATA)
+    assert store.read_ledger(0) == made[0][1]
+    world.proxy(store).lose_next_answer(applied=True, of=lambda kind, packet: kind == GET_DATA and b"L0001" in packet)
+    paths = [f"{world.root}/00/0000/L000{number}" for number in (0, 1, 9, 2)]
+    assert [found is not None for found in tree_of(store).get_many(paths)] == [True, True, False, True]
+    assert world.proxy(store).losses_to_come == 0
 
 
 def test_answers_lost_again_and_again_end_in_an_unknown_outcome(world: ZooKeeperWorld, store: MetadataStore) -> None:

@@ -127,15 +127,15 @@ def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
 
 
 def test_only_the_command_line_reads_the_environment() -> None:
-    """And two files that cannot know otherwise: whether Spark collects its workers' lines, and which archives Python
-    was started with."""
+    """And three files that cannot do otherwise: what gRPC reads at its import, whether Spark collects its workers'
+    lines, and which archives Python was started with."""
     found = [
         relative(p)
         for package in ("bk_core", "bookie_server", "bk_spark")
         for p in files_of(f"{package}/*.py")
         if re.search(r"\bos\.(environ|getenv)\b", p.read_text(encoding="utf-8")) and p.name != "main.py"
     ]
-    assert found == ["bk_spark/task_log.py", "bk_spark/worker_reuse.py"]
+    assert found == ["bk_core/transport/__init__.py", "bk_spark/task_log.py", "bk_spark/worker_reuse.py"]
 
 
 def test_every_package_is_in_the_distribution() -> None:

@@ -52,7 +52,11 @@ class Totals:
 def runner_of(profile: str) -> Callable[[int], Outcome]:
     """What runs one seed of a profile; the engine follows from the seed. *protocol*: machines over memory; *storage*:
     with the production storage in the loop; *disk*: one bookie's storage alone; *logs*: the machines of named logs, of
-    one and, every fourth seed, of several at once."""
+    one and, every fourth seed, of several at once; *threads*: the threads around machines, in controlled orders."""
+    if profile == "threads":
+        from tests.sim.threads.profile import run_threads_schedule
+
+        return run_threads_schedule
     if profile == "logs":
         from tests.sim.log_fan_out import run_fan_out_schedule
         from tests.sim.logs import LogViolation, run_log_schedule

@@ -23,7 +23,7 @@ from tests.sim.wanted import WANTED
 
 ROOT = Path(__file__).parents[2]
 
-SHORT = (("protocol", 60.0), ("storage", 40.0), ("disk", 15.0), ("logs", 15.0))
+SHORT = (("protocol", 60.0), ("storage", 40.0), ("disk", 15.0), ("logs", 15.0), ("threads", 30.0))
 """The short form: profiles and seconds."""
 
 SHORT_SCOPES = ("pair", "one-recovery", "pair-crash", "change", "change-lost", "close-and-recovery")
@@ -49,9 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__)
-    parser.add_argument(
-        "--profile", choices=("protocol", "storage", "disk", "logs"), help="only this one, or its mutants"
-    )
+    names = [name for name, _ in SHORT]
+    parser.add_argument("--profile", choices=names, help="only this one, or its mutants")
     parser.add_argument("--minutes", type=float, help="run so long, the time shared by the profiles")
     parser.add_argument("--schedules", type=int, help="run so many in all, counting those of --resume")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file, and keep it up to date")

@@ -37,7 +37,7 @@ def command(profile: str, engine: str, seed: int, omit: Iterable[int]) -> str:
 
 def run(profile: str, engine: str, seed: int, omit: frozenset[int] = frozenset(), *, trace: bool = False) -> Outcome:
     """One schedule again, without the disturbances ``omit``."""
-    if profile in ("logs", "disk"):
+    if profile in ("logs", "disk", "threads"):
         from tests.sim.campaign import runner_of
 
         return runner_of(profile)(seed)

@@ -12,6 +12,7 @@ the same, and the verdict is known. Now and then a start is done all the same.
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from bookie_server.storage.index_file import lac_of
 from bookie_server.storage.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.segment import Place, decode_segment_header
 from tests.sim.corruption_image import BLOCK, Image
+from tests.sim.disk import SECTOR
 from tests.sim.storage import SEGMENT_BYTES, StorageBackEnd, ask
 
 FULL_EVERY = 1009
@@ -61,14 +63,9 @@ def judge(image: Image, changed: dict[str, bytes | None], *, recorded: int | Non
         return Verdict("refused")
     except BookKeeperError as error:
         return Verdict("refused", (f"an error that does not say what to do: {error}",))
-    problems: list[str] = []
     if recorded is None:
         recorded = recorded_position(image, changed.get(image.newest, image.newest_bytes()) or b"")
-    for ledger_id in sorted({parse_header(frame).ledger_id for frame, _ in image.acked}):
-        try:
-            _check_ledger(image, back_end, ledger_id, recorded, problems)
-        except (AssertionError, IntegrityError) as error:
-            problems.append(f"ledger {ledger_id}: {error or 'an answer that makes no sense'}")
+    problems = _problems(image, back_end, recorded)
     report = back_end.report
     if report.damage:
         return Verdict("damage", tuple(problems))
@@ -76,6 +73,35 @@ def judge(image: Image, changed: dict[str, bytes | None], *, recorded: int | Non
         return Verdict("tail", tuple(problems))
     is_rebuilt = report.indexes_rebuilt or report.segments_scanned > 1  # an index that is lost, as one that is damaged
     return Verdict("rebuilt" if is_rebuilt else "no effect", tuple(problems))
+
+
+def judge_refused(image: Image, sector: int) -> Verdict:
+    """Start on the image while the disk refuses to read one sector of the newest segment, and once more when it reads
+    again. Whatever was acked must be answered for in both: that a block cannot be read says nothing of what is in it,
+    on record or not. Where the second start denies nothing, all must be there again or be UNKNOWN."""
+    disk = image.disk()
+    disk.break_sector(image.newest, sector * SECTOR)
+    store, chance = image.store(), random.Random(sector)
+    problems: list[str] = []
+    outcome = "no effect"
+    for when in ("refused", "read again", "a start later"):
+        back_end = StorageBackEnd(image.bookie_id, disk=disk, store=store)
+        problems += [f"{when}: {problem}" for problem in _problems(image, back_end, SEGMENT_BYTES)]
+        outcome = "damage" if back_end.report.damage else outcome
+        back_end.crash(chance, "nothing")
+        disk.mend_sectors(image.newest)
+    return Verdict(outcome, tuple(problems))
+
+
+def _problems(image: Image, back_end: StorageBackEnd, recorded: int) -> list[str]:
+    """Broken promises of this start."""
+    problems: list[str] = []
+    for ledger_id in sorted({parse_header(frame).ledger_id for frame, _ in image.acked}):
+        try:
+            _check_ledger(image, back_end, ledger_id, recorded, problems)
+        except (AssertionError, IntegrityError) as error:
+            problems.append(f"ledger {ledger_id}: {error or 'an answer that makes no sense'}")
+    return problems
 
 
 def _check_ledger(image: Image, back_end: StorageBackEnd, ledger_id: int, recorded: int, problems: list[str]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.sim import corruption_files
-from tests.sim.corruption import FULL_EVERY, Judge, Verdict, recorded_position
+from tests.sim.corruption import FULL_EVERY, Judge, Verdict, judge_refused, recorded_position
 from tests.sim.corruption_files import Kind, pairs
 from tests.sim.corruption_image import BLOCK, Image, make_image
 from tests.sim.disk import SECTOR
@@ -148,6 +148,11 @@ def _spliced(number: int) -> tuple[str, Verdict]:
     return _put(number, f"from {name}", (to, source[at : at + size]))
 
 
+def _refused(recorded: bool, number: int) -> tuple[str, Verdict]:
+    image = _judge_of(recorded).image
+    return image.region(number * SECTOR), judge_refused(image, number)
+
+
 @cache
 def _foreign() -> Image:
     return make_image(seed=2, bookie_id="bookie-2:3181")
@@ -172,6 +177,11 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("newest segment: each two sectors swapped", lambda: len(pairs(SECTORS)), _swapped)
     yield Kind("newest segment: each sector over each other", lambda: SECTORS * SECTORS, _copied)
     yield Kind("newest segment: pieces spliced", lambda: SPLICES, _spliced)
+    yield Kind("newest segment: each sector refused, then read", lambda: SECTORS, lambda k: _refused(True, k))
+    yield Kind(
+        "newest segment, last group not on record: each sector refused, then read",
+        lambda: SECTORS, lambda k: _refused(False, k),
+    )  # fmt: skip
     yield from corruption_files.kinds()
 
 

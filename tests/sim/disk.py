@@ -247,6 +247,10 @@ class SimDisk(Files):
         """Reads of this sector fail with EIO from now on."""
         self._durable[path].bad.add(offset // SECTOR)
 
+    def mend_sectors(self, path: str) -> None:
+        """The file can be read everywhere again, as it was: a cable, a controller, a path to the disk."""
+        self._durable[path].bad.clear()
+
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def create_preallocated(self, path: str, size: int) -> Handle:

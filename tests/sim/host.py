@@ -44,7 +44,7 @@ class Host:
             pe.SendFrame: self._send,
             pe.DetachSession: lambda e: self.network.detach(self.name, e.bookie, e.session),
             pe.WriteMetadata: self._write_metadata,
-            pe.ReadMetadata: lambda _: self.store.read(self.name, self.ledger_id, self.feed),
+            pe.ReadMetadata: lambda e: self.store.read(self.name, self.ledger_id, self.feed, fresh=e.fresh),
             pe.ReadBookies: lambda _: self.store.read_bookies(self.name, self.feed),
             pe.MarkUnderreplicated: lambda e: self.store.mark(self.name, self.ledger_id, e.bookies),
             pe.SetTimer: self._set_timer,

@@ -25,6 +25,7 @@ from bk_core.logs.schemas import encode
 from bk_core.model import LedgerId
 from tests.sim.log_compactor import Compactor, Replacing
 from tests.sim.log_leader import QUORUM, Leader
+from tests.sim.log_unlinking import DELAYS
 from tests.sim.logs import TXN_RETENTION, UUID, Actor, LogWorld, require
 
 KINDS = ("job", "job", "job", "again", "older", "trim", "compact", "compaction", "vacuum", "vacuum", "leader", "leader")
@@ -266,7 +267,7 @@ class Stage:
         elif kind == "compaction":
             self.actors.append(Compactor(world, lambda change: Replace(world, change)))
         elif kind == "vacuum":
-            before = world.time - world.random.choice((-50, 0, 5, 30))
+            before = world.time - world.random.choice([d for d in DELAYS if d >= world.unlinkings.delay])
             self.actors.append(Runner(world, vacuum_of(world, before)))
         elif kind == "leader":
             self.actors.append(Leader(world, self))
@@ -325,7 +326,8 @@ class Stage:
         self.actors = [Leader(world, self)]
         self._run_all(steps)
         require(not world.head.value.open_extents, "the last leader left the log open")
-        self.actors = [Runner(world, vacuum_of(world, world.time + 1))]
+        world.unlinkings.delay = -steps  # whatever happens until it ends is old enough
+        self.actors = [Runner(world, vacuum_of(world, world.time + steps))]
         self._run_all(steps)
 
     def _run_all(self, steps: int) -> None:
@@ -347,6 +349,7 @@ class Stage:
         require(listed | {self.foreign} == world.ledgers.keys(), f"listed {listed}, there are {sorted(world.ledgers)}")
         require(not head.condemned, f"condemned for ever: {head.condemned}")
         require(page_names(head, world.pages) == world.pages.keys(), "pages are left over")
+        require(not world.unlinkings.records, "records of what was unlinked are left over")
         count = {value: world.history.count(value) for value in world.history}
         for offset, value in self.acked:
             require(world.history[offset : offset + 1] == [value], f"{value} was confirmed at offset {offset}")

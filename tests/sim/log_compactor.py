@@ -173,7 +173,7 @@ class _Copy:
         ledger = world.ledgers.get(self._ledger)
         if ledger is None:
             return machine.RequestFailed(NoSuchLedgerError("a vacuum took the ledger that is being written"))
-        if world.chance(BAD_COPY / 2):
+        if world.chance(BAD_COPY):
             world.reached["short read"] += 1
             self.is_bad = True
             self._read = self._read[:-1]

@@ -7,7 +7,7 @@ A multi compares every head and record first and then writes all. Its answer may
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,16 +20,15 @@ from bk_core.logs.machines.fan_out import FanOut
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
 from bk_core.logs.machines.transactions import Transaction
 from tests.sim.log_actors import Stage, new_extent
+from tests.sim.log_limits import WINDOWS, small_limits
 from tests.sim.logs import (
     SETTLE_STEPS,
     STEPS,
-    WINDOWS,
     LogOutcome,
     LogViolation,
     LogWorld,
     _digest,
     require,
-    small_limits,
 )
 
 LOGS = ("a", "b", "c")
@@ -110,11 +109,10 @@ class FanPublisher:
 
     def _multi(self, writes: dict[str, ev.WriteHead]) -> bool:
         worlds = self.stage.worlds
-        each = [(worlds[log], w.head, w.version, w.transactions, w.transactions_version) for log, w in writes.items()]
-        if not all(world.matches(version, txn, txn_version) for world, _, version, txn, txn_version in each):
+        if not all(worlds[log].matches(write) for log, write in writes.items()):
             return False
-        for world, *write in each:
-            world.write(*write)
+        for log, write in writes.items():
+            worlds[log].write(write)
         self.applied_count += 1
         require(not self.is_unapplied, f"{self.job} failed, not applied, and then it was")
         return True
@@ -133,8 +131,11 @@ class FanPublisher:
                     self._ended(results)
                 case ev.Fail(error):
                     self._failed(error)
-                case ev.ForLogs(requests):
-                    self._requests = dict(requests)
+                case ev.ForLogs(requests, sync):
+                    self._requests = {
+                        log: replace(each, sync=sync) if isinstance(each, ev.ReadHead) else each
+                        for log, each in requests.items()
+                    }
                 case _:
                     self._single = effect
 

@@ -9,41 +9,28 @@ flattened and compared with it, so nothing is lost, moved, doubled or brought ba
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, PublishConflictError
-from bk_core.logs import commit, paging, schemas
+from bk_core.logs import commit, paging
 from bk_core.logs.codec import encode_head
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, NewExtent
 from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines import publication, transactions, upkeep
 from bk_core.logs.paging import NewPage, ledgers_listed, page_names, sealed_extents
 from bk_core.model import LedgerId, Versioned
+from tests.sim.log_limits import WINDOWS, small_limits
+from tests.sim.log_unlinking import DELAYS, Unlinkings
 
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
 TXN_RETENTION = 15
 STEPS = 100
 SETTLE_STEPS = 4000
-SMALL = {
-    (paging, "TAIL_EXTENTS_MAX"): 3,
-    (paging, "TAIL_EXTENTS_KEPT"): 1,
-    (paging, "MERGE_PARTS_MAX"): 2,
-    (paging, "PAGE_PARTS_MAX"): 3,
-    (paging, "REFS_MAX"): 2,
-    (upkeep, "CONDEMNED_MAX"): 3,
-    (transactions, "VERSIONS_MAX"): 5,
-    (schemas, "SCHEMAS_MAX"): 3,
-}
-"""Limits so small that pages, their pages, and rounds of condemning come up all the time."""
 FATES = ((0.25, ("applied", "late", "never", "refused")), (0.5, ("late", "refused")))
 """How often a compare-and-set goes wrong, and how: each schedule draws one."""
-WINDOWS = (2, 4, commit.PUBLISHED_MAX)
-"""Publish ids that the head remembers, a schedule; each transaction remembers 5 versions."""
 
 
 class LogViolation(AssertionError):
@@ -103,6 +90,7 @@ class LogWorld:
 
     def __post_init__(self) -> None:
         self.fates = self.random.choice(FATES)
+        self.unlinkings = Unlinkings(require, self.random.choice(DELAYS))
 
     def chance(self, probability: float) -> bool:
         """Whether a fault happens now."""
@@ -127,12 +115,15 @@ class LogWorld:
         if ledger_id in self.ledgers:
             require(ledger_id not in ledgers_listed(self.head.value, self.pages), f"listed ledger {ledger_id} deleted")
             require(self.ledgers[ledger_id].is_ours, f"ledger {ledger_id} of somebody else deleted")
+            self.unlinkings.check_ledger(ledger_id, self.time)
             del self.ledgers[ledger_id]
 
     def delete_page(self, name: str) -> None:
         """Delete a page, which the head must not reach."""
         require(name not in page_names(self.head.value, self.pages), f"page {name} deleted, which the head reaches")
-        self.pages.pop(name, None)
+        if name in self.pages:
+            self.unlinkings.check_page(name, self.pages, self.time)
+            del self.pages[name]
 
     def delete_transactions(self, versions: Mapping[str, int], head_version: int) -> bool:
         """Compare and delete; False: another version."""
@@ -167,35 +158,33 @@ class LogWorld:
             return self.random.choice(self.older[-3:])
         return self.head
 
-    def write(
-        self,
-        head: LogHead,
-        version: int,
-        txn: LogTransactions | None = None,
-        txn_version: int | None = None,
-        applied: Callable[[], None] = lambda: None,
-    ) -> bool:
+    def write(self, write: ev.WriteHead, applied: Callable[[], None] = lambda: None) -> bool:
         """Compare and set; False: another version. Tells ``applied``."""
-        if not self.matches(version, txn, txn_version):
+        if not self.matches(write):
             return False
+        head, txn = write.head, write.transactions
         encode_head(head)  # ≤ 8 KiB, at most two open extents, contiguous
         self._check(self.head.value, head)
         self._check_published(self.head.value, head)
         if txn is not None:
             versions = [each.version for each in txn.versions]
             require(versions == sorted(set(versions)), f"{txn.app_id} has published versions {versions}")
-            self.transactions[txn.app_id] = Versioned(txn, 0 if txn_version is None else txn_version + 1)
-        self.older.append(self.head)
-        self.head = Versioned(head, version + 1)
+            version = write.transactions_version
+            self.transactions[txn.app_id] = Versioned(txn, 0 if version is None else version + 1)
+        before, self.head = self.head, Versioned(head, write.version + 1)
+        self.older.append(before)
+        self.unlinkings.changed(before.value, head, self.head.version, write.unlinked, self.pages, self.time)
+        self.reached["pages unlinked with what they name"] += bool(write.unlinked.pages)
         applied()
         return True
 
-    def matches(self, version: int, txn: LogTransactions | None, txn_version: int | None) -> bool:
-        """Whether a write that is compared with these versions would be applied."""
-        if version != self.head.version:
+    def matches(self, write: ev.WriteHead) -> bool:
+        """Whether a write would be applied."""
+        if write.version != self.head.version:
             return False
+        txn = write.transactions
         found = None if txn is None else self.transactions.get(txn.app_id)
-        return txn is None or (None if found is None else found.version) == txn_version
+        return txn is None or (None if found is None else found.version) == write.transactions_version
 
     def compare_and_set(self, write: Callable[[], bool]) -> str:
         """``write`` with everything that can happen to it: written, conflict, unknown, refused."""
@@ -284,12 +273,14 @@ class LogWorld:
             case ev.CreatePages(pages):
                 self._create(pages)
                 return ev.PagesCreated()
-            case ev.WriteHead(head, version, txn, txn_version):
-                return self._write_head(lambda: self.write(head, version, txn, txn_version, applied))
+            case ev.WriteHead():
+                return self._write_head(lambda: self.write(effect, applied))
         return self._answer_vacuum(effect)
 
     def _answer_vacuum(self, effect: ev.Effect) -> ev.Event:
         match effect:
+            case ev.ReadUnlinked():
+                return ev.UnlinkedRead(tuple(self.unlinkings.records.values()))
             case ev.ListOrphans(_, before_ms):
                 ours = [each for each, ledger in self.ledgers.items() if ledger.is_ours and ledger.made < before_ms]
                 return ev.OrphansListed(tuple(ours))
@@ -301,6 +292,10 @@ class LogWorld:
                 return ev.LedgersDeleted(tuple(gone))
             case ev.ListPages(before_ms):
                 return ev.PagesListed(tuple(name for name in self.pages if self.page_made[name] < before_ms))
+            case ev.DeleteUnlinked(names):
+                for name in names:
+                    self.unlinkings.records.pop(name, None)
+                return ev.UnlinkedDeleted()
             case ev.DeletePages(names):
                 for name in names:
                     self.delete_page(name)
@@ -361,17 +356,6 @@ def _reached(head: LogHead, pages: dict[str, LogPage]) -> set[str]:
         return page_names(head, pages)
     except paging.PagesNeeded as needed:
         return set(needed.names)
-
-
-@contextmanager
-def small_limits(window: int) -> Iterator[None]:
-    """The product's limits, cut so that a few ledgers reach them; a head remembers ``window`` publish ids."""
-    limits = {**SMALL, (commit, "PUBLISHED_MAX"): window, (publication, "PUBLISHED_MAX"): window}
-    with ExitStack() as restore:
-        for (module, name), value in limits.items():
-            restore.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, value)
-        yield
 
 
 def run_log_schedule(seed: int, *, steps: int = STEPS) -> LogOutcome:

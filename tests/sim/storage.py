@@ -232,8 +232,11 @@ class StorageBackEnd:
         return ledger_id, place
 
     def eio_on_read(self, random: Random) -> tuple[LedgerId, Place] | None:
-        """A sector of a frame on record cannot be read any more."""
-        frames = self.frames_on_record()
+        """A sector of a frame that is served cannot be read any more: on record or not, it is never taken for torn."""
+        unsealed = (
+            (ledger, place) for ledger in self.index.ledger_ids() for place in self.index.unsealed_places(ledger)
+        )
+        frames = [*unsealed, *self._sealed_frames()]
         if not frames:
             return None
         ledger_id, place = random.choice(frames)

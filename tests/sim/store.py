@@ -2,8 +2,9 @@
 """The metadata store of a simulated world: the production store over its tree in memory, reached over a bad line.
 
 A call takes time to arrive and its answer takes time to return; between the two it is carried out, all at once. It may
-find the store away (not applied), lose its answer (applied or not), or read an older record than the newest, though
-never an older one than this client has seen, as a follower of ZooKeeper may answer.
+find the store away (not applied), lose its answer (applied or not), or read an older record than the newest, or none,
+though never an older one than this client has seen, as a follower of ZooKeeper may answer. What lags is the tree: the
+second looks of the production store (RULES M5) are part of the world.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bk_core.errors import (
     NoSuchLedgerError,
     Outcome,
 )
+from bk_core.metadata.codec import encode_ledger
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.events import (
@@ -97,8 +99,8 @@ class SimStore:
         label = f"{client} writes {metadata.state.name} over version {version}"
         self._call(client, label, lambda: self._write(client, ledger_id, metadata, version), feed)
 
-    def read(self, client: str, ledger_id: LedgerId, feed: Feed) -> None:
-        self._call(client, f"{client} reads the record", lambda: self._read(client, ledger_id), feed)
+    def read(self, client: str, ledger_id: LedgerId, feed: Feed, *, fresh: bool = False) -> None:
+        self._call(client, f"{client} reads the record", lambda: self._read(client, ledger_id, fresh), feed)
 
     def read_bookies(self, client: str, feed: Feed) -> None:
         self._call(client, f"{client} reads bookies", lambda: BookiesRead(tuple(self.registered)), feed)
@@ -178,20 +180,36 @@ class SimStore:
             self.on_write(ledger_id, found, by)
             self._tell(ledger_id, found)
 
-    def _read(self, client: str, ledger_id: LedgerId) -> Any:
+    def _read(self, client: str, ledger_id: LedgerId, fresh: bool) -> Any:
+        history, seen = self._history[ledger_id], self._seen.get((client, ledger_id), -1)
+        if self.scheduler.random.random() < self.knobs.store_stale_read and history:
+            old: list[Record | None] = [record for record in history if record.version >= seen]
+            self._lag(ledger_id, self.scheduler.random.choice(old if seen >= 0 else [None, *old]))
         try:
-            self.store.read_ledger(ledger_id)
+            record = self.store.read_ledger(ledger_id, fresh=fresh)
         except BookKeeperError as error:
+            if history and isinstance(error, NoSuchLedgerError):
+                raise AssertionError(f"M5: ledger {ledger_id} exists") from error
             return MetadataCallFailed(error)
-        history = self._history[ledger_id]
-        record = history[-1]
-        if self.scheduler.random.random() < self.knobs.store_stale_read and len(history) > 1:
-            seen = self._seen.get((client, ledger_id), -1)
-            record = self.scheduler.random.choice([r for r in history if r.version >= seen])
-            if record is not history[-1]:
-                self.scheduler.reached("a stale record was read")
-        self._seen[client, ledger_id] = max(record.version, self._seen.get((client, ledger_id), -1))
+        finally:
+            self.store.tree.catch_up()
+        is_old = record.version != history[-1].version
+        assert not (fresh and is_old), f"M5: version {record.version} is not that of {history[-1]}"
+        if is_old:
+            self.scheduler.reached("a stale record was read")
+        self._seen[client, ledger_id] = max(record.version, seen)
         return MetadataRead(record)
+
+    def _lag(self, ledger_id: LedgerId, record: Record | None) -> None:
+        """The server that answers next has this one, or none yet."""
+        behind, path = self.cluster.copy(), self.store._znode_of(ledger_id)
+        node = behind._nodes[path]
+        if record is None:
+            self.scheduler.reached("a server did not know of the ledger yet")
+            del behind._nodes[path]
+        else:
+            node.data, node.version = encode_ledger(record.value), record.version
+        self.store.tree.lag(behind)
 
     def _tell(self, ledger_id: LedgerId, record: Record | None) -> None:
         for client, call in self._watches.get(ledger_id, ()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every known defect of scrubbing and of making indexes anew, put back, is found by the tests of them."""
+"""Every known defect of scrubbing, new indexes and starts on a disk that refuses reads is found by their tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bk_core.errors import BookKeeperError
 from tests.bookie_server.storage import test_reindex as reindexing
 from tests.bookie_server.storage import test_scrub as scrubbing
 from tests.kit.damaged_world import PLAIN, RUNS, DamagedWorld
+from tests.sim import test_refused_reads as refusing
 from tests.sim.mutants.damage import DAMAGE_MUTANTS
 from tests.sim.mutants.storage import Planted
 
@@ -38,6 +39,7 @@ SCRIPTS: list[Script] = [
     ),
     lambda world: reindexing.test_index_waits_for_a_checkpoint_where_records_may_be_lost_with_both(world, "states"),
     reindexing.test_blocks_of_two_editions_are_never_taken_together,
+    *(lambda world, story=story: story() for story in refusing.STORIES),
 ]
 
 

@@ -115,6 +115,6 @@ def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path
 
 
 def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:
-    assert set(WANTED) == {"protocol", "storage", "disk", "logs"}
+    assert set(WANTED) == {"protocol", "storage", "disk", "logs", "threads"}
     for profile in WANTED:
         assert runner_of(profile)(1).violation is None

@@ -140,6 +140,27 @@ def test_not_null_and_what_spark_calls_things_inside_do_not_make_another_schema(
     assert schema_of(writer(struct(("x", strict, False)))) == schema_of(writer(struct(("x", loose))))
 
 
+@pytest.mark.parametrize(
+    ("kind", "said", "cast"),
+    [
+        (types.StringType("UNICODE_CI"), "string collate UNICODE_CI", "STRING"),
+        (types.ArrayType(types.StringType("UNICODE")), "array<string collate UNICODE>", "ARRAY<STRING>"),
+        (types.DayTimeIntervalType(0, 1), "interval day to hour", "INTERVAL DAY TO SECOND"),
+        (types.VarcharType(3), r"varchar\(3\)", "STRING"),
+    ],
+)
+def test_attributes_of_a_type_that_would_be_forgotten_are_refused(kind: Any, said: str, cast: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"c {said}; cast them: CAST\(`c` AS {cast}\)"):
+        writer(types.StructType().add("c", kind))
+
+
+def test_a_tables_varchar_is_told_by_its_columns_metadata() -> None:
+    declared = {spark_types.CHAR_TYPE: "varchar(3)"}
+    with pytest.raises(InvalidArgumentError, match=r"c varchar\(3\); cast them: CAST\(`c` AS STRING\)"):
+        writer(types.StructType([types.StructField("c", types.StringType(), True, declared)]))
+    assert writer(types.StructType([types.StructField("c", types.StringType(), True, {"comment": "kept by nobody"})]))
+
+
 def test_large_view_and_dictionary_types_and_zones_are_cast() -> None:
     schema = struct(("s", "string"), ("v", "string"), ("d", "string"), ("b", "binary"), ("t", "timestamp"))
     given = pa.record_batch(
@@ -345,7 +366,7 @@ def test_a_new_log_of_a_pattern_may_join_a_stream_with_columns_that_it_has() -> 
 
 def test_extents_of_another_codec_or_without_their_schema_are_refused() -> None:
     known = {1: schema_of(writer(AB))}
-    with pytest.raises(InvalidArgumentError, match="written with raw"):
+    with pytest.raises(InvalidArgumentError, match=r"written with arrow, raw.*raw.* alone reads"):
         reader(known).check("events", {("arrow", 1), ("raw", 0)}, known)
     with pytest.raises(SchemaMismatchError, match=r"schema 2 of \[1\]"):
         reader(known).check("events", {("arrow", 2)}, known)

@@ -149,13 +149,91 @@ def test_envelopes_and_json_and_text_in_one_log_are_read_by_their_codecs(uri: st
     append(uri, AB, [{"a": 1, "b": None}], log="json", codec="json")
     assert read(uri, log="json")["value"].to_pylist() == [b'{"a":1}']
     assert read(uri, AB, log="json", codec="json").to_pylist() == [{"a": 1, "b": None}]
-    append(uri, struct(("value", "string")), [{"value": '{"a":2}'}, {"value": "no JSON"}], log="json")
+    more = [{"value": '{"a":2}'}, {"value": "no JSON"}]
+    append(uri, struct(("value", "string")), more, log="json", mixedCodecs="true")
     with pytest.raises(CorruptEntryError, match="offset 2 of log json"):
         read(uri, AB, log="json", codec="json")
     assert read(uri, AB, log="json", codec="json", corruptEntries="skip")["a"].to_pylist() == [1, 2]
     assert read(uri, AB, log="json", codec="json", corruptEntries="null")["a"].to_pylist() == [1, 2, None]
     with pytest.raises(InvalidArgumentError, match="written with json, raw"):
         read(uri, AB, log="json", codec="arrow")
+
+
+@pytest.mark.parametrize("earlier", ["envelope", "json", "arrow"])
+def test_a_write_with_another_codec_than_the_logs_is_refused_before_anything_is_made(
+    bookkeeper: BookKeeper, uri: str, earlier: str
+) -> None:
+    columns, row = (struct(("value", "string")), {"value": "x"}) if earlier != "arrow" else (AB, {"a": 1, "b": "x"})
+    append(uri, columns, [row], codec=earlier)
+    head, ledgers = bookkeeper.log("events").head(), bookkeeper.list_ledgers()
+    value, rows = struct(("value", "string")), [{"value": "y"}]
+    with pytest.raises(InvalidArgumentError, match=rf"codec=raw, the log's is {earlier}.*mixedCodecs"):
+        append(uri, value, rows)
+    routed = struct(("log", "string"), ("value", "string"))
+    writer = BookKeeperDataSource({"metadataserviceuri": uri}).writer(routed, False)
+    with pytest.raises(InvalidArgumentError, match=rf"the log's is {earlier}"):
+        writer.write(iter([pa.RecordBatch.from_pylist([{"log": "events", "value": "y"}])]))
+    assert (bookkeeper.log("events").head(), bookkeeper.list_ledgers()) == (head, ledgers), "nothing was made"
+    append(uri, value, rows, mixedCodecs="true")
+    assert read(uri)["value"].to_pylist()[-1] == b"y"
+    with pytest.raises(InvalidArgumentError, match=rf"several codecs.*{earlier}, raw.*raw.* alone"):
+        read(uri, AB, codec="arrow")
+
+
+def test_an_overwrite_may_choose_another_codec(uri: str) -> None:
+    append(uri, AB, [{"a": 1, "b": "x"}], codec="arrow")
+    writer = source(uri, path="events").writer(struct(("value", "string")), True)
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pylist([{"value": "y"}])]))])
+    assert read(uri)["value"].to_pylist() == [b"y"]
+
+
+def test_a_write_that_is_refused_makes_no_log(bookkeeper: BookKeeper, uri: str) -> None:
+    refused: list[tuple[types.StructType, dict[str, str]]] = [
+        (AB, {}),
+        (types.StructType().add("v", types.YearMonthIntervalType()), {"codec": "arrow"}),
+        (types.StructType().add("v", types.StringType("UNICODE")), {"codec": "arrow"}),
+        (types.StructType().add("v", types.BinaryType()), {"codec": "json"}),
+        (AB, {"codec": "arrow", "ensemblesize": "9"}),
+    ]
+    for schema, options in refused:
+        with pytest.raises(BookKeeperError):
+            source(uri, path="events", **options).writer(schema, False)
+    assert bookkeeper.store.list_logs() == []
+
+
+@pytest.mark.rule("K8")
+def test_a_frame_without_rows_gives_a_new_log_its_columns(uri: str) -> None:
+    for _ in range(2):
+        append(uri, AB, [], codec="arrow")
+    assert read(uri, codec="arrow").column_names[:2] == ["a", "b"]
+    assert read(uri, codec="arrow").num_rows == 0
+    with pytest.raises(InvalidArgumentError, match="the log's is arrow"):
+        append(uri, struct(("value", "string")), [{"value": "y"}])
+    with pytest.raises(SchemaMismatchError):
+        append(uri, struct(("z", "int")), [{"z": 1}], codec="arrow")
+    append(uri, ABC, [], codec="arrow", mergeSchema="true")
+    assert read(uri, codec="arrow").column_names[:3] == ["a", "b", "c"]
+
+
+def test_not_null_inside_a_type_is_dropped_by_a_write_and_kept_by_a_read_that_declares_it(uri: str) -> None:
+    strict = types.StructType().add("n", types.LongType(), False)
+    whole = types.StructType()
+    whole.add("s", strict)
+    whole.add("l", types.ArrayType(strict, False))
+    whole.add("m", types.MapType(types.StringType(), types.LongType(), False))
+    row = {"s": {"n": 1}, "l": [{"n": 2}, {"n": 3}], "m": [("k", 4)]}
+    nothing = {"s": None, "l": None, "m": None}
+    for codec in ("arrow", "json"):
+        columns = whole if codec == "arrow" else types.StructType(whole.fields[:2])
+        given = [{name: each[name] for name in columns.names} for each in (row, nothing, row)]
+        append(uri, columns, given, log=codec, codec=codec)
+        found = read(uri, columns, log=codec, codec=codec)
+        assert found.to_pylist() == given
+        assert found.schema == spark_types.arrow_schema_of(columns)
+    loose = types.StructType().add("s", types.StructType().add("n", types.LongType()))
+    append(uri, loose, [{"s": {"n": None}}], log="loose", codec="arrow")
+    with pytest.raises(InvalidArgumentError, match=r"NOT NULL holds nulls; s, in which n is null, ledger"):
+        read(uri, types.StructType().add("s", strict), log="loose", codec="arrow")
 
 
 def test_a_null_is_skipped_or_empty_or_fails_with_partition_and_row(uri: str) -> None:

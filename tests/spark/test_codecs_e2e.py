@@ -211,6 +211,22 @@ def test_views_and_tables_of_sql_take_the_columns_of_the_log(spark: Any, uri: st
     assert load(spark, uri, log, codec="arrow").where("id = 7").count() == 1
 
 
+def test_types_with_attributes_are_refused_with_the_casts_that_a_write_takes(spark: Any, uri: str, log: str) -> None:
+    spark.sql("CREATE TABLE declared (code VARCHAR(5), name STRING COLLATE UNICODE_CI) USING parquet")
+    try:
+        spark.sql("INSERT INTO declared VALUES ('a', 'B')")
+        frame = spark.table("declared")
+        refused = failure(lambda: append(frame, uri, log, codec="arrow"))
+        for part in ("code varchar(5)", "name string collate UNICODE_CI", "CAST(`code` AS STRING)"):
+            assert part in refused
+        append(frame.selectExpr("CAST(code AS STRING)", "CAST(name AS STRING)"), uri, log, codec="arrow")
+    finally:
+        spark.sql("DROP TABLE declared")
+    found = load(spark, uri, log, codec="arrow")
+    assert [field.dataType.simpleString() for field in found.schema.fields[:2]] == ["string", "string"]
+    assert rows(found.select("code", "name"), "code") == [("a", "B")]
+
+
 def test_a_row_that_cannot_be_written_is_named_and_nothing_is_published(spark: Any, uri: str, log: str) -> None:
     frame = spark.range(0, 100, 1, 1).selectExpr("IF(id = 42, NULL, CAST(id AS STRING)) AS value")
     refused = failure(lambda: append(frame, uri, log))
@@ -226,7 +242,8 @@ def test_a_row_that_cannot_be_written_is_named_and_nothing_is_published(spark: A
 def test_a_codec_that_does_not_fit_the_log_is_refused_before_a_task_starts(spark: Any, uri: str, log: str) -> None:
     append(spark.range(3).selectExpr("CAST(id AS STRING) AS value"), uri, log)
     assert "nothing was written with codec arrow yet" in failure(lambda: load(spark, uri, log, codec="arrow").collect())
-    append(spark.range(3).coalesce(1), uri, log, codec="arrow")
-    assert "written with raw" in failure(load(spark, uri, log, codec="arrow").collect)
+    assert "mixedCodecs" in failure(lambda: append(spark.range(3), uri, log, codec="arrow"))
+    append(spark.range(3).coalesce(1), uri, log, codec="arrow", mixedCodecs="true")
+    assert "written with arrow, raw" in failure(load(spark, uri, log, codec="arrow").collect)
     assert load(spark, uri, log, codec="raw").count() == 4
     assert "a ledger alone has no schema" in failure(lambda: load(spark, uri, "ledger:1", codec="arrow"))

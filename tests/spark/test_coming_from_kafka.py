@@ -64,6 +64,24 @@ def test_an_option_of_kafka_that_has_no_counterpart_of_its_name_is_an_error() ->
         assert parsed(**{option: given})
 
 
+def test_an_option_of_kafka_is_answered_with_its_counterpart() -> None:
+    for row in (*READS, *WRITES):
+        theirs = [word for word in words(row[0]) if re.fullmatch(r"[a-zA-Z]+(\.[a-zA-Z.]+)?", word)]
+        for option in theirs:
+            if option in NAMES | NO_OPTIONS | {"partition"}:
+                continue
+            with pytest.raises(InvalidArgumentError, match="coming-from-kafka") as caught:
+                parsed(**{option: "1"})
+            remedy, counterparts = caught.value.remedy, [word.split("=")[0] for word in words(row[1])]
+            plain = [word for word in counterparts if word in NAMES]
+            if plain and "*" not in row[0]:
+                assert any(word in remedy for word in plain), (option, remedy)
+    with pytest.raises(InvalidArgumentError, match=r"bookkeeper\.\*"):
+        parsed(**{"kafka.security.protocol": "SSL"})
+    with pytest.raises(InvalidArgumentError, match="without Kafka's partitions"):
+        parsed(startingoffsets='{"events":{"0":23,"1":-2}}')
+
+
 @pytest.mark.parametrize(
     ("alias", "name"),
     [

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following ledgers, logs and patterns; bookies of this process behind the blocking client. Never fences."""
+"""Following ledgers, logs and patterns; bookies of this process behind the blocking client. Never fences.
+
+Over 400 lines because every way to follow is tried with the same few helpers.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 
 from bk_core.blocking import BookKeeper, LedgerWriter
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import MetadataUnavailableError, NoSuchLogError, WrongDigestTypeError, WrongPasswordError
+from bk_core.errors import (
+    EntryUnreadableError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+    WrongDigestTypeError,
+    WrongPasswordError,
+)
 from bk_core.logs.head import NewExtent, PublishId
 from bk_spark import clients
 from bk_spark.follow import begin_following
@@ -197,9 +208,41 @@ def test_following_ends_a_while_after_the_last_call(bookkeeper: BookKeeper, foll
     assert eventually(lambda: list(ends(watch).values()) == [4])
 
 
+def test_what_is_not_followed_any_more_leaves_nothing_behind(bookkeeper: BookKeeper, follow: Follow) -> None:
+    publish(bookkeeper, "events", 1)
+    growing = written(bookkeeper, 3, close=False)
+    ledger, log = follow(ledgerid=str(growing.ledger_id)), follow(log="events")
+    with bookkeeper.log("events").lead() as leader:
+        listening = watched(bookkeeper, "events")
+        leader.append(b"x")
+        assert eventually(lambda: ends(log) == {"events": 2})
+        leader.roll()
+        leader.append(b"y")
+        assert eventually(lambda: ends(log) == {"events": 3})
+        assert seen_of(log, "events").is_open
+        assert ends(ledger) == {str(growing.ledger_id): 3}
+        assert eventually(lambda: bookkeeper.begin(_waiting).result() == 2), "one open ledger each"
+        log.stop()
+        ledger.stop()
+        assert eventually(lambda: bookkeeper.begin(_tasks).result() == 0)
+        assert eventually(lambda: bookkeeper.begin(_waiting).result() == 0)
+        assert eventually(lambda: watched(bookkeeper, "events") == listening)
+
+
 async def _tasks(_: object) -> int:
     """Tasks on the client's loop that follow something."""
     return sum("Follow" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
+async def _waiting(_: object) -> int:
+    """Tasks on the client's loop that wait for an open ledger to grow."""
+    return sum("OpenTail" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
+def watched(bookkeeper: BookKeeper, log: str) -> int:
+    """How many listen to changes of a log through this client."""
+    nodes: dict[Any, Any] = bookkeeper.store._watches._nodes  # type: ignore[attr-defined]  # of every store on a tree
+    return sum(len(node.listeners) for (path, _), node in nodes.items() if path.endswith(f"/{log}"))
 
 
 def test_a_client_that_was_closed_is_replaced(bookkeeper: BookKeeper, follow: Follow) -> None:
@@ -311,15 +354,57 @@ def test_a_server_that_is_behind_does_not_make_a_log_of_the_checkpoint_look_dele
     assert ends(watch) == {"ev-a": 1, "ev-b": 2}
 
 
+def test_a_list_that_cannot_be_read_at_all_ends_the_stream_with_the_reason(
+    bookkeeper: BookKeeper, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged() -> list[str]:
+        raise MetadataCorruptError("the list of logs is damaged")
+
+    monkeypatch.setattr(bookkeeper.store, "list_logs", damaged)
+    watch = follow(logpattern="ev.*", times=WatchTimes(first_look_s=1.0))
+    with pytest.raises(MetadataCorruptError, match="is damaged"):
+        watch.seen()
+
+
+def test_a_list_that_cannot_be_read_for_a_while_keeps_what_is_known(
+    bookkeeper: BookKeeper, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(bookkeeper, "events", 1)
+    watch = follow(logpattern="ev.*")
+    assert ends(watch) == {"events": 1}
+    asked = list[int]()
+
+    def away() -> list[str]:
+        asked.append(1)
+        raise MetadataUnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bookkeeper.store, "list_logs", away)
+        assert eventually(lambda: len(asked) > 1)
+        assert ends(watch) == {"events": 1}
+    publish(bookkeeper, "events-2", 1)
+    assert eventually(lambda: ends(watch) == {"events": 1, "events-2": 1})
+
+
+def test_a_log_whose_open_ledger_is_gone_is_in_trouble_and_not_gone(bookkeeper: BookKeeper, follow: Follow) -> None:
+    publish(bookkeeper, "events", 1)
+    leader = bookkeeper.log("events").lead()
+    leader.append(b"x")
+    opened = bookkeeper.log("events").head().value.open_extents[0].ledger_id
+    bookkeeper.delete_ledger(opened)
+    with pytest.raises(EntryUnreadableError, match="the open ledger of log events is gone"):
+        follow(log="events", times=WatchTimes(first_look_s=0.5, retry_s=0.05)).seen()
+
+
 def test_a_closed_ledger_is_looked_at_once(
     bookkeeper: BookKeeper, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = written(bookkeeper, 3).ledger_id
     read_ledger, looks = bookkeeper.store.read_ledger, []
 
-    def counted(ledger_id: int) -> object:
+    def counted(ledger_id: int, *, fresh: bool = False) -> object:
         looks.append(ledger_id)
-        return read_ledger(ledger_id)
+        return read_ledger(ledger_id, fresh=fresh)
 
     monkeypatch.setattr(bookkeeper.store, "read_ledger", counted)
     watch = follow(ledgerid=str(done))

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from bk_core.errors import (
     LogHasLeaderError,
     LogRecreatedError,
     NotEnoughBookiesError,
+    PackageMismatchError,
     PublishConflictError,
     WrongDigestTypeError,
     WrongPasswordError,
@@ -28,7 +30,7 @@ from bk_spark.commit import WrittenLedgers
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.stream_read import StreamReader
-from bk_spark.write import LogWriter
+from bk_spark.write import LogWriter, abort
 
 VALUE = StructType([StructField("value", BinaryType())])
 
@@ -124,7 +126,9 @@ def test_abort_deletes_only_what_was_never_offered_for_publishing(bookkeeper: Bo
     second = messages[1]
     assert isinstance(second, WrittenLedgers)
     assert bookkeeper.list_ledgers() == [extent.ledger_id for _, extent in second.extents]
-    writer.abort([messages[0], None])  # again: nothing is left, and it does not raise
+    writer.abort([*messages, None])  # again: what is gone already is passed over
+    assert bookkeeper.list_ledgers() == []
+    writer.abort([*messages, None])  # and it does not raise
 
 
 def test_a_task_that_fails_leaves_no_ledger(bookkeeper: BookKeeper, uri: str) -> None:
@@ -134,6 +138,49 @@ def test_a_task_that_fails_leaves_no_ledger(bookkeeper: BookKeeper, uri: str) ->
     with pytest.raises(InvalidArgumentError, match="nulls"):
         writer.write(iter([good, bad]))
     assert bookkeeper.list_ledgers() == []
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_a_task_that_is_interrupted_leaves_no_ledger(
+    bookkeeper: BookKeeper, uri: str, interruption: type[BaseException]
+) -> None:
+    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
+        raise interruption
+
+    with pytest.raises(interruption):
+        writer.write(rows())
+    assert bookkeeper.list_ledgers() == []
+
+
+@pytest.mark.rule("E1")
+def test_a_worker_with_another_version_writes_nothing_and_says_so(bookkeeper: BookKeeper, uri: str) -> None:
+    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
+    writer.target = replace(writer.target, version="0.0.9")
+    with pytest.raises(PackageMismatchError, match=r"driver 0\.0\.9, worker"):
+        writer.write(iter([pa.record_batch([pa.array([b"x"])], names=["value"])]))
+    assert bookkeeper.list_ledgers() == []
+
+
+def test_a_task_that_cannot_clean_up_says_what_was_wrong_with_it(bookkeeper: BookKeeper, uri: str) -> None:
+    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
+        for ledger_id in bookkeeper.list_ledgers():
+            bookkeeper.delete_ledger(ledger_id)
+        raise InvalidArgumentError("the cause")
+
+    with pytest.raises(InvalidArgumentError, match="the cause"):
+        writer.write(rows())
+
+
+def test_an_abort_that_reaches_nobody_is_silent() -> None:
+    given = {"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "events", "bookkeeper.metadatatimeouts": "0.1"}
+    abort(parse_options(given, Use.WRITE), [None])
+    abort(parse_options({**given, "bookkeeper.nosuchsetting": "1"}, Use.WRITE), [None])
 
 
 def test_a_partition_without_rows_makes_no_ledger(bookkeeper: BookKeeper, uri: str) -> None:

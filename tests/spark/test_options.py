@@ -72,6 +72,20 @@ def test_every_row_of_the_table_is_a_field() -> None:
     assert names - shared == {f.name.removesuffix("_ms") for f in fields(BkOptions)} - extra
 
 
+def test_where_messages_send_their_readers_there_is_something_to_read() -> None:
+    root, found = Path(__file__).parents[2], set()
+    for source in (root / "bk_spark").rglob("*.py"):
+        for heading, page in re.findall(
+            r"""see\(['"]([\w-]+)['"](?:, ['"]([\w.-]+)['"])?\)""", source.read_text("utf-8")
+        ):
+            lines = (root / "docs" / (page or "spark.md")).read_text(encoding="utf-8").splitlines()
+            headings = {line.lstrip("# ").lower().replace(" ", "-") for line in lines if line.startswith("#")}
+            assert heading in headings, (source.name, heading)
+            found.add(heading)
+    assert {"options", "codecs", "selecting", "installing"} <= found
+    assert "docs/spark.md#options of project pyspark-bookkeeper" in refusal(path="events", zzzzz="1")
+
+
 def test_the_documentation_has_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
     assert options_table() in page, "paste what bk_spark.option_table.options_table() returns into docs/spark.md"

@@ -96,6 +96,8 @@ def test_a_range_that_ends_early_or_is_left_out_is_no_result() -> None:
 class Liar:
     """A reader that leaves out the last entry of all that it is asked for, and says nothing."""
 
+    is_usable = True
+
     def update_bookies(self, infos: object) -> None:
         """It needs none."""
 

@@ -14,8 +14,14 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper, LedgerWriter
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import BookKeeperError, ClusterMismatchError, InvalidArgumentError, NoSuchLogError
-from bk_spark import clients
+from bk_core.errors import (
+    BookKeeperError,
+    ClusterMismatchError,
+    InvalidArgumentError,
+    NoSuchEntryError,
+    NoSuchLogError,
+)
+from bk_spark import clients, stream_read
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 from bk_spark.stream_read import StreamReader
@@ -74,6 +80,26 @@ def sees(reader: StreamReader, end: int) -> bool:
     while position(reader.reportLatestOffset()) < end and time.monotonic() < deadline:
         time.sleep(0.005)
     return position(reader.reportLatestOffset()) == end
+
+
+def test_a_source_that_ends_before_the_stream_is_an_error_when_that_lasts_and_forgiven_when_it_passes(
+    uri: str, ledger: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_read, "BEHIND_MAX_S", 0.2)
+    ledger.close()
+    reader = source(uri, ledger, startingoffsets="earliest")
+    first = reader.initialOffset()
+    ahead = {**first, "ledgers": {str(ledger.ledger_id): 50}}
+    assert reader.latestOffset(ahead) == ahead
+    assert position(reader.latestOffset(first)) == 10, "its server knows of it again"
+    time.sleep(0.3)
+    assert reader.latestOffset(ahead) == ahead, "the trouble before had passed"
+    time.sleep(0.3)
+    with pytest.raises(NoSuchEntryError, match="ends at 10, the stream is at 50"):
+        reader.latestOffset(ahead)
+    reader.stop()
+    assert reader._watch is not None
+    assert not reader._watch.is_running
 
 
 @pytest.mark.rule("P9")

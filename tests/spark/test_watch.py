@@ -217,3 +217,43 @@ def test_a_run_that_ends_before_it_answers_is_begun_again_until_the_deadline() -
 
     with pytest.raises(ClientClosedError, match="start the query again"):
         Watch(never, WatchTimes(first_look_s=0.1)).seen()
+
+
+def test_a_query_that_goes_on_waits_longer_for_a_first_look_than_one_that_begins() -> None:
+    notes, refusals = Notes(A), [0]
+
+    def begin(times: WatchTimes) -> tuple[Board, Notes]:
+        if refusals[0]:
+            refusals[0] -= 1
+            raise MetadataUnavailableError("cannot connect")
+        return notes.begin(times)
+
+    watch = Watch(begin, WatchTimes(first_look_s=0.1, retry_s=0.01, give_up_s=10.0))
+    refusals[0] = 1
+    assert told(watch, MetadataUnavailableError), "at its start it is told at once"
+    watch.seen()
+    watch.stop()  # as after a minute without a call
+    refusals[0], notes.look_s = 3, 0.4
+    assert list(watch.seen().sources) == [A]
+    watch.stop()
+
+
+def test_trouble_that_is_over_is_never_told() -> None:
+    board = Board("cluster", WatchTimes(give_up_s=0.05))
+    board.trouble(None, MetadataUnavailableError("the list cannot be read"))
+    board.trouble(A, MetadataUnavailableError("a cannot be read"))
+    board.trouble(B, MetadataUnavailableError("b cannot be read"))
+    board.expect([A, B])
+    board.gone(A, NoSuchLogError("no a"))
+    board.note(B, SourceSeen(0, 1))
+    time.sleep(0.1)
+    found = board.seen(1.0)
+    assert found is not None
+    assert (list(found.gone), list(found.sources)) == ([A], [B])
+
+
+def test_who_waits_for_a_first_look_hears_at_once_that_the_run_is_over() -> None:
+    board, began = Board("cluster", WatchTimes()), time.monotonic()
+    threading.Timer(0.1, board.end).start()
+    assert board.seen(8.0) is None
+    assert time.monotonic() - began < 4.0

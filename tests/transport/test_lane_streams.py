@@ -152,6 +152,7 @@ async def test_break_is_told_to_everybody_once() -> None:
     stream.fail(TransportError("cut"))
     stream.fail(TransportError("cut again"))
     assert [words[:2] for words in listener.said] == [("broken", 1), ("broken", 2)]
+    assert str(stream.broken).count("again") == 0, "why it broke, not what came of that"
 
 
 @pytest.mark.rule("P4")
@@ -229,6 +230,32 @@ async def test_call_without_an_answer_ends_at_its_deadline_and_is_cancelled() ->
     stream.next_message()
     cancel = lane_pb2.ControlRequest.FromString(stream.next_message())
     assert cancel.cancel.id == 1
+
+
+async def two_calls_of_which_one_was_cancelled(stream: ControlStream) -> asyncio.Task[lane_pb2.ControlResponse]:
+    """The cancelled one has not had its turn yet."""
+    calls = [asyncio.ensure_future(stream.call(lane_pb2.ControlRequest(), 5)) for _ in range(2)]
+    await asyncio.sleep(0)
+    calls[0].cancel()
+    return calls[1]
+
+
+@on_a_loop
+async def test_a_call_that_was_cancelled_in_the_same_turn_keeps_nobody_from_hearing_of_the_break() -> None:
+    stream = opened(ControlStream)
+    call = await two_calls_of_which_one_was_cancelled(stream)
+    stream.fail(TransportError("cut"))
+    with pytest.raises(TransportError, match="cut"):
+        await call
+
+
+@on_a_loop
+async def test_an_answer_for_a_call_that_was_cancelled_in_the_same_turn_is_dropped() -> None:
+    stream = opened(ControlStream)
+    call = await two_calls_of_which_one_was_cancelled(stream)
+    for number in (1, 2):
+        stream.receive(lane_pb2.ControlResponse(id=number).SerializeToString())
+    assert (await call).id == 2
 
 
 @pytest.mark.rule("L1")

@@ -131,7 +131,7 @@ def main() -> int:
         print("trial: interrupted", file=sys.stderr)
     print(figures.text())
     if arguments.report:
-        arguments.report.write_text(_page(figures, arguments.networks), encoding="utf-8")
+        arguments.report.write_text(_page(figures, arguments.networks, arguments.zookeepers), encoding="utf-8")
     return 0 if figures.passed and figures.rounds >= arguments.rounds else 1
 
 
@@ -142,7 +142,9 @@ def _one_cluster(figures: Figures, arguments: argparse.Namespace) -> None:
     path = Path(tempfile.mkdtemp(prefix="trial-", dir=arguments.work))
     problems = len(figures.problems)
     try:
-        with TrialCluster(path, bookies=BOOKIES, network=arguments.networks) as cluster:
+        with TrialCluster(
+            path, bookies=BOOKIES, network=arguments.networks, zookeepers=arguments.zookeepers
+        ) as cluster:
             for _ in range(min(CLUSTER_ROUNDS, arguments.rounds - figures.rounds)):
                 _one_round(cluster, path, figures, arguments.quiet)
                 if arguments.resume:
@@ -172,12 +174,13 @@ def _one_round(cluster: TrialCluster, path: Path, figures: Figures, quiet: bool)
         print(f"  {problem}", flush=True)
 
 
-def _page(figures: Figures, networks: bool) -> str:
+def _page(figures: Figures, networks: bool, zookeepers: int) -> str:
+    servers = "a ZooKeeper server" if zookeepers == 1 else f"{zookeepers} ZooKeeper servers"
     where = "each bookie in a network namespace" if networks else "all on one loopback"
     head = (
         "# Trials on real processes\n\n"
         f"`scripts/trial --rounds {figures.rounds} --seed {figures.seed}`, {time.strftime('%Y-%m-%d', time.gmtime())}: "
-        f"ZooKeeper and {BOOKIES} bookies as processes behind proxies that fail ({where}); writers, tails and "
+        f"{servers} and {BOOKIES} bookies as processes behind proxies that fail ({where}); writers, tails and "
         "recoverers as processes that are killed and stopped. Every history was checked by `tests/sim/history.py`.\n\n"
     )
     return head + figures.text()
@@ -196,6 +199,7 @@ def _arguments() -> argparse.Namespace:
         default=networks_work(),
         help="a network namespace for each bookie, whose cable can be taken out [default: if possible]",
     )
+    parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=3, help="servers of the metadata store")
     parser.add_argument("--quiet", action="store_true", help="no line for each round")
     return parser.parse_args()
 

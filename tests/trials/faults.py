@@ -7,8 +7,11 @@ import random
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from tests.kit.zookeeper_ensemble import EnsembleServer
 from tests.trials.nodes import Bookie, TrialCluster
+from tests.trials.zookeepers import ZooKeeper, ZooKeepers, for_each
 
 Undo = Callable[[], None]
 
@@ -24,17 +27,14 @@ class Fault:
 
 
 def choose_faults(rng: random.Random, cluster: TrialCluster) -> list[Fault]:
-    """Faults of one round: one to four on bookies, sometimes one on ZooKeeper, at random moments."""
+    """Faults of one round: one to four on bookies, often one on ZooKeeper's servers, at random moments."""
     faults = []
     for bookie in rng.sample(cluster.bookies, rng.choice([1, 1, 2, 2, 3, 4])):
         kind = rng.choice([kind for kind in _BOOKIE_FAULTS if cluster.network or kind != "partition"])
         begin = _bookie_fault(kind, bookie, rng.random())
         faults.append(Fault(f"bookie {kind}", rng.uniform(0, 1.0), rng.uniform(0.1, 1.2), begin))
-    if rng.random() < 0.4:
-        kind = rng.choices(list(_ZOOKEEPER_FAULTS), [1 if kind == "SIGKILL" else 3 for kind in _ZOOKEEPER_FAULTS])[0]
-        faults.append(
-            Fault(f"zookeeper {kind}", rng.uniform(0, 1.0), rng.uniform(0.1, 1.0), _zookeeper_fault(kind, cluster))
-        )
+    if rng.random() < (0.4 if len(cluster.zookeepers.all) == 1 else 0.7):
+        faults.append(_zookeeper_fault(rng, cluster.zookeepers))
     return sorted(faults, key=lambda fault: fault.after_s)
 
 
@@ -107,60 +107,133 @@ _BOOKIE_FAULTS: dict[str, Callable[[Bookie, float], Undo]] = {
 # --- ZooKeeper --------------------------------------------------------------------------------------------------------
 
 
-def _zookeeper_fault(kind: str, cluster: TrialCluster) -> Callable[[], Undo]:
-    return lambda: _ZOOKEEPER_FAULTS[kind](cluster)
+def _zookeeper_fault(rng: random.Random, zookeepers: ZooKeepers) -> Fault:
+    """One of the lines to a server or to all, of a server, or of all servers."""
+    kinds = _SERVER_FAULTS | (_ENSEMBLE_FAULTS if len(zookeepers.all) > 1 else {})
+    kind = rng.choices([*_LINE_FAULTS, *kinds], [3] * len(_LINE_FAULTS) + [weight for weight, _ in kinds.values()])[0]
+    after_s, lasts_s, chance = rng.uniform(0, 1.0), rng.uniform(0.1, 1.0), rng.random()
+    if kind in kinds:
+        lasts_s *= 2 if kind == "follower lags" else 1
+        return Fault(f"zookeeper {kind}", after_s, lasts_s, partial(kinds[kind][1], zookeepers, chance))
+    nodes = zookeepers.all if rng.random() < 0.3 else [rng.choice(zookeepers.all)]
+    of = "" if len(zookeepers.all) == 1 else " of all" if len(nodes) > 1 else " of one"
+    return Fault(f"zookeeper {kind}{of}", after_s, lasts_s, lambda: for_each(nodes, _LINE_FAULTS[kind]))
 
 
-def _cut_clients(cluster: TrialCluster) -> Undo:
-    cluster.zookeeper_clients.cut()
-    return cluster.zookeeper_clients.heal
+def _cut_clients(node: ZooKeeper) -> Undo:
+    node.clients.cut()
+    return node.clients.heal
 
 
-def _hang_clients(cluster: TrialCluster) -> Undo:
-    cluster.zookeeper_clients.stall(requests=True, answers=True)
-    return cluster.zookeeper_clients.heal
+def _hang_clients(node: ZooKeeper) -> Undo:
+    node.clients.stall(requests=True, answers=True)
+    return node.clients.heal
 
 
-def _mute_clients(cluster: TrialCluster) -> Undo:
-    cluster.zookeeper_clients.stall(requests=False, answers=True)
+def _mute_clients(node: ZooKeeper) -> Undo:
+    node.clients.stall(requests=False, answers=True)
 
     def undo() -> None:
-        cluster.zookeeper_clients.cut()
-        cluster.zookeeper_clients.heal()
+        node.clients.cut()
+        node.clients.heal()
 
     return undo
 
 
-def _cut_bookies(cluster: TrialCluster) -> Undo:
-    cluster.zookeeper_bookies.refuse()
-    return cluster.zookeeper_bookies.heal
+def _cut_bookies(node: ZooKeeper) -> Undo:
+    node.bookies.refuse()
+    return node.bookies.heal
 
 
-def _lose_answer(applied: bool) -> Callable[[TrialCluster], Undo]:
-    def begin(cluster: TrialCluster) -> Undo:
-        cluster.zookeeper_answers.lose_next_answer(applied=applied)
+def _lose_answer(applied: bool) -> Callable[[ZooKeeper], Undo]:
+    def begin(node: ZooKeeper) -> Undo:
+        node.answers.lose_next_answer(applied=applied)
         return lambda: None
 
     return begin
 
 
-def _stop_zookeeper(cluster: TrialCluster) -> Undo:
-    cluster.signal_zookeeper(signal.SIGSTOP)
-    return lambda: cluster.signal_zookeeper(signal.SIGCONT)
-
-
-def _kill_zookeeper(cluster: TrialCluster) -> Undo:
-    cluster.kill_zookeeper()
-    return cluster.start_zookeeper
-
-
-_ZOOKEEPER_FAULTS: dict[str, Callable[[TrialCluster], Undo]] = {
+_LINE_FAULTS: dict[str, Callable[[ZooKeeper], Undo]] = {
     "cut": _cut_clients,
     "hang": _hang_clients,
     "answers stall": _mute_clients,
     "cut from bookies": _cut_bookies,
     "answer lost": _lose_answer(True),
     "request lost": _lose_answer(False),
-    "SIGSTOP": _stop_zookeeper,
-    "SIGKILL": _kill_zookeeper,
 }
+
+
+def _stop_all(zookeepers: ZooKeepers, chance: float) -> Undo:
+    zookeepers.signal_all(signal.SIGSTOP)
+    return zookeepers.resume_all
+
+
+def _kill_all(zookeepers: ZooKeepers, chance: float) -> Undo:
+    zookeepers.kill_all()
+    return zookeepers.launch_all
+
+
+_SERVER_FAULTS: dict[str, tuple[int, Callable[[ZooKeepers, float], Undo]]] = {
+    "SIGSTOP": (3, _stop_all),
+    "SIGKILL": (1, _kill_all),
+}
+"""Of all servers at once, and how often."""
+
+
+def _stop_server(of_leader: bool) -> Callable[[ZooKeepers, float], Undo]:
+    def begin(zookeepers: ZooKeepers, chance: float) -> Undo:
+        server = zookeepers.leader_or_any() if of_leader else zookeepers.follower_or_any(chance)
+        server.signal(signal.SIGSTOP)
+        return lambda: server.signal(signal.SIGCONT)
+
+    return begin
+
+
+def _kill_server(of_leader: bool) -> Callable[[ZooKeepers, float], Undo]:
+    def begin(zookeepers: ZooKeepers, chance: float) -> Undo:
+        server = zookeepers.leader_or_any() if of_leader else zookeepers.follower_or_any(chance)
+        server.kill()
+        return server.launch
+
+    return begin
+
+
+def _hold_back(zookeepers: ZooKeepers, chance: float) -> Undo:
+    """It serves what it knew. What it then hears comes all at once."""
+    follower = zookeepers.follower_or_any(chance)
+    zookeepers.ensemble.hold_back(follower)
+    return lambda: _heal_links(follower)
+
+
+def _slow_links(zookeepers: ZooKeepers, chance: float) -> Undo:
+    """It is always a little behind."""
+    follower = zookeepers.follower_or_any(chance)
+    for link in follower.links.values():
+        link.delay(0.01 + chance * 0.1)
+    return lambda: _heal_links(follower)
+
+
+def _cut_links(zookeepers: ZooKeepers, chance: float) -> Undo:
+    """It leaves the ensemble, or, as the leader, all leave it; and comes back."""
+    server = zookeepers.all[int(chance * len(zookeepers.all))].server
+    for link in (*server.links.values(), *(each.server.links.get(server.number) for each in zookeepers.all)):
+        if link is not None:
+            link.refuse()
+    return zookeepers.ensemble.heal_links
+
+
+def _heal_links(server: EnsembleServer) -> None:
+    for link in server.links.values():
+        link.heal()
+
+
+_ENSEMBLE_FAULTS: dict[str, tuple[int, Callable[[ZooKeepers, float], Undo]]] = {
+    "leader SIGSTOP": (3, _stop_server(True)),
+    "leader SIGKILL": (3, _kill_server(True)),
+    "follower SIGSTOP": (3, _stop_server(False)),
+    "follower SIGKILL": (3, _kill_server(False)),
+    "follower lags": (9, _hold_back),
+    "follower a little behind": (6, _slow_links),
+    "server cut off": (3, _cut_links),
+}
+"""Of one server of several, and how often."""

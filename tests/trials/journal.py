@@ -21,8 +21,16 @@ from typing import Any
 from tests.sim.history import Kind, Operation, Outcome
 
 DIGEST_BYTES = 8
-NEVER = ("BK_LOCAL_PROTOCOL", "BK_REMOTE_PROTOCOL", "BK_INTEGRITY", "BK_METADATA_CORRUPT", "BK_INVALID_ARGUMENT")
-"""Errors that no fault of a trial explains: a bug of ours."""
+NEVER = (
+    "BK_LOCAL_PROTOCOL",
+    "BK_REMOTE_PROTOCOL",
+    "BK_INTEGRITY",
+    "BK_METADATA_CORRUPT",
+    "BK_NO_CLUSTER",
+    "BK_NO_SUCH_LEDGER",
+    "BK_INVALID_ARGUMENT",
+)
+"""Errors that no fault of a trial explains: a bug of ours. No trial deletes a ledger that a client was told of."""
 
 
 def payload(ledger: str, number: int) -> bytes:

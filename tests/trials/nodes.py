@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of real processes behind proxies: ZooKeeper, and bookies that register their proxy's address.
+"""A cluster of real processes behind proxies: ZooKeeper servers, and bookies that register their proxy's address.
 
 Bookie N listens on 127.0.0.1 (or in a network of its own, if asked for) and advertises 127.0.1.N with the same port,
 where its proxy listens. Nothing leaves this machine.
@@ -12,18 +12,15 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import closing
 from pathlib import Path
 
 from bk_cli.children import free_port, last_lines
-from bk_cli.zookeeper_server import ZooKeeperServer
-from bk_core.metadata import open_store
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.nursery import Child, Nursery
-from tests.trials.proxy import FaultProxy, ProxyThread
+from tests.trials.proxy import ProxyThread
+from tests.trials.zookeepers import ZooKeepers
 
 HOST = "127.0.0.1"
-ROOT = "/ledgers"
 READY_S = 40.0
 _POLL_S = 0.02
 _BRIDGE = "10.77.0.254"  # inside a network namespace of the trial's own
@@ -133,17 +130,24 @@ class TrialCluster:
     """ZooKeeper, bookies, proxies and the nursery; a context manager.
 
     ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.network`).
-    ``settings`` is the text of the bookies' TOML file.
+    ``settings`` is the text of the bookies' TOML file; ``zookeepers`` how many servers there are, one or three.
     """
 
-    def __init__(self, path: Path, *, bookies: int = 6, network: bool = False, settings: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bookies: int = 6,
+        network: bool = False,
+        settings: str | None = None,
+        zookeepers: int = 1,
+    ) -> None:
         self.path, self.network, self._settings = path, network, settings
         self.proxies = ProxyThread()
         self.nursery = Nursery()
-        self._zookeeper = ZooKeeperServer(tick_ms=100, durable=False)
-        self._count = bookies
+        self._counts = bookies, zookeepers
         self.bookies: list[Bookie] = []
-        self._zookeeper_port = 0
+        self._zookeepers: ZooKeepers | None = None
 
     def __enter__(self) -> TrialCluster:
         try:
@@ -171,18 +175,11 @@ class TrialCluster:
             _ip("link", "add", "trial", "type", "bridge")
             _ip("addr", "add", f"{_BRIDGE}/24", "dev", "trial")
             _ip("link", "set", "trial", "up")
-        self._zookeeper.start(self.path / "zookeeper")
-        self._zookeeper_port = self._zookeeper.port
-        upstream = (HOST, self._zookeeper_port)
-        self.zookeeper_clients: FaultProxy = self.proxies.add((HOST, 0), upstream)
-        self.zookeeper_bookies: FaultProxy = self.proxies.add((_BRIDGE if self.network else HOST, 0), upstream)
-        self.zookeeper_answers = ZooKeeperProxy(HOST, self.zookeeper_clients.port)
-        self.direct_uri = f"zk://{HOST}:{self._zookeeper_port}{ROOT}"
-        self.clients_uri = f"zk://{HOST}:{self.zookeeper_answers.port}{ROOT}"
-        self.bookies_uri = f"zk://{self.zookeeper_bookies.host}:{self.zookeeper_bookies.port}{ROOT}"
-        with closing(open_store(self.direct_uri)) as store:
-            store.initialize_cluster()
-        self.bookies = [Bookie(number, self, free_port(), self.network) for number in range(1, self._count + 1)]
+        bookies, zookeepers = self._counts
+        host = _BRIDGE if self.network else HOST
+        self._zookeepers = ZooKeepers(self.path, zookeepers, self.proxies, host)
+        self._zookeepers.start()
+        self.bookies = [Bookie(number, self, free_port(), self.network) for number in range(1, bookies + 1)]
         for bookie in self.bookies:
             bookie.start()
         for bookie in self.bookies:
@@ -190,36 +187,36 @@ class TrialCluster:
 
     # --- ZooKeeper ---
 
-    def signal_zookeeper(self, number: int) -> None:
-        for pid in self._zookeeper_pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    @property
+    def zookeepers(self) -> ZooKeepers:
+        assert self._zookeepers is not None, "the cluster is not started"
+        return self._zookeepers
 
-    def kill_zookeeper(self) -> None:
-        self.signal_zookeeper(signal.SIGKILL)
-        self._zookeeper.stop()
+    @property
+    def zookeeper_answers(self) -> ZooKeeperProxy:
+        """Of the only server."""
+        (only,) = self.zookeepers.all
+        return only.answers
 
-    def start_zookeeper(self) -> None:
-        self._zookeeper.start(self.path / "zookeeper", self._zookeeper_port)
+    @property
+    def direct_uri(self) -> str:
+        return self.zookeepers.direct_uri
 
-    def _zookeeper_pids(self) -> list[int]:
-        """The server itself: the child of the wrapper that ends it with us."""
-        wrapper = self._zookeeper._process
-        if wrapper is None:
-            return []
-        children = Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children")
-        return [int(pid) for pid in children.read_text().split()]
+    @property
+    def clients_uri(self) -> str:
+        return self.zookeepers.clients_uri
+
+    @property
+    def bookies_uri(self) -> str:
+        return self.zookeepers.bookies_uri
 
     # --- all of it ---
 
     def heal(self) -> None:
         """Put everything back: proxies, processes, networks. Bookies may still be starting."""
-        for proxy in (self.zookeeper_clients, self.zookeeper_bookies, *(bookie.proxy for bookie in self.bookies)):
-            proxy.heal()
-        self.signal_zookeeper(signal.SIGCONT)
-        if not self._zookeeper.is_running:
-            self.start_zookeeper()
+        self.zookeepers.heal()
         for bookie in self.bookies:
+            bookie.proxy.heal()
             if bookie.child is None:
                 bookie.start()
             bookie.resume()
@@ -228,9 +225,7 @@ class TrialCluster:
 
     def close(self) -> None:
         """End every process that was started here, and only those."""
-        self.signal_zookeeper(signal.SIGCONT)
         self.nursery.close()
-        if hasattr(self, "zookeeper_answers"):
-            self.zookeeper_answers.close()
+        if self._zookeepers is not None:
+            self._zookeepers.close()
         self.proxies.close()
-        self._zookeeper.stop()

@@ -32,7 +32,7 @@ SEED = 4
 def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    with TrialCluster(tmp_path / "cluster") as cluster:
+    with TrialCluster(tmp_path / "cluster", zookeepers=3) as cluster:
         for number in range(ROUNDS):
             report = Round(cluster, tmp_path / f"round-{number}", SEED, number).run()
             assert report.problems == []

@@ -25,26 +25,51 @@ from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import LogHead, LogPage, LogTransactions
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.paging import Change, PagesNeeded, merge_candidates
+from bk_core.logs.unlinking import UnlinkedRecord, unlinked_by
 from bk_core.model import LedgerId, Versioned
 
 ATTEMPTS_MAX = 30
 FAILURES_MAX = 5
 
 R = TypeVar("R")
-Ask: TypeAlias = ev.CheckLedgers | ev.RecoverLedgers
+Ask: TypeAlias = ev.CheckLedgers | ev.RecoverLedgers | ev.ReadUnlinked
 Effects: TypeAlias = list[ev.Effect]
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside the head. ``is_checked`` and ``transactions`` are those of the head that was read last."""
+    """What is known beside the head. ``is_checked``, ``unlinked`` and ``transactions`` are those of the head that was
+    read last."""
 
     pages: dict[str, LogPage] = field(default_factory=dict)
     ends: dict[LedgerId, LedgerEnd] = field(default_factory=dict)  # of closed ledgers: they stay true
     missing: frozenset[LedgerId] = frozenset()  # that were to be recovered: ids are never used again
     transactions: Versioned[LogTransactions] | None = None
     is_checked: bool = False
+    unlinked: tuple[UnlinkedRecord, ...] | None = None  # every record that there was; None: not asked
     is_written: bool = False  # the head is the one that our own compare-and-set made
+
+    def with_answer(self, answer: ev.Event) -> Facts:
+        """These, and what was asked for about the head that was read last."""
+        match answer:
+            case ev.PagesRead(pages):
+                return replace(self, pages={**self.pages, **pages})
+            case ev.LedgersChecked():
+                return replace(self, is_checked=True)
+            case ev.LedgersRecovered(ends, missing):
+                return replace(self, ends={**self.ends, **ends}, missing=self.missing | missing)
+            case ev.UnlinkedRead(records):
+                return replace(self, unlinked=records)
+        raise AssertionError(answer)
+
+
+def write_of(found: Versioned[LogHead], change: Change, facts: Facts) -> ev.WriteHead:
+    """The compare-and-set that makes ``change`` of the head ``found``; what it unlinks goes on record (RULES N6)."""
+    version = None
+    if change.transactions is not None and facts.transactions is not None:
+        version = facts.transactions.version
+    unlinked = unlinked_by(found.value, change, facts.pages)
+    return ev.WriteHead(change.head, found.version, change.transactions, version, unlinked)
 
 
 class Intent(Generic[R]):
@@ -142,13 +167,8 @@ class HeadChange(Generic[R]):
                 return self._read()
             case State.READING, ev.HeadRead(head, transactions):
                 return self._on_read(head, transactions)
-            case State.ASKING, ev.PagesRead(pages):
-                return self._look(replace(self._facts, pages={**self._facts.pages, **pages}))
-            case State.ASKING, ev.LedgersChecked():
-                return self._look(replace(self._facts, is_checked=True))
-            case State.ASKING, ev.LedgersRecovered(ends, missing):
-                known = self._facts
-                return self._look(replace(known, ends={**known.ends, **ends}, missing=known.missing | missing))
+            case State.ASKING, (ev.PagesRead() | ev.LedgersChecked() | ev.LedgersRecovered() | ev.UnlinkedRead()):
+                return self._look(self._facts.with_answer(event))
             case State.CREATING, ev.PagesCreated():
                 return self._write()
             case State.WRITING, _:
@@ -160,15 +180,16 @@ class HeadChange(Generic[R]):
     # --- looking and deciding ---
 
     def _read(self) -> Effects:
-        return self._to(State.READING, ev.ReadHead(sync=bool(self._doubts), app_id=self.intent.app_id))
+        sync = self._found is None or bool(self._doubts)
+        return self._to(State.READING, ev.ReadHead(sync=sync, app_id=self.intent.app_id))
 
     def _on_read(self, head: Versioned[LogHead], transactions: Versioned[LogTransactions] | None) -> Effects:
         before, self._found = self._found, head
         if before is not None and before.value.uuid != head.value.uuid:
             return self._fail(PublishConflictError("the log was deleted and made again"))
         is_new = before is None or before.version != head.version
-        facts = replace(self._facts, transactions=transactions, is_checked=self._facts.is_checked and not is_new)
-        return self._look(facts)
+        facts = replace(self._facts, transactions=transactions)
+        return self._look(replace(facts, is_checked=False, unlinked=None) if is_new else facts)
 
     def _look(self, facts: Facts) -> Effects:
         assert self._found is not None
@@ -231,11 +252,7 @@ class HeadChange(Generic[R]):
         assert self._found is not None
         assert self._change is not None
         self.was_attempted = True
-        version = None
-        if self._change.transactions is not None and self._facts.transactions is not None:
-            version = self._facts.transactions.version
-        write = ev.WriteHead(self._change.head, self._found.version, self._change.transactions, version)
-        return self._to(State.WRITING, write)
+        return self._to(State.WRITING, write_of(self._found, self._change, self._facts))
 
     def _on_write_ended(self, event: ev.Event) -> Effects:
         assert self._change is not None

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 from bk_core.errors import BookKeeperError
 from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import LogHead, LogPage, LogTransactions, NewExtent
+from bk_core.logs.head import NOTHING_UNLINKED, LogHead, LogPage, LogTransactions, NewExtent, Unlinked
 from bk_core.logs.paging import NewPage
+from bk_core.logs.unlinking import UnlinkedRecord
 from bk_core.model import LedgerId, Versioned
 
 # --- commands and events ----------------------------------------------------------------------------------------------
@@ -59,6 +60,13 @@ class LedgersRecovered:
 
 
 @dataclass(frozen=True, slots=True)
+class UnlinkedRead:
+    """Every record of what was unlinked, each change of the head up to the one read last in view."""
+
+    records: tuple[UnlinkedRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PagesCreated:
     """All pages exist."""
 
@@ -99,6 +107,11 @@ class PagesListed:
     """Names of the log's pages that are older than the delay; some are reached from its head."""
 
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnlinkedDeleted:
+    """The records are gone, for certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +193,11 @@ class RecoverLedgers:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadUnlinked:
+    """Read every record of what was unlinked, now that the head was read. → UnlinkedRead"""
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePages:
     """Create these pages, which nothing names yet. → PagesCreated"""
 
@@ -188,13 +206,15 @@ class CreatePages:
 
 @dataclass(frozen=True, slots=True)
 class WriteHead:
-    """Compare-and-set: ``head`` in the place of version ``version``, and ``transactions`` in the place of their
-    version, None for a new record; both or nothing. → HeadWritten, HeadConflicted, HeadWriteUnknown"""
+    """Compare-and-set: ``head`` in the place of version ``version``, ``transactions`` in the place of their version,
+    None for a new record, and a new record of what is ``unlinked``, if anything is; all or nothing. → HeadWritten,
+    HeadConflicted, HeadWriteUnknown"""
 
     head: LogHead
     version: int
     transactions: LogTransactions | None = None
     transactions_version: int | None = None
+    unlinked: Unlinked = NOTHING_UNLINKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +256,15 @@ class ListPages:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteUnlinked:
+    """Delete records of what was unlinked long ago: they keep nothing any more. → UnlinkedDeleted"""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePages:
-    """Delete pages that no head reaches or will reach. → PagesDeleted"""
+    """Delete pages that no head and no record reaches or will reach. → PagesDeleted"""
 
     names: tuple[str, ...]
 
@@ -265,9 +292,11 @@ class DeleteTransactions:
 
 @dataclass(frozen=True, slots=True)
 class ForLogs:
-    """The same of several logs: each carries its own request out, in any order. → LogsAnswered"""
+    """The same of several logs: each carries its own request out, in any order; ``sync``: once before them all.
+    → LogsAnswered"""
 
     requests: Mapping[str, Effect]
+    sync: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +341,7 @@ Event: TypeAlias = (
     | PagesRead
     | LedgersChecked
     | LedgersRecovered
+    | UnlinkedRead
     | PagesCreated
     | HeadWritten
     | HeadConflicted
@@ -319,6 +349,7 @@ Event: TypeAlias = (
     | OrphansListed
     | LedgersDeleted
     | PagesListed
+    | UnlinkedDeleted
     | PagesDeleted
     | TransactionsListed
     | TransactionsRead
@@ -332,6 +363,7 @@ Effect: TypeAlias = (
     | ReadPages
     | CheckLedgers
     | RecoverLedgers
+    | ReadUnlinked
     | CreatePages
     | WriteHead
     | DropPages
@@ -339,6 +371,7 @@ Effect: TypeAlias = (
     | ListOrphans
     | DeleteLedgers
     | ListPages
+    | DeleteUnlinked
     | DeletePages
     | ListTransactions
     | ReadTransactions

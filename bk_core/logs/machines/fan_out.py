@@ -135,15 +135,13 @@ class FanOut:
     # --- asking ---
 
     def _read(self) -> Effects:
-        sync = bool(self._doubts)
-        reads: dict[str, ev.Effect] = {
-            log: ev.ReadHead(sync=sync, app_id=part.intent.app_id) for log, part in self._parts.items()
-        }
-        return self._ask(State.READING, reads)
+        reads: dict[str, ev.Effect] = {log: ev.ReadHead(app_id=part.intent.app_id) for log, part in self._parts.items()}
+        is_first = any(part.found is None for part in self._parts.values())
+        return self._ask(State.READING, reads, sync=is_first or bool(self._doubts))
 
-    def _ask(self, state: State, requests: Mapping[str, ev.Effect]) -> Effects:
+    def _ask(self, state: State, requests: Mapping[str, ev.Effect], *, sync: bool = False) -> Effects:
         self._asked = requests.keys()
-        return self._to(state, ev.ForLogs(requests))
+        return self._to(state, ev.ForLogs(requests, sync))
 
     def _on_answers(self, answers: Mapping[str, ev.Event]) -> Effects:
         """What was asked of several logs: one that cannot answer holds all of them up."""

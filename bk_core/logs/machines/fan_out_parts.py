@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from bk_core.errors import BookKeeperError, TransactionReplayDiffersError
-from bk_core.logs.codec import encode_head, encode_transactions
+from bk_core.logs.codec import encode_head, encode_transactions, encode_unlinked
 from bk_core.logs.head import LogHead, Published, PublishId
+from bk_core.logs.machines import change as head_change
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Facts
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publish
 from bk_core.logs.paging import Change, NewPage, PagesNeeded, merge_candidates
 from bk_core.model import Versioned
 
-LOG_OVERHEAD_BYTES = 200
+LOG_OVERHEAD_BYTES = 300
 """Of a log in a multi: paths but for the name, versions, rights."""
 
 
@@ -85,20 +86,12 @@ class MultiDoubt:
 
 def learned(part: Part, answer: ev.Event) -> Part:
     """The part with what an answer says. Whether ledgers are there counts only for the head it was asked about."""
-    facts = part.facts
     match answer:
         case ev.HeadRead(found, transactions):
             is_known = part.found is not None and part.found.version == found.version
-            facts = replace(facts, transactions=transactions, is_checked=facts.is_checked and is_known)
+            facts = replace(part.facts, transactions=transactions, is_checked=part.facts.is_checked and is_known)
             return replace(part, found=found, facts=facts)
-        case ev.PagesRead(pages):
-            return replace(part, facts=replace(facts, pages={**facts.pages, **pages}))
-        case ev.LedgersChecked():
-            return replace(part, facts=replace(facts, is_checked=True))
-        case ev.LedgersRecovered(ends, missing):
-            known = replace(facts, ends={**facts.ends, **ends}, missing=facts.missing | missing)
-            return replace(part, facts=known)
-    raise AssertionError(answer)
+    return replace(part, facts=part.facts.with_answer(answer))
 
 
 def want_merged(part: Part, change: Change) -> None:
@@ -111,18 +104,16 @@ def want_merged(part: Part, change: Change) -> None:
 
 def bytes_of(log: str, part: Part) -> int:
     """What a part takes of a multi."""
-    size = len(encode_head(part.decided.head)) + 2 * len(log) + LOG_OVERHEAD_BYTES
-    if part.decided.transactions is not None:
-        size += len(encode_transactions(part.decided.transactions))
-    return size
+    write = write_of(part)
+    size = len(encode_head(write.head)) + 3 * len(log) + LOG_OVERHEAD_BYTES
+    if write.transactions is not None:
+        size += len(encode_transactions(write.transactions))
+    return size if write.unlinked.is_empty else size + len(encode_unlinked(write.unlinked))
 
 
 def write_of(part: Part) -> ev.WriteHead:
     """The compare-and-set of a part."""
-    version = None
-    if part.decided.transactions is not None and part.facts.transactions is not None:
-        version = part.facts.transactions.version
-    return ev.WriteHead(part.decided.head, part.read.version, part.decided.transactions, version)
+    return head_change.write_of(part.read, part.decided, part.facts)
 
 
 def forgotten(part: Part) -> Published:

@@ -85,9 +85,9 @@ class Publish(Intent[Published]):
         return replace(change, transactions=transactions)
 
     def _put(self, head: LogHead, facts: Facts) -> Change:
-        """The head with the extents in it, and with their schema, which comes with the first entry of its kind."""
+        """The head with the extents in it, and with their schema, also of a job that had no rows."""
         extents, page = self.extents, None
-        if self.schema is not None and self.rows:
+        if self.schema is not None:
             found = schemas.registered(head, self.schema, self.merge_schema, nonce=self.nonce, pages=facts.pages)
             head, page = found.head, found.page
             extents = tuple(replace(extent, schema_number=found.number) for extent in extents)

@@ -12,7 +12,8 @@ from bk_core.logs import commit
 from bk_core.logs.head import CONDEMNED_MAX, Extent, LogHead, NewExtent
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Ask, Facts, Intent
-from bk_core.logs.paging import Change, Nonce, ledgers_listed, page_names, sealed_extents
+from bk_core.logs.paging import Change, Nonce, ledgers_listed, sealed_extents
+from bk_core.logs.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
 from bk_core.model import LedgerId
 
 
@@ -63,10 +64,12 @@ class Compact(Intent[Extent]):
 
 @dataclass(frozen=True)
 class Condemn(Intent[tuple[LedgerId, ...]]):
-    """Condemn as many of ``candidates`` as the head has room for. The result is every condemned ledger, those of a
-    vacuum that was interrupted too, and none that is listed."""
+    """Condemn as many of ``candidates`` as the head has room for, but none that it lists or that was unlinked at
+    ``before_ms`` or later. The result is every condemned ledger, those of a vacuum that was interrupted too, and none
+    that is listed."""
 
     candidates: tuple[LedgerId, ...]
+    before_ms: int
     log_uuid: str
     nonce: Nonce
 
@@ -74,20 +77,25 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
         """The condemned, if there is nobody to add. Raises LogRecreatedError: it is another log's head."""
         if head.uuid != self.log_uuid:
             raise LogRecreatedError("the log was deleted and made again", remedy="vacuum the new one")
+        if self.candidates and facts.unlinked is None:
+            return None
         if self._to_add(head, facts):
             return None
         listed = ledgers_listed(head, facts.pages) if head.condemned else set()
         return tuple(ledger for ledger in head.condemned if ledger not in listed)
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Condemn."""
+        """Condemn. Nothing is unlinked between the head and the records that are asked for after it, or the head has
+        another version then."""
+        if facts.unlinked is None:
+            return ev.ReadUnlinked()
         return commit.condemn(head, self._to_add(head, facts), nonce=self.nonce, pages=facts.pages)
 
     def _to_add(self, head: LogHead, facts: Facts) -> Sequence[LedgerId]:
         room = CONDEMNED_MAX - len(head.condemned)
         if room <= 0 or not self.candidates:
             return ()
-        kept = ledgers_listed(head, facts.pages).union(head.condemned)
+        kept = ledgers_kept(head, young(facts, self.before_ms), facts.pages).union(head.condemned)
         return [ledger for ledger in self.candidates if ledger not in kept][:room]
 
 
@@ -107,20 +115,39 @@ class Absolve(Intent[LogHead]):
         return commit.absolve(head, self.ledgers, nonce=self.nonce, pages=facts.pages)
 
 
+def young(facts: Facts, before_ms: int) -> list[UnlinkedRecord]:
+    """The records made at ``before_ms`` or later: what they name is kept."""
+    assert facts.unlinked is not None
+    return [record for record in facts.unlinked if record.made_ms >= before_ms]
+
+
+@dataclass(frozen=True, slots=True)
+class Unneeded:
+    """``records`` that keep nothing any more, and ``pages`` that nothing names when those are gone."""
+
+    records: tuple[str, ...]
+    pages: tuple[str, ...]
+
+
 @dataclass(frozen=True)
-class FencePages(Intent[tuple[str, ...]]):
-    """Find the pages among ``names`` that the head does not reach, and see that no change which is under way can make
-    it reach one: each of those is compared with a version that this one leaves behind. ``names`` were listed before
-    the head was read, so a change that begins afterwards makes pages of other names."""
+class FencePages(Intent[Unneeded]):
+    """Find the pages among ``names`` that neither the head nor a record made at ``before_ms`` or later reaches, and see
+    that no change which is under way can make the head reach one: each of those is compared with a version that this
+    one leaves behind. ``names`` were listed before the head was read, so a change that begins afterwards makes pages of
+    other names."""
 
     names: tuple[str, ...]
+    before_ms: int
 
-    def settled(self, head: LogHead, facts: Facts) -> tuple[str, ...] | None:
-        """The unreached pages, once the head was written, or if there are none."""
-        reached = page_names(head, facts.pages)
-        unreached = tuple(name for name in self.names if name not in reached)
-        return unreached if facts.is_written or not unreached else None
+    def settled(self, head: LogHead, facts: Facts) -> Unneeded | None:
+        """What is not needed, once the head was written, or if no page is."""
+        if facts.unlinked is None:
+            return None
+        kept = pages_kept(head, young(facts, self.before_ms), facts.pages)
+        unreached = tuple(name for name in self.names if name not in kept)
+        old = tuple(record.name for record in facts.unlinked if record.made_ms < self.before_ms)
+        return Unneeded(old, unreached) if facts.is_written or not unreached else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
         """The same head, as a new version."""
-        return Change(head)
+        return ev.ReadUnlinked() if facts.unlinked is None else Change(head)

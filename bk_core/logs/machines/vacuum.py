@@ -2,10 +2,12 @@
 """Vacuum: delete what nobody lists, in steps that a crash may end at any point. Pure (RULES N6).
 
 LIST ledgers that say they are this log's and are old enough → CONDEMN, by compare-and-set, those that the log does not
-list, as many as the head has room for → DELETE them → ABSOLVE: the head forgets those that are gone for certain → the
-next round. Then pages: LIST → FENCE → DELETE. A ledger is looked for in the head that its condemnation is compared
-with, and no publish takes a condemned one, so nothing that is listed is ever deleted. Last, transaction records that
-nobody used for long (RULES N5): LIST → READ some → DELETE those by compare-and-set, so that one used meanwhile stays.
+list and that no record says were unlinked lately, as many as the head has room for → DELETE them → ABSOLVE: the head
+forgets those that are gone for certain → the next round. Then pages: LIST → FENCE → DELETE the old records, which keep
+nothing any more, and then the pages, so that no record ever names a page that is gone. A ledger is looked for in the
+head that its condemnation is compared with, and no publish takes a condemned one, so nothing that is listed is ever
+deleted. Last, transaction records that nobody used for long (RULES N5): LIST → READ some → DELETE those by
+compare-and-set, so that one used meanwhile stays.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from bk_core.errors import LogRecreatedError, MetadataUnavailableError, Outcome
 from bk_core.logs.head import LogTransactions
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Effects, HeadChange, Intent
-from bk_core.logs.machines.upkeep import Absolve, Condemn, FencePages
+from bk_core.logs.machines.upkeep import Absolve, Condemn, FencePages, Unneeded
 from bk_core.logs.paging import Nonce
 from bk_core.model import LedgerId
 
@@ -50,6 +52,7 @@ class State(enum.Enum):
     ABSOLVING = "absolving"
     LISTING_PAGES = "listing pages"
     FENCING_PAGES = "fencing pages"
+    DELETING_UNLINKED = "deleting unlinked records"
     DELETING_PAGES = "deleting pages"
     LISTING_TXNS = "listing transactions"
     READING_TXNS = "reading transactions"
@@ -64,8 +67,12 @@ MOVES: dict[State, tuple[State, ...]] = {
     State.CONDEMNING: (State.DELETING, State.LISTING_PAGES, State.FAILED),
     State.DELETING: (State.ABSOLVING, State.LISTING_PAGES, State.FAILED),
     State.ABSOLVING: (State.CONDEMNING, State.LISTING_PAGES, State.FAILED),
-    State.LISTING_PAGES: (State.FENCING_PAGES, State.LISTING_TXNS, State.DONE, State.FAILED),
-    State.FENCING_PAGES: (State.DELETING_PAGES, State.LISTING_TXNS, State.DONE, State.FAILED),
+    State.LISTING_PAGES: (State.FENCING_PAGES, State.FAILED),
+    State.FENCING_PAGES: (
+        *(State.DELETING_UNLINKED, State.DELETING_PAGES, State.LISTING_TXNS),
+        *(State.DONE, State.FAILED),
+    ),
+    State.DELETING_UNLINKED: (State.DELETING_PAGES, State.LISTING_TXNS, State.DONE, State.FAILED),
     State.DELETING_PAGES: (State.LISTING_TXNS, State.DONE, State.FAILED),
     State.LISTING_TXNS: (State.READING_TXNS, State.DONE, State.FAILED),
     State.READING_TXNS: (State.DELETING_TXNS, State.DONE, State.FAILED),
@@ -75,16 +82,17 @@ MOVES: dict[State, tuple[State, ...]] = {
 }
 """The legal moves: checked at every step, and the picture in docs/protocol.md."""
 _REQUESTING = (
-    *(State.LISTING, State.DELETING, State.LISTING_PAGES, State.DELETING_PAGES),
+    *(State.LISTING, State.DELETING, State.LISTING_PAGES, State.DELETING_UNLINKED, State.DELETING_PAGES),
     *(State.LISTING_TXNS, State.READING_TXNS, State.DELETING_TXNS),
 )
 """Where a request is under way that is none of a change of the head."""
-_CHANGING = (ev.WriteHead, ev.DeleteLedgers, ev.DeletePages, ev.DeleteTransactions)
+_CHANGING = (ev.WriteHead, ev.DeleteLedgers, ev.DeleteUnlinked, ev.DeletePages, ev.DeleteTransactions)
 
 
 class Vacuum:
-    """One vacuum of one log: ledgers and pages made before ``before_ms`` by the store's clock, transactions last used
-    before ``txns_before_ms`` by their writers' (0: none). Step it with one event at a time, beginning with Start."""
+    """One vacuum of one log: ledgers and pages made before ``before_ms`` and not unlinked since, by the store's clock;
+    transactions last used before ``txns_before_ms`` by their writers' (0: none). Step it with one event at a time,
+    beginning with Start."""
 
     def __init__(self, log_uuid: str, before_ms: int, nonce: Nonce, *, txns_before_ms: int = 0) -> None:
         self.log_uuid, self.before_ms, self.txns_before_ms = log_uuid, before_ms, txns_before_ms
@@ -93,6 +101,7 @@ class Vacuum:
         self._nonce = nonce
         self._candidates: tuple[LedgerId, ...] = ()
         self._change: HeadChange[Any] | None = None  # of the head, under way
+        self._unneeded = Unneeded((), ())
         self._keys: tuple[str, ...] = ()  # of transactions, not looked at to the end
         self._unused: dict[str, str] = {}  # key → application of those that are to be deleted
         self._looks = 0  # at the first of ``_keys``
@@ -125,7 +134,9 @@ class Vacuum:
             case State.DELETING, ev.LedgersDeleted(ledgers):
                 return self._on_deleted(ledgers)
             case State.LISTING_PAGES, ev.PagesListed(names):
-                return self._begin(State.FENCING_PAGES, FencePages(names)) if names else self._list_txns()
+                return self._begin(State.FENCING_PAGES, FencePages(names, self.before_ms))
+            case State.DELETING_UNLINKED, ev.UnlinkedDeleted():
+                return self._delete_pages()
             case State.DELETING_PAGES, ev.PagesDeleted():
                 return self._list_txns()
             case ((State.CONDEMNING | State.ABSOLVING | State.FENCING_PAGES), _):
@@ -149,7 +160,7 @@ class Vacuum:
         return []
 
     def _condemn(self) -> Effects:
-        return self._begin(State.CONDEMNING, Condemn(self._candidates, self.log_uuid, self._nonce))
+        return self._begin(State.CONDEMNING, Condemn(self._candidates, self.before_ms, self.log_uuid, self._nonce))
 
     def _begin(self, state: State, intent: Intent[Any]) -> Effects:
         self.state, self._change = state, HeadChange(intent)
@@ -172,9 +183,16 @@ class Vacuum:
             case State.ABSOLVING if not self.result.remaining:
                 return self._condemn()
             case State.FENCING_PAGES:
-                self.result = replace(self.result, pages=result)
-                return self._to(State.DELETING_PAGES, ev.DeletePages(result)) if result else self._list_txns()
+                self._unneeded = result
+                if result.records:
+                    return self._to(State.DELETING_UNLINKED, ev.DeleteUnlinked(result.records))
+                return self._delete_pages()
         return self._to(State.LISTING_PAGES, ev.ListPages(self.before_ms))
+
+    def _delete_pages(self) -> Effects:
+        names = self._unneeded.pages
+        self.result = replace(self.result, pages=names)
+        return self._to(State.DELETING_PAGES, ev.DeletePages(names)) if names else self._list_txns()
 
     def _on_deleted(self, gone: tuple[LedgerId, ...]) -> Effects:
         assert self._change is not None

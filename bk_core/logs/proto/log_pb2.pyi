@@ -150,3 +150,13 @@ class LogTransactions(_message.Message):
     versions: _containers.RepeatedCompositeFieldContainer[Version]
     last_used_ms: int
     def __init__(self, app_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., last_used_ms: _Optional[int] = ...) -> None: ...
+
+class LogUnlinked(_message.Message):
+    __slots__ = ("pages", "names", "ledgers")
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    pages: _containers.RepeatedCompositeFieldContainer[PageRef]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    ledgers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pages: _Optional[_Iterable[_Union[PageRef, _Mapping]]] = ..., names: _Optional[_Iterable[str]] = ..., ledgers: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -31,6 +31,7 @@ from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
 _log = logging.getLogger(__name__)
 _READ_ONLY = "readonly"
 _RETRY_S = 0.5
+_RETRY_MAX_S = 8.0
 _LOOK_AGAIN_S = 0.5  # a watch tells sooner
 
 
@@ -43,6 +44,7 @@ class Bookies(Part):
         self._registering = threading.RLock()  # one registration at a time
         self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # … and the session it was made in
         self._registrar = Worker("bookkeeper-registration")
+        self._retry_s, self._retry_waits = _RETRY_S, False  # used on the registrar's thread alone
         self._forget_session = tree.on_session(self._session_changed)
 
     def _registration(self, bookie_id: BookieId, read_only: bool) -> str:
@@ -60,7 +62,7 @@ class Bookies(Part):
 
     def _bookies_in(self, folder: str) -> dict[BookieId, BookieServiceInfo]:
         try:
-            ids = [name for name in self._tree.children(folder) if name != _READ_ONLY]
+            ids = [name for name in self._children(folder) if name != _READ_ONLY]
         except NoNodeError:
             return {}
         bookies: dict[BookieId, BookieServiceInfo] = {}
@@ -75,10 +77,12 @@ class Bookies(Part):
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
         """See the port."""
         check_bookie_id(bookie_id)
-        for node in self._tree.get_many([self._registration(bookie_id, False), self._registration(bookie_id, True)]):
-            if node is not None:
-                return decode_service_info(bookie_id, node[0])
-        return None
+        paths = [self._registration(bookie_id, False), self._registration(bookie_id, True)]
+        found = self._tree.get_many(paths)
+        if found == [None, None]:  # by a server that may lag (RULES M5)
+            self._tree.sync(self._root)
+            found = self._tree.get_many(paths)
+        return next((decode_service_info(bookie_id, node[0]) for node in found if node is not None), None)
 
     def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
         """See the port."""
@@ -190,7 +194,19 @@ class Bookies(Part):
             return
         except (MetadataError, BookieIdentityError) as error:
             _log.error("a bookie could not be registered again, trying again: %s", error)
-            self._registrar.submit(self._register_again, _RETRY_S)
+        except Exception:
+            _log.exception("a bookie could not be registered again, trying again")
+        else:
+            self._retry_s = _RETRY_S
+            return
+        if not self._retry_waits:
+            self._retry_waits = True
+            self._registrar.submit(self._retry_registering, self._retry_s)
+            self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
+
+    def _retry_registering(self) -> None:
+        self._retry_waits = False
+        self._register_again()
 
     def _stop_registering(self) -> None:
         self._forget_session()

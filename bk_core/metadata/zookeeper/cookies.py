@@ -11,7 +11,7 @@ import contextlib
 from bk_core.errors import MetadataConflictError, MetadataUnavailableError, Outcome
 from bk_core.metadata.layout import check_bookie_id
 from bk_core.metadata.tree import BadVersionError, NodeExistsError, NoNodeError
-from bk_core.metadata.zookeeper.base import Part
+from bk_core.metadata.zookeeper.base import Part, looking_after
 from bk_core.model import BookieId, Versioned
 
 
@@ -31,6 +31,14 @@ class Cookies(Part):
         with contextlib.suppress(NoNodeError):
             self._delete_settled(self._cookie_path(bookie_id))
 
+    def known_bookies(self) -> list[BookieId]:
+        """See the port."""
+        known = set[BookieId]()
+        for folder in (f"{self._root}/cookies", f"{self._root}-bookies"):
+            with contextlib.suppress(NoNodeError):
+                known.update(self._tree.children(folder))
+        return sorted(known)
+
     def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
         """See the port."""
         return self._read_record(self._state_path(bookie_id))
@@ -47,7 +55,7 @@ class Cookies(Part):
 
     def _read_record(self, path: str) -> Versioned[bytes] | None:
         try:
-            data, stat = self._tree.get(path)
+            data, stat = self._get(path)
         except NoNodeError:
             return None
         return Versioned(data, stat.version)
@@ -73,5 +81,8 @@ class Cookies(Part):
         except MetadataUnavailableError as lost:
             if lost.outcome is Outcome.NOT_APPLIED:
                 raise
-            if self._read_record(path) != Versioned(data, version + 1):
+            with looking_after(lost):
+                self._tree.sync(self._root)  # the server that answers now may not have it yet
+                found = self._read_record(path)
+            if found != Versioned(data, version + 1):
                 raise

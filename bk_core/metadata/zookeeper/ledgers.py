@@ -33,7 +33,7 @@ from bk_core.metadata.tree import (
     Tree,
     TreeError,
 )
-from bk_core.metadata.watches import Watches, read_data
+from bk_core.metadata.watches import Watches
 from bk_core.metadata.zookeeper.base import Part
 from bk_core.metadata.zookeeper.ids import IdGenerator
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
@@ -54,11 +54,7 @@ class Ledgers(Part):
         if self._found_layout is None:
             data = self._find(f"{self._root}/LAYOUT")
             if data is None:
-                raise MetadataCorruptError(
-                    "There is no cluster at this ledgers root",
-                    value=self._root,
-                    remedy="correct the path of the URI, usually /ledgers; bk local makes a cluster",
-                )
+                raise self._no_cluster()
             found = decode_layout(data)
             if self._asked_layout is not None and self._asked_layout is not found:
                 raise InvalidArgumentError(
@@ -108,17 +104,21 @@ class Ledgers(Part):
 
         self._create_settled(path, data, is_mine)
 
-    def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+    def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
         """See the port."""
+        path = self._znode_of(ledger_id)
         try:
-            data, stat = self._tree.get(path := self._znode_of(ledger_id))
+            found = _versioned(ledger_id, path, *self._get(path))
+            if fresh and not found.value.is_closed:
+                self._tree.sync(self._root)
+                found = _versioned(ledger_id, path, *self._tree.get(path))
         except NoNodeError as error:
             _raise_no_such_ledger(ledger_id, error)
-        return _versioned(ledger_id, path, data, stat)
+        return found
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
         """See the port."""
-        stat = self._tree.exists(self._znode_of(ledger_id))
+        stat = self._stat(self._znode_of(ledger_id))
         if stat is None:
             _raise_no_such_ledger(ledger_id, None)
         return stat.ctime_ms
@@ -165,7 +165,7 @@ class Ledgers(Part):
 
     def _walk(self, folder: str, layout: Layout) -> Iterator[LedgerId]:
         try:
-            names = self._tree.children(self._root + folder)
+            names = self._tree.children(self._root + folder) if folder else self._children(self._root)
         except NoNodeError as error:
             if folder:
                 return  # emptied and pruned while we walk
@@ -190,8 +190,8 @@ class Ledgers(Part):
             callback(None if found is None else _versioned(ledger_id, path, *found))
 
         path = self._znode_of(ledger_id)
-        present, cancel = self._watches.add(path, read_data, changed)
-        if present is None:
+        cancel = self._watch_node(path, changed)
+        if cancel is None:
             _raise_no_such_ledger(ledger_id, None)
         return cancel
 

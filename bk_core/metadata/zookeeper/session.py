@@ -4,7 +4,11 @@
 Every call has a deadline. A read whose connection broke is repeated within it. A write is sent at most once: it waits
 for a connection first, so that it is definitely not applied while there is none, and once it may have been sent a
 missing answer is an unknown outcome. kazoo's state CONNECTED, SUSPENDED or LOST is ours; it reconnects without end, and
-begins a new session after a loss.
+begins a new session after a loss. How long it may wait for one server is bounded below every call's deadline
+(``handler.py``, RULES M5).
+
+Reads never go back, whatever server answers. ZooKeeper refuses to move a session to one that is behind; and beginning a
+session is a write, so the server that answers it has all that came before.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from kazoo.exceptions import NodeExistsError as KazooNodeExists
 from kazoo.exceptions import NoNodeError as KazooNoNode
 from kazoo.exceptions import NotEmptyError as KazooNotEmpty
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.protocol.states import KazooState
 
 from bk_core.errors import (
     ClientClosedError,
@@ -64,13 +68,16 @@ from bk_core.metadata.tree import (
     multi_bytes,
 )
 from bk_core.metadata.worker import Worker
+from bk_core.metadata.zookeeper.handler import BoundedHandler
 
 _log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())  # its warnings are for who configures logging, not for stderr
 _REPEAT_S = 0.05
 _REVIVE_S = 0.5
-_READS_AT_ONCE = 500
+_ATTEMPT_MIN_S = 1.0
+_READS_AT_ONCE = 200
+"""kazoo's queue takes 278 requests while nothing takes from it, then blocks who adds one."""
 _STATES = {
     KazooState.CONNECTED: SessionState.CONNECTED,
     KazooState.SUSPENDED: SessionState.SUSPENDED,
@@ -99,15 +106,15 @@ class ZooKeeperTree:
         self._session_id = 0
         self._listeners: list[Callable[[SessionState], None]] = []
         self._events = Worker("bookkeeper-zookeeper-session")
+        self._running = threading.Lock()  # held while kazoo is started or stopped
+        attempt_s = attempt_bound_s(timeout_s, session_timeout_s)
+        self._silence_s = max(attempt_s, timeout_s / 3)
+        self._handler = BoundedHandler(attempt_s, lambda: self._client.connected, self._connection_ended)
         self._client = KazooClient(
             hosts=self._hosts,
             timeout=session_timeout_s,
-            connection_retry={
-                "max_tries": -1,
-                "delay": 0.1,
-                "backoff": 2,
-                "max_delay": min(2.0, session_timeout_s / 3),
-            },
+            handler=self._handler,
+            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": attempt_s / 2},
             command_retry={"max_tries": 1},  # ours are the only repetitions
             logger=_kazoo_log,
         )
@@ -115,7 +122,8 @@ class ZooKeeperTree:
 
     def connect(self) -> None:
         """Begin the session. Raises MetadataUnavailableError at the deadline, and leaves nothing running."""
-        self._client.start_async()
+        with self._running:
+            self._client.start_async()
         if not self._connected.wait(self._timeout_s):
             self._closed = True
             self._stop_client(wait_s=0)
@@ -145,20 +153,30 @@ class ZooKeeperTree:
             self._connected.clear()
         for listener in list(self._listeners):
             self._events.submit(partial(listener, _STATES[state]))
-        if state == KazooState.LOST and self._client.client_state == KeeperState.CLOSED and not self._closed:
+
+    def _connection_ended(self) -> None:
+        """On kazoo's connection thread, which ends for good on what it does not expect."""
+        if not self._closed:
             self._events.submit(self._revive, _REVIVE_S)
 
     def _revive(self) -> None:
-        """kazoo's connection thread ends for good on an answer it cannot read; begin again."""
-        if not self._closed:
+        """Begin again; until that works, or this is closed."""
+        with self._running:
+            if self._closed:
+                return
             _log.error("the connection to ZooKeeper broke down and is made again; hosts %s", self._hosts)
-            self._client.start_async()
+            try:
+                self._client.start_async()
+            except Exception as error:
+                _log.error("the connection to ZooKeeper could not be made, trying again: %r", error)
+                self._events.submit(self._revive, _REVIVE_S)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._listeners.clear()
             if os.getpid() == self._pid:
+                self._connected.set()  # who waits for a connection hears that there will be none
                 self._stop_client(wait_s=self._timeout_s)
                 self._events.stop()
 
@@ -167,8 +185,9 @@ class ZooKeeperTree:
 
         def stop() -> None:
             try:
-                self._client.stop()
-                self._client.close()
+                with self._running:
+                    self._client.stop()
+                    self._client.close()
             except Exception as error:
                 _log.warning("ending the session with ZooKeeper failed: %s", error)
 
@@ -186,15 +205,16 @@ class ZooKeeperTree:
         found: list[tuple[bytes, NodeStat] | None] = []
         for start in range(0, len(paths), _READS_AT_ONCE):
             batch = paths[start : start + _READS_AT_ONCE]
-            self._check_usable()
+            deadline = time.monotonic() + self._timeout_s
+            self._await_connection(batch[0], deadline)
             sent = [self._client.get_async(path) for path in batch]
-            found += [self._finish_get(path, result) for path, result in zip(batch, sent, strict=True)]
+            found += [self._finish_get(path, result, deadline) for path, result in zip(batch, sent, strict=True)]
         return found
 
-    def _finish_get(self, path: str, sent: Any) -> tuple[bytes, NodeStat] | None:
+    def _finish_get(self, path: str, sent: Any, deadline: float) -> tuple[bytes, NodeStat] | None:
         results = iter([sent])
         try:
-            data, stat = self._read(path, lambda: next(results, None) or self._client.get_async(path))
+            data, stat = self._read(path, lambda: next(results, None) or self._client.get_async(path), deadline)
         except NoNodeError:
             return None
         return data, _stat(stat)
@@ -209,16 +229,15 @@ class ZooKeeperTree:
     def sync(self, path: str) -> None:
         self._read(path, lambda: self._client.sync_async(path))
 
-    def _read(self, path: str, send: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + self._timeout_s
+    def _read(self, path: str, send: Callable[[], Any], deadline: float | None = None) -> Any:
+        deadline = deadline or time.monotonic() + self._timeout_s
         while True:
-            self._check_usable()
+            self._await_connection(path, deadline)
             try:
-                return send().get(timeout=max(0.0, deadline - time.monotonic()))
+                return self._answer(send(), deadline)
             except (ConnectionLoss, SessionExpiredError) as error:
                 if time.monotonic() + _REPEAT_S >= deadline:
                     raise self._unavailable(path, Outcome.NOT_APPLIED) from error
-                self._connected.wait(deadline - time.monotonic())
                 time.sleep(_REPEAT_S)
             except KazooTimeoutError as error:
                 raise self._unavailable(path, Outcome.NOT_APPLIED) from error
@@ -228,6 +247,24 @@ class ZooKeeperTree:
                 if time.monotonic() + _REVIVE_S >= deadline:
                     raise self._unavailable(path, Outcome.NOT_APPLIED) from error
                 time.sleep(_REVIVE_S)
+
+    def _await_connection(self, path: str, deadline: float) -> None:
+        """Return once there is a connection. Without one nothing is given to kazoo: its queue would block us."""
+        self._check_usable()
+        if not self._connected.wait(max(0.0, deadline - time.monotonic())) or self._closed:
+            raise self._unavailable(path, Outcome.NOT_APPLIED)
+
+    def _answer(self, sent: Any, deadline: float) -> Any:
+        """Wait for the answer of a read, but not on a silent connection: reading again on another one costs nothing.
+
+        A write waits to its deadline: a server whose disk is slow answers late, and an unknown outcome helps nobody.
+        """
+        while (left := max(0.0, deadline - time.monotonic())) > self._silence_s:
+            try:
+                return sent.get(timeout=self._silence_s)
+            except KazooTimeoutError:
+                self._handler.cut_if_silent(self._silence_s)
+        return sent.get(timeout=left)
 
     # --- writes ---
 
@@ -261,10 +298,8 @@ class ZooKeeperTree:
     def _write(self, path: str, size: int, send: Callable[[], Any], size_max: int = NODE_BYTES_MAX) -> Any:
         if size > size_max:
             raise InvalidArgumentError(f"A record has at most {size_max} bytes", value=f"{path}: {size} bytes")
-        self._check_usable()
         deadline = time.monotonic() + self._timeout_s
-        if not self._connected.wait(self._timeout_s):
-            raise self._unavailable(path, Outcome.NOT_APPLIED)
+        self._await_connection(path, deadline)
         try:
             return send().get(timeout=max(0.0, deadline - time.monotonic()))
         except SessionExpiredError as error:  # refused by the server, or never sent: kazoo has no session to send it in
@@ -307,12 +342,18 @@ class ZooKeeperTree:
         return MetadataUnavailableError(f"ZooKeeper answered {type(error).__name__}", value=path, outcome=outcome)
 
 
+def attempt_bound_s(timeout_s: float, session_timeout_s: float) -> float:
+    """How long connecting to one server may take: several fit into a call's deadline, and into what a session
+    survives. Not less than a handshake takes with a busy server, or no attempt would ever succeed."""
+    return min(max(timeout_s / 4, _ATTEMPT_MIN_S), session_timeout_s / 3)
+
+
 def _watcher(watch: Watcher | None) -> Callable[[Any], None] | None:
     return None if watch is None else lambda _event: watch()
 
 
 def _stat(stat: Any) -> NodeStat:
-    return NodeStat(stat.version, stat.ctime, stat.ephemeralOwner)
+    return NodeStat(stat.version, stat.ctime, stat.ephemeralOwner, stat.mtime)
 
 
 def _add(transaction: Any, op: Op) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -156,6 +158,30 @@ def test_a_failed_group_is_final(fault: str, tmp_path: Path) -> None:
     again = Storage(tmp_path / "d")
     assert_honest(again, acked, lost, healthy=True)
     again.close()
+
+
+@pytest.mark.rule("S6")
+def test_a_group_is_not_acked_when_another_writer_of_the_directory_fails_during_its_sync(tmp_path: Path) -> None:
+    """A checkpoint or an index whose sync failed is the same disk: what it says of this group's is worth nothing."""
+
+    class OtherFails(Files):
+        other: Callable[[], None] = staticmethod(lambda: None)
+
+        def sync_data(self, handle: Handle) -> None:
+            super().sync_data(handle)
+            self.other()
+
+    def fail() -> None:
+        with contextlib.suppress(StorageFailedError):
+            storage.log.health.fail("a checkpoint could not be made durable", "d", OSError(errno.EIO, "gone"))
+
+    files = OtherFails()
+    storage = Storage(tmp_path / "d", files=files)
+    storage.append(key_record(1), entries(1, range(5)))
+    files.other = fail
+    with pytest.raises(StorageFailedError, match="outcome unknown"):
+        storage.log.append_group([entries(1, range(5, 9))])
+    storage.close()
 
 
 @pytest.mark.rule("S6")

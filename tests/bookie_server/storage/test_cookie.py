@@ -121,6 +121,28 @@ def test_any_changed_byte_of_an_identity_is_noticed() -> None:
         decode_identity(json.dumps(["not", "an", "object"]).encode())
 
 
+@pytest.mark.parametrize("damage", ["flipped", "cut", "refused", "cookie"])
+def test_a_damaged_identity_or_cookie_is_named_with_what_to_do(damage: str) -> None:
+    disk = SimDisk()
+    first = DataDirectory.create("/data", "b1", "c1", files=disk)
+    first.record_boot()
+    first.close()
+    path = "/data/VERSION" if damage == "cookie" else "/data/IDENTITY"
+    if damage == "flipped":
+        disk.flip_bit(path, 20)
+    elif damage == "refused":
+        disk.break_sector(path, 0)
+    else:
+        disk.truncate(path, 7)
+    with pytest.raises(DataDirectoryError) as failure:
+        DataDirectory.open("/data", "b1", "c1", files=disk)
+    text = str(failure.value)
+    assert path in text
+    assert "bk bookie check /data" in text
+    assert "--accept-loss" in text
+    assert "not applied" in text
+
+
 def test_a_path_that_is_a_file_is_an_error_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataDirectoryError):

@@ -10,6 +10,7 @@ import pytest
 from bk_core.wire.lane import Reason
 from bookie_server.storage.check import examine
 from bookie_server.storage.segment import free_name, index_name, segment_name, unsealed_name
+from tests.kit.checkpoint_world import LIVE, filled
 from tests.kit.segment_world import Storage, entries, fence_record, key_record
 from tests.sim.disk import SimDisk
 
@@ -133,3 +134,23 @@ def test_a_disk_without_room_for_a_name_goes_without_the_mark() -> None:
     again = Storage(Path("/d"), files=disk, segment_bytes=SEGMENT)
     assert set(again.read(1, 0, 59).found) == set(range(60))
     again.close()
+
+
+@pytest.mark.rule("S3", "S4")
+def test_what_is_written_after_all_segments_were_lost_is_not_taken_for_recycled_by_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """The checkpoint lists the lost ones up to a generation: what is new must stand above it."""
+    world = filled(tmp_path / "d")
+    world.recycle()
+    world.storage.close(crash=True)
+    for path in [path for path in world.segments.iterdir() if path.suffix != ".checkpoint"]:
+        path.unlink()
+    storage = world.again()
+    assert storage.report.limbo
+    storage.append(entries(LIVE, range(500, 520)))
+    for _ in range(2):
+        storage = world.again()
+        assert storage.report.drained == []
+        assert set(storage.read(LIVE, 500, 519).found) == set(range(500, 520))
+    storage.close()

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known defects of scrubbing and of making indexes anew, put back while a context lasts."""
+"""Known defects of scrubbing, of new indexes and of starts on a disk that refuses reads, while a context lasts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
-from bookie_server.storage import reindex, scrub, stored
+from bookie_server.storage import log_end, reindex, scrub, stored
 from bookie_server.storage.index_file import INDEX_RECORDS_PER_BLOCK, INDEX_ROW, IndexHeader
 from bookie_server.storage.reindex import Reindexer
+from bookie_server.storage.replay import _Opening
+from bookie_server.storage.scan import SegmentScanner
 from bookie_server.storage.scrub import Scrubber
 from bookie_server.storage.search import DamagedPlaces
 from bookie_server.storage.segment import Place
 from bookie_server.storage.stored import StoredSegment
+from bookie_server.storage.unused import give_back_unused
 from bookie_server.storage.verify import FoundFrames
 from tests.sim.mutants.storage import Planted, _nothing, _planted
 
@@ -71,6 +75,17 @@ def _named_twice(self: Any, place: Place) -> None:
     _add(self, place)
 
 
+class _RaisesAll:
+    @staticmethod
+    def suppress(*_: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def _gives_back_all(self: Any, segment: Any) -> int:
+    found = 0 if self._report.damage else give_back_unused(self._files, self._path, segment, self._incarnation)
+    return found
+
+
 DAMAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("the scrubber reports nothing", "S5", _planted((Scrubber, "_report", _nothing))),
     ("the scrubber does not tell the index", "S5", _planted((scrub, "_mark", _marks_nothing))),
@@ -90,5 +105,12 @@ DAMAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("an index is made anew though fences may be lost", "S4", _planted((Reindexer, "_states", _waits_for_nothing))),
     ("blocks of two editions are mixed", "S7", _planted((reindex, "IndexHeader", _of_one_edition))),
     ("a damaged run that is named twice serves nothing", "S5", _planted((DamagedPlaces, "add", _named_twice))),
+    ("what the disk refuses at a start is torn", "S3", _planted((SegmentScanner, "_refused_end", lambda *_: 0))),
+    (
+        "a refused block at the end of the log is nothing", "S3",
+        _planted((SegmentScanner, "_end_of_bad", lambda self, position: self._torn_end(position))),
+    ),
+    ("refused blocks are given back", "S3", _planted((_Opening, "_give_back_unused", _gives_back_all))),
+    ("one refused block stops a start", "S8", _planted((log_end, "contextlib", _RaisesAll))),
 ]  # fmt: skip
 """Name, rule, context."""

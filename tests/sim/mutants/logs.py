@@ -13,14 +13,15 @@ from functools import partial
 from typing import Any
 
 from bk_core.errors import BookKeeperError, Outcome, PublishConflictError
-from bk_core.logs import commit, compaction, paging, schemas
+from bk_core.logs import commit, compaction, paging, schemas, unlinking
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.compaction import Content
-from bk_core.logs.head import Extent, LogHead, Published
+from bk_core.logs.head import Extent, LogHead, Published, Unlinked
+from bk_core.logs.machines import change as change_machine
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines import compaction as compaction_machine
 from bk_core.logs.machines import leadership_events as le
-from bk_core.logs.machines import publication, upkeep
+from bk_core.logs.machines import publication, upkeep, vacuum
 from bk_core.logs.machines.change import Effects, Facts, HeadChange
 from bk_core.logs.machines.compaction import Compaction
 from bk_core.logs.machines.leadership import LogLeadership
@@ -156,6 +157,7 @@ def _overwrite_from_zero(head: LogHead, extents: Any, publish_id: Any, **more: A
 
 
 def _only_tail(head: LogHead, pages: Pages) -> set[LedgerId]:
+    paging.ledgers_listed(head, pages)  # asks for the pages all the same: only what they list is passed over
     return {extent.ledger_id for extent in head.tail}
 
 
@@ -164,9 +166,53 @@ def _no_condemning(self: Condemn, head: LogHead, facts: Facts) -> tuple[LedgerId
     return tuple(ledger for ledger in self.candidates if ledger not in listed)
 
 
-def _no_fence(self: FencePages, head: LogHead, facts: Facts) -> tuple[str, ...]:
-    reached = paging.page_names(head, facts.pages)
-    return tuple(name for name in self.names if name not in reached)
+def _no_fence(self: FencePages, head: LogHead, facts: Facts) -> upkeep.Unneeded | None:
+    return None if facts.unlinked is None else _FENCE_SETTLED(self, head, replace(facts, is_written=True))
+
+
+_FENCE_SETTLED, _UNLINKED_BY = FencePages.settled, change_machine.unlinked_by
+_CHANGED, _VACUUM_STEP = Vacuum._on_changed, Vacuum._step
+
+
+def _records_read_once(self: HeadChange[Any], head: Any, transactions: Any) -> Effects:
+    known, look = self._facts.unlinked, self._look
+    self._look = lambda facts: look(facts if facts.unlinked is not None else replace(facts, unlinked=known))
+    try:
+        return _ON_READ(self, head, transactions)
+    finally:
+        del self._look
+
+
+def _records_only_of_the_tail(before: LogHead, change: Change, pages: Pages) -> Unlinked:
+    return replace(_UNLINKED_BY(before, change, pages), pages=(), names=())
+
+
+def _pages_alone(before: LogHead, change: Change, pages: Pages) -> Unlinked:
+    found = _UNLINKED_BY(before, change, pages)
+    return replace(found, pages=(), names=(*found.names, *(ref.name for ref in found.pages)))
+
+
+def _pages_deleted_first(self: Vacuum, result: Any) -> Effects:
+    if self.state is vacuum.State.FENCING_PAGES and result.pages:
+        self._unneeded = result
+        return self._to(vacuum.State.DELETING_PAGES, ev.DeletePages(result.pages))
+    return _CHANGED(self, result)
+
+
+def _then_their_records(self: Vacuum, event: ev.Event) -> Effects:
+    match self.state, event:
+        case vacuum.State.DELETING_PAGES, ev.PagesDeleted() if self._unneeded.records:
+            return [ev.DeleteUnlinked(self._unneeded.records)]
+        case vacuum.State.DELETING_PAGES, ev.UnlinkedDeleted():
+            return self._list_txns()
+    return _VACUUM_STEP(self, event)
+
+
+@contextmanager
+def _records_outlive_their_pages() -> Iterator[None]:
+    """A crash between the two leaves a record of pages that are gone."""
+    with _patched(Vacuum, "_on_changed", _pages_deleted_first), _patched(Vacuum, "_step", _then_their_records):
+        yield
 
 
 def _compact_blindly(head: LogHead, run: Any, new: Any, *, nonce: Any, pages: Any = None) -> Change:
@@ -240,7 +286,7 @@ MUTANTS: list[tuple[str, str, Planted]] = [
     ("condemned ledger published", "N6", partial(_patched, commit, "_check_listable", lambda head, new: None)),
     ("ledgers checked before the head was read", "N6", partial(_patched, HeadChange, "_on_read", _checked_once)),
     ("deleted without being condemned", "N6", partial(_patched, Condemn, "settled", _no_condemning)),
-    ("condemned though a page lists it", "N6", partial(_patched, upkeep, "ledgers_listed", _only_tail)),
+    ("condemned though a page lists it", "N6", partial(_patched, unlinking, "ledgers_listed", _only_tail)),
     ("pages deleted under a change", "N3", partial(_patched, FencePages, "settled", _no_fence)),
     ("page created after the head", "N3", partial(_patched, HeadChange, "_step", _page_after_head)),
     ("pages of a write in doubt deleted", "N3", partial(_patched, HeadChange, "_on_write_ended", _unknown_drops_pages)),
@@ -261,5 +307,10 @@ MUTANTS: list[tuple[str, str, Planted]] = [
     ("an equal schema registered again", "K8", partial(_patched, schemas, "registered", _registered_again)),
     ("a schema named before its page is there", "K8", partial(_patched, Publish, "_put", _schema_page_forgotten)),
     ("an overwrite forgets old schemas", "K8", partial(_patched, commit, "overwrite", _schemas_unlinked)),
-    ("pages of schemas are vacuumed", "K8", partial(_patched, upkeep, "page_names", _pages_without_schemas)),
+    ("pages of schemas are vacuumed", "K8", partial(_patched, unlinking, "page_names", _pages_without_schemas)),
+    ("age counts from the making", "N6", partial(_patched, upkeep, "young", lambda facts, before_ms: [])),
+    ("records are not read again", "N6", partial(_patched, HeadChange, "_on_read", _records_read_once)),
+    ("no page is on record", "N6", partial(_patched, change_machine, "unlinked_by", _records_only_of_the_tail)),
+    ("what a page held is not on record", "N6", partial(_patched, change_machine, "unlinked_by", _pages_alone)),
+    ("a record outlives its pages", "N6", _records_outlive_their_pages),
 ]

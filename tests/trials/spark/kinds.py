@@ -11,6 +11,7 @@ from tests.trials.spark.bookie_rounds import BookieRounds
 from tests.trials.spark.checkpoint_rounds import CommitFileRounds, OlderCheckpointRounds
 from tests.trials.spark.driver_rounds import DriverRounds
 from tests.trials.spark.leader_rounds import LeaderRounds
+from tests.trials.spark.outage_rounds import OutageRounds
 from tests.trials.spark.read_rounds import ReadRounds
 from tests.trials.spark.rig import BlockReport, Rig
 from tests.trials.spark.speculation_rounds import SpeculationRounds
@@ -35,6 +36,7 @@ KINDS: tuple[Kind, ...] = (
     TaskRounds("exceptions", "task exceptions", "raise", 200),
     TaskRounds("kills", "Python workers killed", "kill", 200),
     AnswerRounds(50),
+    OutageRounds(12),
     CommitFileRounds(50),
     OlderCheckpointRounds(10),
     BookieRounds(100),

@@ -88,7 +88,7 @@ class Rig:
         try:
             yield space
         finally:
-            self.cluster.zookeeper_answers.forget_losses()
+            self.cluster.zookeepers.forget_losses()
             self.cluster.heal()
         space.delete()
 

@@ -17,6 +17,7 @@ HAPPENED = {  # kind, first round, rounds: what must have come up in them
     ("kills", 10, 2): ("faults", "micro-batches"),
     ("answers", 3, 1): ("head multi answer lost",),
     ("answers", 5, 1): ("ledger close request lost",),
+    ("outages", 0, 2): ("away at a commit", "away at planning"),
     ("commit-files", 0, 2): ("batches replayed",),
     ("old-checkpoints", 1, 1): ("other cut: BK_TXN_REPLAY_DIFFERS",),
     ("bookies", 0, 2): ("faults", "jobs"),

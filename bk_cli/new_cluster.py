@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk cluster``: the records that make a ledgers root of ZooKeeper a cluster."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+
+import click
+
+from bk_cli import options, output
+
+
+@click.group()
+def cluster() -> None:
+    """A cluster: the ledgers root in ZooKeeper that bookies and clients share."""
+
+
+@cluster.command("init")
+@options.metadata_service_uri
+@options.as_json
+def init(uri: str, as_json: bool) -> None:
+    """Make a cluster at the ledgers root of the URI; does nothing where one is.
+
+    Makes what Apache's `initnewcluster` makes, so Apache's programs find it. A root that holds something else is
+    refused. May be run again and again, and by several at once: one of them makes it.
+    """
+    from bk_core.metadata import open_store
+
+    mine = str(uuid.uuid4())
+    with closing(open_store(uri)) as store:
+        found = store.initialize_cluster(mine)
+        where = store.uri
+    if as_json:
+        output.print_json({"metadataServiceUri": where, "instanceId": found, "made": found == mine})
+    elif found == mine:
+        output.print_line(f"made a cluster at {where}, instance id {found}")
+        output.print_note(f"start bookies, four or more: bk bookie run --data DIR --metadata-service-uri '{where}'")
+    else:
+        output.print_line(f"there is a cluster at {where} already, instance id {found}")

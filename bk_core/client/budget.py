@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one budget of this process (RULES P3): :class:`~bk_core.budget.SharedBudget` behind a lock.
+
+Each client says how large it may be; the smallest holds while that client is open, so that nobody's bound is exceeded
+because of another. A forked child begins with an empty one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from bk_core.budget import SharedBudget
+
+SPARE_BYTES_MAX = 256 << 10
+"""What a writer takes beyond the entry at hand: the lock is touched once in so many bytes."""
+
+
+class ProcessBudget:
+    """What all writers of a process share. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._sizes: dict[int, int] = {}  # of each client
+        self._wakes: dict[int, Callable[[], None]] = {}
+        self.decision = SharedBudget(1)
+
+    def client(self, bytes_max: int) -> Callable[[], None]:
+        """A client is open whose bound this is; returns what to call when it closes."""
+        number = next(self._numbers)
+        with self._lock:
+            self._sizes[number] = bytes_max
+            self.decision.resize(min(self._sizes.values()))
+
+        def close() -> None:
+            if self is not _process:
+                return  # in a forked child: the lock may be held for ever
+            with self._lock:
+                if self._sizes.pop(number, None) is not None and self._sizes:
+                    self.decision.resize(min(self._sizes.values()))
+
+        return close
+
+    def share(self, loop: asyncio.AbstractEventLoop, look_again: Callable[[], None]) -> Share:
+        """A new writer's part. ``look_again`` is called on its loop when asking again is worth while."""
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(look_again)
+
+        return Share(self, next(self._numbers), wake)
+
+    def take(self, number: int, wanted: int, spare: int, wake: Callable[[], None] | None) -> int:
+        with self._lock:
+            if wake is not None:
+                self._wakes[number] = wake
+            return self.decision.take(number, wanted, spare=spare, waits=wake is not None)
+
+    def give_back(self, number: int, size: int) -> None:
+        with self._lock:
+            wakes = [self._wakes.pop(woken) for woken in self.decision.give_back(number, size)]
+        for wake in wakes:
+            wake()
+
+    def leave(self, number: int) -> None:
+        with self._lock:
+            self._wakes.pop(number, None)
+            wakes = [self._wakes.pop(woken) for woken in self.decision.leave(number)]
+        for wake in wakes:
+            wake()
+
+
+class Share:
+    """One writer's part of the budget. Its owner keeps calls apart from each other."""
+
+    def __init__(self, budget: ProcessBudget, number: int, wake: Callable[[], None]) -> None:
+        self._budget, self._number, self._wake = budget, number, wake
+        self.bytes = 0  # held
+
+    def reach(self, size: int, *, at_most: int, waits: bool) -> bool:
+        """Hold ``size`` bytes, or some more up to ``at_most``; False when that is refused."""
+        wanted = size - self.bytes
+        if wanted > 0:
+            spare = max(0, min(SPARE_BYTES_MAX, at_most - size))
+            self.bytes += self._budget.take(self._number, wanted, spare, self._wake if waits else None)
+        return self.bytes >= size
+
+    def keep(self, size: int) -> None:
+        """Give back what is held above ``size``."""
+        surplus = self.bytes - size
+        if surplus > 0:
+            self.bytes = size
+            self._budget.give_back(self._number, surplus)
+
+    def leave(self) -> None:
+        """Give everything back for good."""
+        self.bytes = 0
+        self._budget.leave(self._number)
+
+
+_process = ProcessBudget()
+
+
+def process_budget() -> ProcessBudget:
+    return _process
+
+
+def _start_anew() -> None:
+    """In a forked child: its parent's writers are none of ours, and a thread of the parent's may have held the lock."""
+    global _process
+    _process = ProcessBudget()
+
+
+os.register_at_fork(after_in_child=_start_anew)

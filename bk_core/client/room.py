@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for appends: the bounds of one writer, its part of the process's budget, and the line of those who wait.
+
+Bounds, in bytes: the window on what is not confirmed; ``slow_bookie_bytes_max`` on what is kept for the slowest bookie,
+beyond which nothing is taken; and the budget on what is held for either reason.
+
+Who waits stands in one line. While anybody does, nobody is let past, so that a batch of many pieces that waits for room
+between two of them has consecutive ids, and no producer is starved by others that are quicker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Sequence
+
+from bk_core.client.append_queue import AppendQueue, cost
+from bk_core.client.budget import Share
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.errors import BookKeeperError, Outcome
+from bk_core.model import EntryId
+
+Piece = EntryBatch | Bytes
+
+
+class _Waiting:
+    """One append, or one batch in pieces, that waits for its turn."""
+
+    def __init__(self, pieces: Sequence[Piece], future: asyncio.Future[EntryId]) -> None:
+        self.pieces, self.future = deque(pieces), future
+        self.begun = False
+
+    def refuse(self, error: BookKeeperError) -> None:
+        """The rest of it is not queued. If some of it was, it is as unknown as the error says, or more."""
+        if self.future.done():
+            return
+        if self.begun and error.outcome is Outcome.NOT_APPLIED:
+            error = copy.copy(error)
+            error.outcome = Outcome.UNKNOWN
+        self.future.set_exception(error)
+
+
+class Room:
+    """Of one writer. ``has`` may be asked by any thread that holds the queue's lock; the rest belongs to the loop."""
+
+    def __init__(self, queue: AppendQueue, share: Share, *, window_bytes_max: int, slow_bookie_bytes_max: int) -> None:
+        self._queue, self._share = queue, share
+        self._window, self._slow = window_bytes_max, slow_bookie_bytes_max
+        self._line: deque[_Waiting] = deque()
+        self._extra = 0  # bytes kept for bookies beyond what is not confirmed
+        self._held_max = 0  # what may be held without asking the budget
+        self.is_slow = False
+
+    def has(self, size: int) -> bool:
+        """Whether ``size`` bytes more may be queued. The queue's lock is held."""
+        return not self._line and (self._queue.held + size <= self._held_max or self._more(size))
+
+    def _more(self, size: int, *, waits: bool = False) -> bool:
+        held = self._queue.held
+        if self.is_slow or (held and held + size > self._window):
+            return False
+        total = held + self._extra
+        if not total:
+            self._share.keep(0)  # who holds nothing is never refused
+        if not self._share.reach(total + size, at_most=self._window + self._extra, waits=waits):
+            return False
+        self._held_max = min(self._window, self._share.bytes - self._extra)
+        return True
+
+    def settle(self, retained: int) -> None:
+        """``retained`` bytes are kept for bookies now: give back what nothing is held for."""
+        with self._queue.lock:
+            unconfirmed = self._queue.held - self._queue.bytes
+            self._extra = max(0, retained - unconfirmed)
+            self.is_slow = retained > self._slow
+            self._share.keep(self._queue.held + self._extra)
+            self._held_max = -1 if self.is_slow else min(self._window, self._share.bytes - self._extra)
+
+    def line_up(self, pieces: Sequence[Piece]) -> asyncio.Future[EntryId]:
+        """Queue these, now or in their turn; the future has the id of the last entry. Cancelling it takes what is not
+        queued out of the line. The queue's lock is held."""
+        future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: self.serve() if done.cancelled() else None)
+        self._line.append(_Waiting(pieces, future))
+        if len(self._line) == 1:
+            self._serve()
+        return future
+
+    def serve(self) -> None:
+        """Queue what has room now, from the head of the line on."""
+        if self._line:
+            with self._queue.lock:
+                self._serve()
+
+    def _serve(self) -> None:
+        while self._line:
+            head = self._line[0]
+            while head.pieces and not head.future.done():
+                piece = head.pieces[0]
+                size = _cost(piece)
+                if self._queue.held + size > self._held_max and not self._more(size, waits=True):
+                    return
+                head.begun = True
+                head.pieces.popleft()
+                if isinstance(piece, EntryBatch):
+                    self._queue.put_batch(piece)
+                else:
+                    self._queue.put(piece)
+            if not head.future.done():
+                head.future.set_result(self._queue.next_id - 1)
+            self._line.popleft()
+
+    def refuse_all(self, error: BookKeeperError) -> None:
+        """Nobody in the line is served any more."""
+        with self._queue.lock:
+            line, self._line = self._line, deque()
+        for waiting in line:
+            waiting.refuse(error)
+
+    def leave(self) -> None:
+        """The writer has ended: others may have its part of the budget."""
+        with self._queue.lock:
+            self._held_max = -1
+            self._share.leave()
+
+
+def _cost(piece: Piece) -> int:
+    return cost(piece.payload_bytes, len(piece)) if isinstance(piece, EntryBatch) else cost(len(piece), 1)

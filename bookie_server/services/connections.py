@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many clients are connected, and from where. Pure: it is told who is, and says whose connections are to end.
+
+gRPC refuses clients beyond ``connections_max`` and tells nobody; and whoever comes first may have them all. So each
+address has a share. What it opens beyond that is ended, the newest first: those that work go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Collection
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+"""Host and port of a client."""
+
+_TELL_AGAIN_S = 60.0
+_REPORT_S = 600.0
+
+
+class Connections:
+    """Of one port. ``looks_full`` counts the looks that found ``connections_max`` reached, ``ended`` the connections
+    ended because their address had more than its share."""
+
+    def __init__(self, connections_max: int, share_max: int) -> None:
+        self.connections_max, self.share_max = connections_max, share_max
+        self.most = self.looks_full = self.ended = 0
+        self._order: dict[Address, int] = {}  # in which they were first seen
+        self._seen = 0
+        self._told: dict[str, float] = {}
+        self._reported = (-math.inf, self._line())
+
+    def look(self, connected: Collection[Address], now_s: float) -> list[Address]:
+        """Whose connections are to end. Says in the log, once a minute at most, that none are left for others, or that
+        an address has taken more than its share."""
+        self._order = {each: self._order.get(each, self._seen + n) for n, each in enumerate(connected)}
+        self._seen += len(connected)
+        hosts = Counter(host for host, _ in connected)
+        self.most = max(self.most, len(connected))
+        if len(connected) >= self.connections_max:
+            self.looks_full += 1
+            if self._tells("full", now_s):
+                log.warning(
+                    "all %d connections are taken, and further clients are refused; most are from %s: raise "
+                    "connections_max, or look at those clients",
+                    self.connections_max, ", ".join(f"{host} ({count})" for host, count in hosts.most_common(3)),
+                )  # fmt: skip
+        over = [host for host, count in hosts.items() if count > self.share_max]
+        excess = [each for host in over for each in self._newest_of(host, hosts[host] - self.share_max)]
+        self.ended += len(excess)
+        if excess and self._tells("share", now_s):
+            log.warning(
+                "%s has more than its share of %d connections: the newest %d are ended "
+                "(connections_per_address_max)",
+                ", ".join(over), self.share_max, len(excess),
+            )  # fmt: skip
+        return excess
+
+    def report(self, now_s: float) -> None:
+        """The numbers, every ten minutes if they changed."""
+        line = self._line()
+        if now_s - self._reported[0] >= _REPORT_S and line != self._reported[1]:
+            self._reported = (now_s, line)
+            log.info("connections: %s", line)
+
+    def _line(self) -> str:
+        return f"most={self.most} looks_full={self.looks_full} ended={self.ended}"
+
+    def _newest_of(self, host: str, count: int) -> list[Address]:
+        own = sorted((each for each in self._order if each[0] == host), key=self._order.__getitem__)
+        return own[-count:]
+
+    def _tells(self, what: str, now_s: float) -> bool:
+        if now_s - self._told.get(what, -math.inf) < _TELL_AGAIN_S:
+            return False
+        self._told[what] = now_s
+        return True

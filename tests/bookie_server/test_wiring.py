@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``main.py`` puts together: in which order a bookie comes and goes, and what its exit code says."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bk_core.errors import (
+    BookieError,
+    BookieIdentityError,
+    BookKeeperError,
+    DataDirectoryError,
+    StorageFailedError,
+)
+from bk_core.metadata import open_store
+from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieServiceInfo
+from bk_core.transport.grpc import GrpcTransport
+from bookie_server import main
+from bookie_server.main import Bookie
+from tests.kit.lanes import Lane, Listener, bookie_config
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[MetadataStore]:
+    opened = open_store(uri)
+    opened.initialize_cluster()
+    yield opened
+    opened.close()
+
+
+class Greeted(MemoryStore):
+    """Tries to connect to each bookie in the moment in which it registers, as a client does that watches the list."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        super().__init__(cluster)
+        self.answered: list[bool] = []
+
+    def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
+        (endpoint,) = info.endpoints
+        with grpc.insecure_channel(f"{endpoint.host}:{endpoint.port}") as channel:
+            try:
+                grpc.channel_ready_future(channel).result(2)
+                self.answered.append(True)
+            except grpc.FutureTimeoutError:
+                self.answered.append(False)
+        super().register_bookie(info, read_only=read_only)
+
+
+def test_who_finds_a_bookie_registered_can_talk_to_it(tmp_path: Path, uri: str) -> None:
+    store = Greeted(MemoryCluster())
+    store.initialize_cluster()
+
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri), store)
+        assert store.answered == [True]
+        await bookie.stop()
+
+    asyncio.run(story())
+
+
+def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    """A client whose stream ends looks at the list at once; it must not find the bookie that goes."""
+
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri))
+        transport = GrpcTransport(instance_id=store.instance_id())
+        transport.update_bookies(list(store.writable_bookies().values()))
+        lane, listener = Lane("grpc", transport, bookie.bookie_id), Listener()
+        session = lane.attach(1, listener)
+        lane.send(session, 1, 0, [b"a"])
+        await listener.acked(session, 1)
+        assert list(store.writable_bookies()) == [bookie.bookie_id]
+        stopping = asyncio.create_task(bookie.stop())
+        await listener.until(lambda said: any(words[0] in ("broken", "ended") for words in said))
+        assert store.writable_bookies() == {}
+        await stopping
+        await transport.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S6")
+def test_the_first_failure_is_the_reason(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    """A disk that fails ends other work too, and that must not be what is reported."""
+
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri))
+        first = StorageFailedError("the disk failed")
+        bookie._fail(first)
+        bookie._fail(DataDirectoryError("and something after it"))
+        assert bookie.failed.is_set()
+        assert bookie.error is first
+        await bookie.stop()
+
+    asyncio.run(story())
+
+
+def ended_by(error: BookKeeperError | None, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of a bookie that meets this error once it serves, or that is told to stop."""
+    made: list[Bookie] = []
+    real = Bookie.start
+
+    async def start(*arguments: Any, **options: Any) -> Bookie:
+        made.append(await real(*arguments, **options))
+        return made[0]
+
+    def ready(*_: object) -> None:
+        if error is not None:
+            made[0]._fail(error)
+        else:
+            main.signal.raise_signal(main.signal.SIGTERM)
+
+    monkeypatch.setattr(Bookie, "start", start)
+    return asyncio.run(main._run(bookie_config(tmp_path, uri), ready, accept_loss=False, init_cluster=False))
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.parametrize(
+    ("error", "code"), [(None, 0), (StorageFailedError("disk"), 74), (BookieError("something unforeseen"), 70)]
+)
+def test_the_exit_code_tells_why_a_bookie_ended(
+    error: BookKeeperError | None,
+    code: int,
+    store: MetadataStore,
+    tmp_path: Path,
+    uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert ended_by(error, tmp_path, uri, monkeypatch) == code
+    assert store.writable_bookies() == {}
+
+
+@pytest.mark.rule("S8")
+def test_a_bookie_whose_id_was_taken_over_ends_with_that_error(
+    store: MetadataStore, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So ``bk`` prints it and ends with 4, as at a start."""
+    with pytest.raises(BookieIdentityError, match="taken over"):
+        ended_by(BookieIdentityError("taken over"), tmp_path, uri, monkeypatch)
+    assert store.writable_bookies() == {}

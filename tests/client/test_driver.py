@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop between a machine and its adapters: one event at a time, and all that it began ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from bk_core.client.driver import Driver
+from bk_core.errors import BookKeeperError
+from bk_core.protocol.events import SetTimer, TimerFired
+
+
+def nothing(_: Any) -> tuple[()]:
+    return ()
+
+
+def test_what_a_driver_began_ends_with_it() -> None:
+    async def story() -> None:
+        driver = Driver("test", nothing, lambda error: None)
+        task = driver.spawn(asyncio.sleep(60))
+        driver.set_timer(SetTimer("late", 60_000))
+        timers = tuple(driver._timers.values())
+        driver.stop()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+        assert [timer.cancelled() for timer in timers] == [True]
+
+    asyncio.run(story())
+
+
+def test_a_task_that_fails_ends_the_driver_and_is_told() -> None:
+    async def story() -> None:
+        told: asyncio.Queue[BookKeeperError] = asyncio.Queue()
+        driver = Driver("test", nothing, told.put_nowait)
+
+        async def fails() -> None:
+            raise ZeroDivisionError
+
+        driver.spawn(fails())
+        error = await asyncio.wait_for(told.get(), 5)
+        assert "ZeroDivisionError" in str(error)
+        assert driver.stopped
+
+    asyncio.run(story())
+
+
+def test_an_event_that_arises_while_effects_are_carried_out_waits_its_turn() -> None:
+    async def story() -> None:
+        seen: list[str] = []
+
+        def step(event: str) -> list[str]:
+            seen.append(f"step {event}")
+            return [f"{event} effect"] * 2
+
+        def carry(effect: str) -> None:
+            seen.append(effect)
+            if seen.count("a effect") == 1 and effect == "a effect":
+                driver.feed("b")
+
+        driver = Driver("test", step, lambda error: None)
+        driver.handle({str: carry})
+        driver.feed("a")
+        assert seen == ["step a", "a effect", "a effect", "step b", "b effect", "b effect"]
+
+    asyncio.run(story())
+
+
+def test_a_timer_that_is_set_again_fires_once() -> None:
+    async def story() -> None:
+        fired: list[Any] = []
+        driver = Driver("test", lambda event: fired.append(event) or (), lambda error: None)
+        driver.set_timer(SetTimer("one", 1))
+        driver.set_timer(SetTimer("one", 2))
+        await asyncio.sleep(0.05)
+        assert fired == [TimerFired("one")]
+
+    asyncio.run(story())

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writers of one process share one budget (RULES P3)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bk_core.client import ClientConfig, LedgerWriter
+from bk_core.client.budget import process_budget
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import InvalidArgumentError, WindowFullError
+from bk_core.protocol.events import MetadataConflicted
+from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+
+MIB = 1 << 20
+CONFIG = ClientConfig(
+    frame_bytes=64 << 10,
+    window_bytes_max=MIB,
+    process_window_bytes_max=8 * MIB,
+    add_timeout_ms=60_000,
+    add_quorum_timeout_ms=60_000,
+)
+
+
+def run(work: Any) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await work
+
+    asyncio.run(bounded())
+
+
+def hold(cluster: MemoryBookKeeper) -> None:
+    for bookie in cluster.network.bookies.values():
+        bookie.hold_commits()
+
+
+def release(cluster: MemoryBookKeeper) -> None:
+    for bookie in cluster.network.bookies.values():
+        bookie.release_commits()
+
+
+def fill(writer: LedgerWriter, payload: bytes) -> int:
+    count = 0
+    while True:
+        try:
+            writer.append_nowait(payload)
+        except WindowFullError:
+            return count * len(payload)
+        count += 1
+
+
+@pytest.mark.rule("P3")
+def test_forty_writers_of_two_clients_hold_one_budget_and_all_get_through() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            clients = cluster.client(CONFIG), cluster.client(replace(CONFIG, process_window_bytes_max=64 * MIB))
+            writers = [await clients[n % 2].create_ledger() for n in range(40)]
+            hold(cluster)
+            payload = bytes(10_000)
+            assert sum(fill(writer, payload) for writer in writers) <= 8 * MIB + 40 * len(payload)
+            waiting = [
+                asyncio.create_task(writer.append_batch(EntryBatch.from_list([payload] * 50))) for writer in writers
+            ]
+            await asyncio.sleep(0.05)
+            assert process_budget().decision.bytes <= 8 * MIB + 40 * 100_000
+            release(cluster)
+            await asyncio.gather(*waiting)
+            await asyncio.gather(*(writer.close() for writer in writers))
+            assert process_budget().decision.bytes == 0
+
+    run(work())
+
+
+@pytest.mark.rule("P3")
+def test_beside_a_writer_that_holds_everything_a_new_one_sends_at_once_and_gets_its_part() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            config = replace(CONFIG, window_bytes_max=8 * MIB, slow_bookie_bytes_max=16 * MIB)
+            client = cluster.client(config)
+            hot, late = await client.create_ledger(), await client.create_ledger()
+            hold(cluster)
+            assert 6 * MIB < fill(hot, bytes(10_000)) <= 7 * MIB + 10_000
+            assert fill(late, bytes(10_000)) >= MIB // 2
+            third = await client.create_ledger()  # and one that finds the budget used up
+            fill(late, b"")
+            assert third.append_nowait(bytes(2 * MIB)) == 0
+            release(cluster)
+            await asyncio.gather(hot.close(), late.close(), third.close())
+
+    run(work())
+
+
+@pytest.mark.rule("P3")
+def test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_has_caught_up() -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            config = replace(CONFIG, process_window_bytes_max=2 * MIB)
+            writer = await cluster.client(config).create_ledger()
+            slow = writer.metadata.last_fragment.ensemble[2]
+            cluster.network.bookies[slow].hold_commits()
+            appending = asyncio.create_task(writer.append_batch(EntryBatch.from_list([bytes(50_000)] * 100)))
+            await eventually(lambda: writer._machine.retained_bytes > MIB)
+            await asyncio.sleep(1.0)
+            assert not appending.done()  # 5 MB, of which 2 MiB may be kept for the slow one
+            assert process_budget().decision.bytes <= 2 * MIB + 64 * 1024
+            cluster.network.bookies[slow].release_commits()
+            assert await appending == 99
+            await writer.flush()
+            await eventually(lambda: process_budget().decision.bytes == 0)
+            await writer.close()
+
+    run(work())
+
+
+@pytest.mark.rule("P3")
+@pytest.mark.parametrize("how", ["abandon", "client", "failure"])
+def test_a_writer_that_ends_gives_its_part_back_and_others_go_on(how: str) -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            client, other = cluster.client(CONFIG), cluster.client(CONFIG)
+            config = replace(CONFIG, process_window_bytes_max=MIB)
+            ending, going_on = await client.create_ledger(), await other.create_ledger()
+            limits = cluster.client(config)
+            hold(cluster)
+            fill(ending, bytes(10_000))
+            going_on.append_nowait(bytes(500_000))
+            waiting = asyncio.create_task(going_on.append(bytes(400_000)))
+            await asyncio.sleep(0.01)
+            assert going_on.last_add_pushed == 0
+            if how == "abandon":
+                await ending.abandon()
+            elif how == "client":
+                await client.close()
+            else:
+                ending._driver.feed(MetadataConflicted())  # answers nothing that was asked
+                assert ending.is_failed
+            await eventually(lambda: going_on.last_add_pushed == 1)
+            release(cluster)
+            await waiting
+            await limits.close()
+
+    run(work())
+
+
+def test_the_budget_is_checked_with_the_window() -> None:
+    with pytest.raises(InvalidArgumentError, match="process_window_bytes_max"):
+        ClientConfig(process_window_bytes_max=MIB)
+
+
+def test_threads_that_poll_get_through_beside_each_other() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            client = cluster.client(replace(CONFIG, process_window_bytes_max=MIB))
+            writers = [await client.create_ledger() for _ in range(6)]
+            done: list[int] = []
+
+            def produce(writer: LedgerWriter) -> None:
+                sent = 0
+                while sent < 300:
+                    try:
+                        writer.append_nowait(bytes(5_000))
+                        sent += 1
+                    except WindowFullError:
+                        threading.Event().wait(0.001)
+                done.append(sent)
+
+            await asyncio.gather(*(asyncio.to_thread(produce, writer) for writer in writers))
+            assert done == [300] * 6
+            await asyncio.gather(*(writer.close() for writer in writers))
+
+    run(work())
+
+
+@pytest.mark.rule("K4")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_begins_with_an_empty_budget_whose_lock_is_free() -> None:
+    parents = process_budget()
+    close = parents.client(1_000)
+    parents.take(10**9, 600, 0, None)
+    with parents._lock:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                own = process_budget()
+                own.client(1_000)
+                code = 0 if own is not parents and own.take(1, 900, 0, None) == 900 else 1
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    parents.leave(10**9)
+    close()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that forks, as gunicorn with preload or multiprocessing does.
+
+Run by tests, ``python forking_clients.py WHEN URI``. Prints what each child did and how it ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import time
+
+import bk_core.blocking
+import bk_core.transport.grpc  # imported before the fork, as an application server would
+from bk_core.errors import ForkedHandleError
+
+CHILDREN = 6
+
+
+def write(uri: str) -> None:
+    with bk_core.blocking.connect(uri) as bookkeeper:
+        ledger = bookkeeper.create_ledger()
+        assert [ledger.append(b"%d" % n) for n in range(20)] == list(range(20))
+        ledger.close()
+        reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
+        assert sum(len(batch) for batch in reader.read(0, 19)) == 20
+
+
+def work(uri: str) -> None:
+    """What a child does."""
+    began = time.monotonic()
+    try:
+        write(uri)
+        print("wrote", flush=True)
+    except ForkedHandleError as error:
+        print("refused" if "spawn" in str(error) and time.monotonic() - began < 2 else repr(error), flush=True)
+    gc.collect()
+
+
+def forked(uri: str) -> None:
+    for _ in range(CHILDREN):
+        pid = os.fork()
+        if not pid:
+            work(uri)
+            sys.exit(0)
+        print("ended with", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def main(when: str, uri: str) -> None:
+    if when == "unused":
+        forked(uri)
+        write(uri)
+    elif when == "closed":
+        write(uri)
+        forked(uri)
+        write(uri)
+    elif when == "open":
+        with bk_core.blocking.connect(uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
+            ledger.append(b"before")
+            forked(uri)
+            ledger.append(b"after")
+    else:
+        context = multiprocessing.get_context(when)
+        with bk_core.blocking.connect(uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
+            ledger.append(b"before")
+            for _ in range(CHILDREN):
+                process = context.Process(target=work, args=(uri,))
+                process.start()
+                process.join()
+                print("ended with", process.exitcode, flush=True)
+            ledger.append(b"after")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that fork: what works, and what is refused at once with the way out (RULES K4)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bk_cli.cluster import LocalCluster
+
+SCRIPT = Path(__file__).with_name("forking_clients.py")
+ROOT = SCRIPT.parent.parent.parent
+
+
+@pytest.mark.e2e
+@pytest.mark.rule("K4")
+@pytest.mark.parametrize(
+    ("when", "does"),
+    [("unused", "wrote"), ("open", "refused"), ("closed", "refused"), ("fork", "refused"), ("spawn", "wrote")],
+)
+def test_a_forked_child_connects_or_is_refused_at_once_and_never_crashes(
+    cluster: LocalCluster, when: str, does: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), when, cluster.uri],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [does, "ended with 0"] * 6, done.stdout + done.stderr

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/mutants``: plants each known defect of the glue in a copy of the checkout and runs the tests for it.
+
+The same tests run first without the defect: a test that fails anyway notices nothing. A hang counts as noticed, because
+the test's own deadline ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.table import MUTANTS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEADLINE_S = 300
+ALL_TESTS_DEADLINE_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``noticed_by``: the first test that failed, empty where the mutant lives. ``trouble``: it could not be tried."""
+
+    mutant: Mutant
+    noticed_by: str
+    seconds: float
+    trouble: str = ""
+
+    @property
+    def is_killed(self) -> bool:
+        return bool(self.noticed_by)
+
+
+def copy_of_checkout(to: Path) -> None:
+    """The files that git knows or would add, as they are now; the environment is shared."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    for name in listed.stdout.decode().split("\0"):
+        source = ROOT / name
+        if name and source.is_file():
+            target = to / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    (to / ".venv").symlink_to(ROOT / ".venv")
+
+
+def run_tests(tests: tuple[str, ...], checkout: Path, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
+    """pytest's exit code (−1: it did not end in time) and the test that failed first, or the end of the output."""
+    command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, "a hang"
+    lines = done.stdout.splitlines()
+    failed = [line.split()[1] for line in lines if line.startswith(("FAILED tests", "ERROR tests"))]
+    begun = [line.split()[0] for line in lines if line.startswith("tests/") and "::" in line]
+    if not failed and begun and "+ Timeout +" in done.stdout + done.stderr:  # it ended the whole process
+        failed = [f"{begun[-1]} (a hang)"]
+    return done.returncode, failed[0] if failed else done.stdout[-500:] + done.stderr[-500:]
+
+
+def attempt(mutant: Mutant, checkout: Path) -> Verdict:
+    """Plant it in this copy, run its tests, take it out again."""
+    path, started = checkout / mutant.path, time.monotonic()
+    text = path.read_text(encoding="utf-8")
+    assert text.count(mutant.old) == 1, (
+        f"{mutant.name}: its text stands {text.count(mutant.old)} times in {mutant.path}"
+    )
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        code, failed = run_tests(mutant.tests, checkout)
+    finally:
+        path.write_text(text, encoding="utf-8")
+    seconds = time.monotonic() - started
+    if code in (0, 1, -1):
+        return Verdict(mutant, failed if code else "", seconds)
+    # The test session itself broke: by the mutant (pytest's own time limit ends the whole process with 1) or by us.
+    return Verdict(mutant, "", seconds, f"pytest ended with {code}: {failed}")
+
+
+def try_all(mutants: list[Mutant], jobs: int, kept: Path | None) -> list[Verdict]:
+    """The verdict of each, in order. Those that ``kept`` has are not tried again; new ones are added to it."""
+    known = read_verdicts(kept, mutants)
+    mutants = [mutant for mutant in mutants if mutant.name not in known]
+    if not mutants:
+        return list(known.values())
+    with tempfile.TemporaryDirectory(prefix="mutants-") as top, ThreadPoolExecutor(jobs) as pool:
+        copies = [Path(top) / str(number) for number in range(jobs)]
+        for each in copies:
+            copy_of_checkout(each)
+        tests = tuple(sorted({test for mutant in mutants for test in mutant.tests}))
+        code, failed = run_tests(tests, copies[0], ALL_TESTS_DEADLINE_S)
+        if code:
+            sys.exit(f"mutants: without any mutant pytest ends with {code}: {failed}")
+        free = list(copies)
+
+        def one(mutant: Mutant) -> Verdict:
+            checkout = free.pop()
+            try:
+                verdict = attempt(mutant, checkout)
+            finally:
+                free.append(checkout)
+            print(line(verdict), flush=True)
+            if kept and not verdict.trouble:
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([verdict.mutant.name, verdict.noticed_by, verdict.seconds]) + "\n")
+            return verdict
+
+        return [*known.values(), *pool.map(one, mutants)]
+
+
+def read_verdicts(kept: Path | None, mutants: list[Mutant]) -> dict[str, Verdict]:
+    """What an earlier run found out about these mutants, by their names."""
+    if kept is None or not kept.exists():
+        return {}
+    by_name = {mutant.name: mutant for mutant in mutants}
+    rows = [json.loads(row) for row in kept.read_text(encoding="utf-8").splitlines()]
+    return {name: Verdict(by_name[name], noticed_by, seconds) for name, noticed_by, seconds in rows if name in by_name}
+
+
+def line(verdict: Verdict) -> str:
+    word = verdict.trouble or (f"killed by {verdict.noticed_by}" if verdict.is_killed else "LIVES")
+    return f"{verdict.mutant.path:45} {verdict.mutant.name:60} {verdict.seconds:5.1f} s  {word}"
+
+
+def report(verdicts: list[Verdict]) -> str:
+    rows = [
+        f"| {v.mutant.path} | {v.mutant.name} | {v.mutant.rule} | {v.mutant.breaks} | {v.noticed_by or '**lives**'} |"
+        for v in verdicts
+    ]
+    argued = [
+        f"| {m.path} | {m.name} | {m.rule} | {m.breaks} | equivalent: {m.equivalent} |" for m in MUTANTS if m.equivalent
+    ]
+    killed = sum(v.is_killed for v in verdicts)
+    head = (
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Mutants of the glue\n\n"
+        "Written by `scripts/mutants --report`. Each is a known defect, planted alone; the last column is the\n"
+        f"test that noticed it. {killed} of {len(verdicts)} were noticed; {len(argued)} more change nothing.\n\n"
+        "| file | defect | rule | what a user would lose | noticed by |\n|---|---|---|---|---|\n"
+    )
+    return head + "\n".join(rows + argued) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only mutants whose file or name holds one of these")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--every", type=int, default=1, help="only every n-th: a sample")
+    parser.add_argument("--report", type=Path, help="write the table there")
+    parser.add_argument("--resume", type=Path, help="keep the verdicts there and go on from them")
+    parser.add_argument("--list", action="store_true", help="name them and try nothing")
+    args = parser.parse_args()
+    chosen = [m for m in MUTANTS if not args.words or any(word in m.path or word in m.name for word in args.words)]
+    chosen = [m for m in chosen if not m.equivalent][:: args.every]
+    if args.list:
+        for mutant in chosen:
+            print(f"{mutant.path:45} {mutant.name}")
+        return 0
+    if not chosen:
+        sys.exit("mutants: none has such a name; --list shows them")
+    verdicts = try_all(chosen, args.jobs, args.resume)
+    if args.report:
+        args.report.write_text(report(verdicts), encoding="utf-8")
+    living = [v for v in verdicts if not v.is_killed]
+    print(f"mutants: {len(verdicts) - len(living)} of {len(verdicts)} were noticed")
+    return 1 if living else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

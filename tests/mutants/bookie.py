@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of ``bookie_server`` outside its machines: threads, storage, start, registration."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_AVAILABILITY = "tests/bookie_server/test_availability.py::test_"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="vanished-registration-is-left-so",
+        path="bookie_server/availability.py",
+        old="if not await self._is_registered() or self._registered is not self.read_only:",
+        new="if await self._is_registered() is None or self._registered is not self.read_only:",
+        tests=(f"{_AVAILABILITY}registration_that_vanished_is_made_again",),
+        breaks="a bookie whose registration somebody took away is invisible for good",
+        rule="M3",
+    ),
+    Mutant(
+        name="another-directory-under-this-id-is-not-noticed",
+        path="bookie_server/availability.py",
+        old="        if not found.is_of_directory_of(self._info):",
+        new="        if False:",
+        tests=(f"{_AVAILABILITY}bookie_ends_when_another_directory_took_its_id",),
+        breaks="a bookie and its copy answer for one id, and may lie for each other",
+        rule="S8",
+    ),
+    Mutant(
+        name="start-gives-up-at-once",
+        path="bookie_server/main.py",
+        old="            if left_s <= 0:\n                raise\n",
+        new="            raise\n",
+        tests=("tests/bookie_server/test_registration.py::test_start_waits_for_a_store_that_comes_late",),
+        breaks="after a power cut no bookie comes up: ZooKeeper's machine was not the first",
+    ),
+    Mutant(
+        name="start-cannot-be-stopped",
+        path="bookie_server/main.py",
+        old="        if stop.is_set():\n            return None\n",
+        new="",
+        tests=("tests/bookie_server/test_registration.py::test_start_that_waits_for_a_store_ends_when_asked_to",),
+        breaks="a bookie that waits for ZooKeeper does not hear SIGTERM",
+    ),
+    Mutant(
+        name="look-ends-silently",
+        path="bookie_server/availability.py",
+        old="                self._on_failed(LocalProtocolError(",
+        new="                log.error(LocalProtocolError(",
+        tests=(f"{_AVAILABILITY}look_that_fails_unforeseen_ends_the_bookie_with_its_reason",),
+        breaks="a bookie that nobody looks after any more fills its disk",
+    ),
+)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of a bookie's storage and of the threads that drive it: commits, copies, starts, failures."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_ENGINE = "tests/bookie_server/test_engine.py"
+_COMMITTER = "tests/bookie_server/test_committer.py"
+_STORAGE = "tests/bookie_server/storage"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "what the machine takes when a commit fails is dropped with it",
+        "bookie_server/engine.py",
+        """ here on is written
+        self.feed(events.CommitFailed(reason, error.what, final, number))
+""",
+        """
+        self.feed(events.CommitFailed(reason, error.what, final, number))
+        if not final:
+            self._logs[number].drop(resume=True)
+""",
+        (f"{_ENGINE}::test_a_stream_that_waits_for_room_is_answered_when_the_commit_it_waits_for_fails",),
+        "messages of a stream that waited for room vanish unanswered, and later acks name the wrong frames",
+        "P1",
+    ),
+    Mutant(
+        "groups behind a failed one are written",
+        "bookie_server/committer.py",
+        """        except BookKeeperError as error:
+            self._halted = True
+            self._post(self._failed, error)
+""",
+        """        except BookKeeperError as error:
+            self._post(self._failed, error)
+""",
+        (f"{_COMMITTER}::test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it",),
+        "frames that the machine gave up are written, and acks count them for others",
+        "P1",
+    ),
+    Mutant(
+        "frames behind a failed group stay queued",
+        "bookie_server/committer.py",
+        """            self._frames.clear()
+            self._halted = not resume
+""",
+        """            self._halted = not resume
+""",
+        (f"{_ENGINE}::test_what_is_given_to_the_log_while_others_hear_of_the_full_disk_fails_with_it",),
+        "the same, a moment later",
+        "P1",
+    ),
+    Mutant(
+        "a group is acked after another writer has failed",
+        "bookie_server/storage/commit.py",
+        """        self._health.check()  # nothing is acked after another writer of this directory has failed
+""",
+        "",
+        (
+            f"{_STORAGE}/test_commit.py::test_a_group_is_not_acked_when_another_writer_of_the_directory_fails_during_its_sync",
+        ),
+        "an ack on the word of a disk that has just failed a sync",
+        "S6",
+    ),
+    Mutant(
+        "a start after a loss of all segments begins at generation 1",
+        "bookie_server/storage/replay.py",
+        "newest_generation=max(listing.newest, self._start.checkpoint.through),",
+        "newest_generation=listing.newest,",
+        (
+            f"{_STORAGE}/test_lost_segments.py::"
+            "test_what_is_written_after_all_segments_were_lost_is_not_taken_for_recycled_by_the_next_start",
+        ),
+        "what is written after the loss is recycled by the next start",
+        "S4",
+    ),
+    Mutant(
+        "copies wait until no frame is queued",
+        "bookie_server/committer.py",
+        "                    self._copies_turn = True\n",
+        "",
+        (f"{_COMMITTER}::test_copies_come_through_although_frames_never_stop_coming",),
+        "compaction starves under load, and the disk fills up",
+        "S4",
+    ),
+    Mutant(
+        "blocks that the disk refused at the start are given back",
+        "bookie_server/storage/replay.py",
+        "        is_sound = not (self._report.damage or segment.refused)\n",
+        "        is_sound = not self._report.damage\n",
+        (
+            "tests/sim/test_refused_reads.py::test_a_refused_block_behind_the_end_of_the_log_says_nothing_and_is_left_alone",
+        ),
+        "zeros where a disk that reads again would have shown what was there",
+        "S3",
+    ),
+    Mutant(
+        "a refused block of the last group is torn",
+        "bookie_server/storage/scan.py",
+        "        if not self._end_is_known:\n",
+        "        if self._end_is_known:\n",
+        ("tests/sim/test_refused_reads.py",),
+        "an acknowledged group is taken for never written",
+        "S3",
+    ),
+    Mutant(
+        "the reader thread dies unheard",
+        "bookie_server/log_driver.py",
+        """            self._post(self._failed, StorageFailedError("the reader thread failed", value=repr(error)))
+""",
+        "",
+        (f"{_ENGINE}::test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody",),
+        "all reads wait for ever on a bookie that looks well",
+    ),
+    Mutant(
+        "a dead reader thread leaves who waits for it waiting",
+        "bookie_server/log_driver.py",
+        "                    work.done.cancel()\n",
+        "                    pass\n",
+        (f"{_ENGINE}::test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody",),
+        "a stop that takes a minute",
+    ),
+    Mutant(
+        "the commit thread dies unheard",
+        "bookie_server/committer.py",
+        """            self._record_position()
+        except BaseException as error:
+            self._end(error)
+""",
+        """            self._record_position()
+        except BaseException as error:
+            log.debug("%s", error)
+""",
+        (f"{_COMMITTER}::test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies",),
+        "no add is answered any more, and nobody knows why",
+    ),
+    Mutant(
+        "garbage collection ends unheard",
+        "bookie_server/garbage.py",
+        """            self._bug(LocalProtocolError("garbage collection failed", value=repr(error)))
+""",
+        "",
+        ("tests/contracts/test_garbage_contract.py::test_a_bug_of_the_thread_is_told_and_not_only_logged",),
+        "space of deleted ledgers is never given back again",
+    ),
+    Mutant(
+        "a line for each frame of a missing segment",
+        "bookie_server/holdings.py",
+        """        name = segment_name(place.generation)
+        if reader.is_news(name):
+""",
+        """        name = segment_name(place.generation)
+        if True:
+""",
+        (
+            "tests/bookie_server/test_damage_lines.py::test_a_missing_segment_is_logged_once_and_not_for_each_of_its_frames",
+        ),
+        "a log that fills the disk, in which nothing else is found",
+    ),
+    Mutant(
+        "a damaged identity is refused without its path",
+        "bookie_server/storage/cookie.py",
+        "        return decode_identity(files.read_file(name), name)\n",
+        "        return decode_identity(files.read_file(name))\n",
+        (f"{_STORAGE}/test_cookie.py::test_a_damaged_identity_or_cookie_is_named_with_what_to_do",),
+        "an operator with four data directories who does not know which one it is",
+    ),
+)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that uses gRPC and forks: run by tests, because a child must not go on in pytest.
+
+``python forking.py WHEN``: the parent connects to nothing (``imported``), and forks; or it has used a channel that is
+open (``open``) or closed (``closed``) when it forks. Each child does what a child may do, ends as a program ends, and
+prints one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from typing import Any
+
+from bk_core.client.detached import DetachedReader
+from bk_core.errors import BookKeeperError, ForkedHandleError
+from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.transport.grpc import GrpcTransport
+
+CHILDREN = 4
+INFO = BookieServiceInfo("b0", endpoints=(Endpoint("grpc", "127.0.0.1", 1, "grpc"),))  # nobody listens there
+
+
+async def use(transport: GrpcTransport) -> None:
+    """Nobody answers, but channel, poller and threads are there."""
+    transport.update_bookies([INFO])
+    try:
+        await transport.read_lac("b0", 1, deadline_s=1.0)
+    except BookKeeperError as error:
+        if isinstance(error, ForkedHandleError):
+            raise
+
+
+async def unused_link(held: list[Any]) -> None:
+    """A channel that nothing holds but its transport: it goes when that goes, without a garbage collection."""
+    transport = GrpcTransport()
+    transport.update_bookies([INFO])
+    transport._link("b0")
+    held.append(transport)
+
+
+async def used_and_closed() -> None:
+    for _ in range(3):
+        transport = GrpcTransport()
+        await use(transport)
+        await transport.close()
+
+
+def child(when: str, loop: asyncio.AbstractEventLoop, held: list[Any]) -> None:
+    try:
+        DetachedReader({}, instance_id="")
+        asyncio.run(used_and_closed())
+        print("connected", flush=True)
+    except ForkedHandleError as error:
+        if "spawn" not in str(error):
+            raise
+        grandchild = os.fork()
+        if not grandchild:
+            try:
+                GrpcTransport()
+            except ForkedHandleError:
+                sys.exit(0)
+            sys.exit(1)
+        assert os.waitpid(grandchild, 0)[1] == 0
+        print("refused", flush=True)
+    held.clear()
+    for _ in range(3):
+        gc.collect()
+    sys.exit(0)
+
+
+def main(when: str) -> None:
+    loop = asyncio.new_event_loop()
+    held: list[Any] = []
+    if when == "open":
+        held.append(GrpcTransport())
+        loop.run_until_complete(use(held[0]))
+        loop.run_until_complete(unused_link(held))
+    elif when == "closed":
+        loop.run_until_complete(used_and_closed())
+    for _ in range(CHILDREN):
+        pid = os.fork()
+        if not pid:
+            child(when, loop, held)
+        print("child ended with", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    if held:
+        loop.run_until_complete(use(held[0]))  # the parent goes on
+        for transport in held:
+            loop.run_until_complete(transport.close())
+    loop.run_until_complete(used_and_closed())
+    loop.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

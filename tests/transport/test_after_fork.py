@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forked child of a process that used gRPC is told, and that neither of them crashes (RULES K4)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("forking.py")
+ROOT = SCRIPT.parent.parent.parent
+
+
+@pytest.mark.rule("K4")
+@pytest.mark.parametrize(("when", "told"), [("open", "refused"), ("closed", "refused"), ("imported", "connected")])
+def test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program(when: str, told: str) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), when], cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [told, "child ended with 0"] * 4, done.stdout + done.stderr
