@@ -8,9 +8,11 @@ because of another. A forked child begins with an empty one.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -27,24 +29,27 @@ class ProcessBudget:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._sizes: dict[int, int] = {}  # of each client
+        self._closed: deque[int] = deque()  # clients whose sizes do not count any more
         self._wakes: dict[int, Callable[[], None]] = {}
         self.decision = SharedBudget(1)
 
     def client(self, bytes_max: int) -> Callable[[], None]:
-        """A client is open whose bound this is; returns what to call when it closes."""
+        """A client is open whose bound this is; returns what to call when it closes.
+
+        The garbage collector may call that, on any thread and at any moment, also while the same thread holds the
+        lock: it never waits, and what it says is heard at the next call.
+        """
         number = next(self._numbers)
         with self._lock:
             self._sizes[number] = bytes_max
+            self._resize()
+        return functools.partial(self._closed.append, number)
+
+    def _resize(self) -> None:
+        while self._closed:
+            self._sizes.pop(self._closed.popleft(), None)
+        if self._sizes:
             self.decision.resize(min(self._sizes.values()))
-
-        def close() -> None:
-            if self is not _process:
-                return  # in a forked child: the lock may be held for ever
-            with self._lock:
-                if self._sizes.pop(number, None) is not None and self._sizes:
-                    self.decision.resize(min(self._sizes.values()))
-
-        return close
 
     def share(self, loop: asyncio.AbstractEventLoop, look_again: Callable[[], None]) -> Share:
         """A new writer's part. ``look_again`` is called on its loop when asking again is worth while."""
@@ -59,6 +64,8 @@ class ProcessBudget:
         with self._lock:
             if wake is not None:
                 self._wakes[number] = wake
+            if self._closed:
+                self._resize()
             return self.decision.take(number, wanted, spare=spare, waits=wake is not None)
 
     def give_back(self, number: int, size: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,12 @@ class Disk(Files):
     full = False
     failing = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncing, self.go = threading.Event(), threading.Event()
+        self.go.set()
+        """A sync waits until this is set."""
+
     def create_preallocated(self, path: str, size: int) -> Handle:
         if self.full:
             raise OSError(errno.ENOSPC, "made to be full")
@@ -48,6 +55,8 @@ class Disk(Files):
     def sync_data(self, handle: Handle) -> None:
         if self.failing:
             raise OSError(errno.EIO, "made to fail")
+        self.syncing.set()
+        assert self.go.wait(5)
         super().sync_data(handle)
 
 
@@ -265,6 +274,48 @@ def test_a_failed_sync_of_one_directory_ends_the_bookie(tmp_path: Path, failing:
                 assert [end.reason for end in told[0].ended] == [Reason.STORAGE_FAILED]
             await asyncio.sleep(0.05)
             assert [type(error) for error in bookie.failures] == [StorageFailedError]
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S6")
+def test_what_waits_for_the_other_directory_is_not_written_after_a_failed_sync(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path, 2) as bookie:
+            for ledger in (8, 9):
+                bookie.write(0, b"durable", ledger)
+                await bookie.answers(1)
+            other, log = bookie.disks[1], bookie.engine._logs[1]._log
+            other.syncing.clear()
+            other.go.clear()
+            bookie.write(1, b"on its way", 9)
+            assert await asyncio.to_thread(other.syncing.wait, 5)
+            before = log.stats.frames
+            bookie.write(1, b"behind it", 11)
+            bookie.disk.failing = True
+            bookie.write(1, b"lost", 8)
+            assert {reason for _, reason in (await bookie.answers(3)).values()} == {Reason.STORAGE_FAILED}
+            other.go.set()
+            await bookie.engine.stop()
+            assert log.stats.frames == before + 1, "what was on its way, and nothing else"
+
+    asyncio.run(story())
+
+
+def test_a_stop_seals_the_segments_that_copies_filled(tmp_path: Path) -> None:
+    """Else the next start scans them."""
+
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            bookie.write(0, bytes(100))
+            await bookie.answers(1)
+            copied = [frame(8, 0, [bytes(5_000_000)])]
+            for _ in range(3):
+                done = bookie.engine._logs[0]._committer.copy(copied, [0])
+                [place] = await asyncio.wrap_future(done)
+            assert place.generation == 2
+            await bookie.engine.stop()
+            assert (tmp_path / "data0" / "segments" / f"{1:016x}.idx").exists()
 
     asyncio.run(story())
 

@@ -181,6 +181,29 @@ def test_a_stop_seals_what_is_full_although_it_was_in_the_middle_of_compaction(t
     asyncio.run(story())
 
 
+@pytest.mark.rule("S6")
+def test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = Disk()
+        kept = Kept(tmp_path / "d", files=disk)
+        while not kept.log.seal_jobs:
+            kept.log.append_group([entries(3, range(10), size=1700)])
+            kept.log.release_full()
+        disk.failing = True
+        failures: list[BookKeeperError] = []
+        thread = thread_of(kept, failures)
+        thread.start()
+        await until(lambda: bool(failures))
+        await asyncio.to_thread(thread.stop)
+        await asyncio.sleep(0)
+        (failure,) = failures
+        assert isinstance(failure, StorageFailedError)
+        assert "index" in str(failure)
+        kept.directory.close()
+
+    asyncio.run(story())
+
+
 def test_a_line_of_statistics_is_logged_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         kept = Kept(tmp_path / "d", files=Files())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bk_core.client import ClientConfig, LedgerWriter
-from bk_core.client.budget import process_budget
+from bk_core.client.budget import ProcessBudget, process_budget
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted
@@ -197,3 +197,20 @@ def test_a_forked_child_begins_with_an_empty_budget_whose_lock_is_free() -> None
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     parents.leave(10**9)
     close()
+
+
+@pytest.mark.rule("P3")
+def test_a_client_that_is_collected_while_its_thread_holds_the_lock_waits_for_nobody() -> None:
+    budget = ProcessBudget()
+    close_small, close_large = budget.client(1_000), budget.client(1 << 20)
+
+    def collected() -> None:
+        with budget._lock:
+            close_small()
+
+    thread = threading.Thread(target=collected, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert budget.take(1, 600, 0, None) == budget.take(2, 600, 0, None) == budget.take(1, 600, 0, None) == 600
+    close_large()

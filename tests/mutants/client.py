@@ -91,10 +91,29 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the largest bound of several clients holds",
         "bk_core/client/budget.py",
-        "            self._sizes[number] = bytes_max\n            self.decision.resize(min(",
-        "            self._sizes[number] = bytes_max\n            self.decision.resize(max(",
+        "            self.decision.resize(min(",
+        "            self.decision.resize(max(",
         (BUDGET + "test_forty_writers_of_two_clients_hold_one_budget_and_all_get_through",),
         "a client's bound on memory is exceeded because of another client",
+        "P3",
+    ),
+    Mutant(
+        "a client that is collected waits for the lock",
+        "bk_core/client/budget.py",
+        "        return functools.partial(self._closed.append, number)\n",
+        "        def close() -> None:\n            with self._lock:\n                self._closed.append(number)\n\n"
+        "        return close\n",
+        (BUDGET + "test_a_client_that_is_collected_while_its_thread_holds_the_lock_waits_for_nobody",),
+        "the garbage collector stops a thread for ever, in the middle of an append",
+        "P3",
+    ),
+    Mutant(
+        "the bound of a client that closed goes on to hold",
+        "bk_core/client/budget.py",
+        "            if self._closed:\n                self._resize()\n            return self",
+        "            return self",
+        (BUDGET + "test_a_client_that_is_collected_while_its_thread_holds_the_lock_waits_for_nobody",),
+        "writers stand still for the bound of a client that is gone",
         "P3",
     ),
     Mutant(

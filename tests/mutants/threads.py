@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+ENGINES = "tests/bookie_server/test_engine.py::test_"
 ORDERS = "tests/sim/threads/test_committer_orders.py::test_"
 BOOKIE = ("tests/sim/threads/test_bookie_threads.py::test_many_orders_of_a_bookies_threads_keep_its_promises",)
 
@@ -63,7 +64,7 @@ COMMITTER = (
         "bookie_server/committer.py",
         "            for copies in self._copies:\n                copies.done.cancel()\n",
         "",
-        BOOKIE,
+        (ORDERS + "copies_that_a_halted_log_leaves_behind_are_cancelled_by_the_stop",),
         "the maintenance thread waits at a stop for copies that nobody makes",
     ),
     Mutant(
@@ -185,7 +186,7 @@ COMMITTER = (
         "            with self._lock:\n                self._health.check()\n"
         "                if len(self._spares) < count:\n                    self._spares.append(self._make())\n",
         "            self._health.check()\n            self._spares.append(self._make())\n",
-        BOOKIE,
+        (ORDERS + "two_threads_that_make_spares_make_different_ones_and_no_more_than_are_wanted",),
         "two threads make the same segment: one of them ends the bookie, or both write into it",
     ),
 )
@@ -226,7 +227,7 @@ ENGINE = (
         "bookie_server/engine.py",
         "        if final:\n            self._end_commits()\n",
         "        if final:\n            self._logs[number].drop(resume=False)\n",
-        BOOKIE,
+        (ENGINES + "what_waits_for_the_other_directory_is_not_written_after_a_failed_sync",),
         "a bookie that ends goes on writing what it has given up",
         "S6",
     ),
@@ -264,7 +265,7 @@ DRIVER = (
         "bookie_server/log_driver.py",
         "        self._committer.stop()\n        self._log.release_full()\n",
         "        self._committer.stop()\n",
-        BOOKIE,
+        (ENGINES + "a_stop_seals_the_segments_that_copies_filled",),
         "the next start scans what could have had its index",
     ),
 )
@@ -283,7 +284,9 @@ MAINTENANCE = (
         "bookie_server/maintenance.py",
         "        except BookKeeperError as error:\n            self._post_failure(error)\n",
         '        except BookKeeperError as error:\n            log.error("%s", error)\n',
-        BOOKIE,
+        (
+            "tests/bookie_server/test_maintenance.py::test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends",
+        ),
         "a bookie whose disk failed stays writable until the next group",
         "S6",
     ),

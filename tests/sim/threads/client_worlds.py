@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any
 
+import bk_core.client.budget as budget_module
 import bk_core.client.writer as writer_module
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.client.writer import LedgerWriter
@@ -54,12 +55,15 @@ class ClientWorld:
     def run(self) -> None:
         state = global_random.getstate()
         global_random.seed(self.seed)  # the product draws pauses of it
+        processes = budget_module._process
         try:
             run_under(self.turns, self._life)
         finally:
+            budget_module._process = processes
             global_random.setstate(state)
 
     async def _life(self) -> None:
+        budget_module._process = budget_module.ProcessBudget()  # its lock is of this run
         bookies = MemoryBookKeeper(3)
         client = self._client(bookies)
         await self._story(bookies, client)

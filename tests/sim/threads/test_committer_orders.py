@@ -130,6 +130,35 @@ def test_copies_asked_for_beside_a_stop_are_made_or_cancelled() -> None:
     clean_in_every_order(case)
 
 
+def test_copies_that_a_halted_log_leaves_behind_are_cancelled_by_the_stop() -> None:
+    async def case(world: CommitterWorld) -> None:
+        one = world.put()
+        await world.next()
+        await world.full()
+        world.put(BIG)
+        with pytest.raises(DataDirectoryError):
+            await world.next()
+        asked = world.committer.copy([one], [0])
+        await asyncio.to_thread(world.committer.stop)
+        assert asked.cancelled()
+        world.refused(resume=False)
+
+    clean_in_every_order(case)
+
+
+@pytest.mark.rule("S10")
+def test_two_threads_that_make_spares_make_different_ones_and_no_more_than_are_wanted() -> None:
+    async def case(world: CommitterWorld) -> None:
+        world.put()
+        await world.next()
+        pool = world.log.pool
+        wanted = pool.spares + 2
+        await asyncio.gather(*(asyncio.to_thread(pool.ensure, wanted) for _ in range(2)))
+        assert len({spare.generation for spare in pool._spares}) == len(pool._spares) == wanted
+
+    clean_in_every_order(case)
+
+
 @pytest.mark.rule("P1")
 def test_what_stands_behind_a_refused_group_is_not_written() -> None:
     async def case(world: CommitterWorld) -> None:
