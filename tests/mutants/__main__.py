@@ -11,11 +11,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,18 +64,23 @@ def run_tests(tests: tuple[str, ...], checkout: Path, deadline_s: float = DEADLI
     """pytest's exit code (−1: it did not end in time) and the test that failed first, or the end of the output."""
     command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return -1, "a hang"
-    lines = done.stdout.splitlines()
+    with subprocess.Popen(
+        command, cwd=checkout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            said, complained = running.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            return -1, "a hang"
+        finally:  # a mutant may leave processes that never end: the session is theirs alone
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    lines = said.splitlines()
     failed = [line.split()[1] for line in lines if line.startswith(("FAILED tests", "ERROR tests"))]
     begun = [line.split()[0] for line in lines if line.startswith("tests/") and "::" in line]
-    if not failed and begun and "+ Timeout +" in done.stdout + done.stderr:  # it ended the whole process
+    if not failed and begun and "+ Timeout +" in said + complained:  # it ended the whole process
         failed = [f"{begun[-1]} (a hang)"]
-    return done.returncode, failed[0] if failed else done.stdout[-500:] + done.stderr[-500:]
+    return running.returncode, failed[0] if failed else said[-500:] + complained[-500:]
 
 
 def attempt(mutant: Mutant, checkout: Path) -> Verdict:
