@@ -138,7 +138,7 @@ def measure_planning(extents: int) -> dict[str, float]:
         instance_id = store.instance_id()
         return BookKeeper(store, GrpcTransport(instance_id=instance_id), instance_id=instance_id, config=ClientConfig())
 
-    with blocking.connect_with(client) as bookkeeper:
+    with blocking.BookKeeper(client) as bookkeeper:
         _plan(bookkeeper, 10)  # imports
         before, began = _memory_kib("VmRSS"), time.perf_counter()
         partitions = _plan(bookkeeper, None)

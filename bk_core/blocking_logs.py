@@ -1,88 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named logs without ``await``: what ``BookKeeper.log`` of :mod:`bk_core.blocking` returns."""
+"""Named logs without ``await``: what ``BookKeeper.log`` of :mod:`bk_core.blocking` returns.
+
+Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
+from collections.abc import Callable, Generator, Sequence
 
-from bk_core.client.loop_thread import Handle
+from bk_core.client.loop_thread import BlockHandle, Handle
 from bk_core.entries.batch import Bytes, EntryBatch
-from bk_core.logs import named_log, upkeep
+from bk_core.logs import named_log
 from bk_core.logs.compaction import CompactionLimits, Run
 from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.transactions import Transaction
 from bk_core.logs.machines.vacuum import Vacuumed
+from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS
+from bk_core.logs.reading import OffsetBatch
 from bk_core.model import DigestType, LedgerId, Versioned
 
 
-class LogLeader(Handle[named_log.LogLeader]):
-    """As :class:`bk_core.logs.named_log.LogLeader`; a context manager that gives leadership up."""
+class LogLeader(BlockHandle[named_log.LogLeader]):
+    """The one writer of a log, until another takes over.
+
+    Made by ``NamedLog.lead``; a context manager that gives leadership up. Appends return log offsets. Once
+    leadership is lost every call raises LeadershipLostError: what was not confirmed may be part of the log or not.
+    """
+
+    @property
+    def created(self) -> bool:
+        """Whether taking over made the log."""
+        return self._inner.created
 
     @property
     def ledger_id(self) -> LedgerId:
+        """The ledger that takes entries now."""
         return self._inner.ledger_id
 
     @property
     def next_offset(self) -> int:
+        """The log offset that the next entry gets."""
         return self._inner.next_offset
 
     @property
     def is_leader(self) -> bool:
+        """False once leadership is known to be lost or given up."""
         return self._inner.is_leader
 
-    @property
-    def created(self) -> bool:
-        return self._inner.created
-
     def append(self, payload: Bytes) -> int:
+        """Append one entry; returns its log offset once an ack quorum has it and everything before it on disk.
+
+        Raises EntryTooLargeError, LedgerClosedError after close, and LeadershipLostError (outcome unknown).
+        """
         return self._thread.call(self._inner.append(payload))
 
     def append_nowait(self, payload: Bytes) -> int:
+        """Queue one entry; returns its log offset. Any thread may call. The payload must not be changed afterwards.
+
+        Raises as append does, and WindowFullError when there is no room; the entry was not queued.
+        """
         return self._inner.append_nowait(payload)
 
     def append_batch(self, batch: EntryBatch) -> int:
+        """Queue a batch, waiting for room as it goes; returns the log offset of its last entry. The batch goes into
+        one ledger. Raises as append does."""
         return self._thread.call(self._inner.append_batch(batch))
 
     def wait_confirmed(self, offset: int) -> None:
+        """Wait until the entry at this log offset and all before it are confirmed."""
         self._thread.call(self._inner.wait_confirmed(offset))
 
     def roll(self) -> None:
+        """Go on in a new ledger, so that the one before can be trimmed; waits until it is closed and sealed.
+
+        Raises NotEnoughBookiesError when no ledger can be made (the current one goes on), LeadershipLostError.
+        """
         self._thread.call(self._inner.roll())
 
     def close(self) -> None:
+        """Confirm what was appended, close the ledger, seal it in the log. Idempotent.
+
+        Raises LeadershipLostError if another leader took over before; what was confirmed is in the log all the same.
+        """
         self._thread.call(self._inner.close())
-
-    def __enter__(self) -> LogLeader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave(self._inner.__aexit__(kind, error, trace), error)
 
 
 class NamedLog(Handle[named_log.NamedLog]):
-    """As :class:`bk_core.logs.named_log.NamedLog`."""
+    """A handle of one log; making one reads and writes nothing. Raises InvalidArgumentError for an impossible name."""
 
     @property
     def name(self) -> str:
         return self._inner.name
 
     def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
+        """The log's record; ``sync`` False: perhaps an older one than others know (RULES M5). Raises NoSuchLogError
+        with the nearest names; WrongPasswordError unless only the list is of interest (``check_password`` False)."""
         return self._thread.call(self._inner.head(check_password=check_password, sync=sync))
 
     def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
+        """Make the log. With ``exist_ok`` a log that is there is returned, if digest type and password are the same.
+
+        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was made then.
+        """
         return self._thread.call(self._inner.create(digest_type=digest_type, exist_ok=exist_ok))
 
     def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
+        """The head, and whether this call made the log (RULES N8: append creates a missing log and says so).
+
+        ``digest_type`` None: whatever the log has, CRC32C for a new one.
+        """
         return self._thread.call(self._inner.open_or_create(digest_type=digest_type))
 
     def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
+        """The extents that hold offsets from ``start_offset`` to ``end_offset`` − 1, in order; None: from the first,
+        to the last. Open ones, ``is_open``, come last, if the range reaches beyond the sealed part."""
         return self._thread.call(self._inner.extents(start_offset, end_offset))
 
     def schemas(self) -> dict[int, bytes]:
+        """The log's schemas by number, the newest last; none for a log whose codecs need none (RULES K8)."""
         return self._thread.call(self._inner.schemas())
 
     def publish(
@@ -95,15 +131,28 @@ class NamedLog(Handle[named_log.NamedLog]):
         schema: bytes | None = None,
         merge_schema: bool = False,
     ) -> Published:
-        publishing = self._inner.publish(
-            ledgers,
-            publish_id,
-            takeover=takeover,
-            transaction=transaction,
-            schema=schema,
-            merge_schema=merge_schema,
+        """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
+
+        A publish that happened before is returned as it was (RULES N4), its base offset −1 where only the
+        ``transaction`` remembers it (RULES N5). Raises LogHasLeaderError while a leader writes the log, unless
+        ``takeover``, which fences it; PublishConflictError for ledgers that are condemned, missing, open or shorter
+        than reported; TransactionReplayDiffersError for the same id or version with other rows;
+        TransactionVersionRegressedError; in all cases nothing was published. An error with outcome UNKNOWN: publish
+        again with the same id, and delete nothing.
+
+        ``schema`` is what the entries were written with: it gets a number in the log together with them, or
+        SchemaMismatchError is raised; ``merge_schema`` lets it add columns (RULES K8).
+        """
+        return self._thread.call(
+            self._inner.publish(
+                ledgers,
+                publish_id,
+                takeover=takeover,
+                transaction=transaction,
+                schema=schema,
+                merge_schema=merge_schema,
+            )
         )
-        return self._thread.call(publishing)
 
     def overwrite(
         self,
@@ -115,78 +164,104 @@ class NamedLog(Handle[named_log.NamedLog]):
         schema: bytes | None = None,
         merge_schema: bool = False,
     ) -> Published:
-        overwriting = self._inner.overwrite(
-            ledgers,
-            publish_id,
-            takeover=takeover,
-            transaction=transaction,
-            schema=schema,
-            merge_schema=merge_schema,
+        """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
+        offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
+        """
+        return self._thread.call(
+            self._inner.overwrite(
+                ledgers,
+                publish_id,
+                takeover=takeover,
+                transaction=transaction,
+                schema=schema,
+                merge_schema=merge_schema,
+            )
         )
-        return self._thread.call(overwriting)
 
     def trim(self, before_offset: int) -> int:
+        """Forget the entries below ``before_offset``; returns the log's start offset. What a leader still writes is
+        never trimmed. Ledgers that lie below altogether are unlinked; vacuum deletes them later."""
         return self._thread.call(self._inner.trim(before_offset))
 
     def trim_expired(self) -> int:
+        """Trim what the log's own retention lets go of; returns its start offset. Offsets never go back, so what is
+        decided on one head is right for every later one."""
         return self._thread.call(self._inner.trim_expired())
 
     def expired_offset(self) -> int:
+        """The offset that the log's own retention lets go of everything below now."""
         return self._thread.call(self._inner.expired_offset())
 
-    def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """As :func:`bk_core.logs.upkeep.set_retention`."""
-        self.head()  # the password is right
-        return upkeep.set_retention(self._inner.records, retention_ms=retention_ms, retention_bytes=retention_bytes)
-
     def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
+        """List one closed ledger, which holds copies of the same entries, in the place of a run of sealed extents.
+        Offsets stay, running readers go on with what they have listed; vacuum deletes the replaced ledgers later.
+
+        Raises PublishConflictError if some of ``run`` were unlinked or replaced meanwhile: the log is as it was.
+        """
         return self._thread.call(self._inner.compact(run, ledger))
 
     def plan_compaction(self, limits: CompactionLimits | None = None) -> list[Run]:
-        """As :meth:`bk_core.logs.compactor.Compactor.plan`."""
-        return self._thread.call(self._inner.compactor(limits).plan())
+        """The runs that :meth:`compact_small` would merge now."""
+        return self._thread.call(self._inner.plan_compaction(limits))
 
     def compact_small(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compacted:
-        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` is called on the client's thread."""
-        return self._thread.call(self._inner.compactor(limits, progress).run())
+        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` hears of entries as they are copied, on the
+        thread of the client's loop."""
+        return self._thread.call(self._inner.compact_small(limits, progress))
 
     def vacuum(
-        self,
-        *,
-        delete_delay_ms: int = named_log.DELETE_DELAY_MS,
-        txn_retention_ms: int = named_log.TXN_RETENTION_MS,
-        force: bool = False,
+        self, *, delete_delay_ms: int = DELETE_DELAY_MS, txn_retention_ms: int = TXN_RETENTION_MS, force: bool = False
     ) -> Vacuumed:
-        vacuuming = self._inner.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
-        return self._thread.call(vacuuming)
+        """Delete this log's ledgers and pages that nobody lists, if they were unlinked more than ``delete_delay_ms``
+        ago or, never listed, made so long ago; and transaction records that were not used for ``txn_retention_ms``.
+        The metadata store's clock tells how old something is.
+
+        A job that takes longer than the delay before it publishes loses its ledgers: less than 7 days takes ``force``.
+        So does a shorter retention than 30 days: a version that is published again after its record is gone may be
+        there twice. Raises InvalidArgumentError, MetadataUnavailableError, MetadataCorruptError; whatever was done
+        stays done, and the next one goes on.
+        """
+        return self._thread.call(
+            self._inner.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
+        )
 
     def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-        """As :func:`bk_core.logs.upkeep.vacuum_candidates`."""
-        return upkeep.vacuum_candidates(self._inner.records, delete_delay_ms, txn_retention_ms)
+        """What :meth:`vacuum` would delete now with these. Deletes nothing."""
+        return self._thread.call(self._inner.vacuum_candidates(delete_delay_ms, txn_retention_ms))
 
-    def transactions(self) -> Iterator[LogTransactions]:
-        """As :func:`bk_core.logs.upkeep.transactions`."""
-        return upkeep.transactions(self._inner.records)
+    def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
+        """As :func:`bk_core.logs.upkeep.set_retention`."""
+        return self._thread.call(self._inner.set_retention(retention_ms=retention_ms, retention_bytes=retention_bytes))
+
+    def transactions(self) -> list[LogTransactions]:
+        """What every application and streaming query has published to the log, in no order (RULES N5)."""
+        return self._thread.call(self._inner.transactions())
 
     def transactions_of(self, app_id: str) -> LogTransactions | None:
         """What an application or query has published to this log, None: nothing is remembered."""
-        found = self._inner.records.transactions(app_id)
-        return None if found is None else found.value
+        return self._thread.call(self._inner.transactions_of(app_id))
 
     def forget_transactions(self, app_id: str) -> LogTransactions | None:
         """As :func:`bk_core.logs.upkeep.forget_transactions`."""
-        self.head()  # the password is right
-        return upkeep.forget_transactions(self._inner.records, app_id)
+        return self._thread.call(self._inner.forget_transactions(app_id))
 
     def end_offset(self) -> int:
+        """The next offset that cannot be read yet: what is sealed, and the open extent up to its LAC."""
         return self._thread.call(self._inner.end_offset())
 
-    def read(self, start_offset: int, end_offset: int) -> Iterator[tuple[int, EntryBatch]]:
+    def read(self, start_offset: int, end_offset: int) -> Generator[OffsetBatch, None, None]:
+        """Entries ``start_offset`` to ``end_offset`` − 1 in order, as (offset of the first entry, batch).
+
+        Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
+        EntryUnreadableError.
+        """
         return self._thread.iterate(self._inner.read(start_offset, end_offset))
 
-    def tail(self, from_offset: int) -> Iterator[tuple[int, EntryBatch]]:
+    def tail(self, from_offset: int) -> Generator[OffsetBatch, None, None]:
+        """Every entry from ``from_offset`` on as it becomes readable, across rolls and takeovers, without end. Never
+        fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
         return self._thread.iterate(self._inner.tail(from_offset))
 
     def lead(
@@ -201,14 +276,27 @@ class NamedLog(Handle[named_log.NamedLog]):
         digest_type: DigestType | None = None,
         codec: str = "raw",
     ) -> LogLeader:
-        leading = self._inner.lead(
-            roll_bytes=roll_bytes,
-            roll_age_s=roll_age_s,
-            still_leader=still_leader,
-            ensemble_size=ensemble_size,
-            write_quorum_size=write_quorum_size,
-            ack_quorum_size=ack_quorum_size,
-            digest_type=digest_type,
-            codec=codec,
+        """Become the one writer of the log, by fencing whoever was; makes the log if it does not exist
+        (``LogLeader.created``).
+
+        There is no election: whoever calls this takes over. A roll comes after ``roll_bytes`` payload bytes, or after
+        ``roll_age_s`` seconds if something was appended. ``still_leader`` is asked before each roll and after each
+        failed compare-and-set. Raises InvalidArgumentError, NotEnoughBookiesError, WrongPasswordError before anything
+        is fenced; RecoveryInconclusiveError when the previous leader's last entries cannot be decided now; and
+        LeadershipLostError when others were faster.
+        """
+        return LogLeader(
+            self._thread.call(
+                self._inner.lead(
+                    roll_bytes=roll_bytes,
+                    roll_age_s=roll_age_s,
+                    still_leader=still_leader,
+                    ensemble_size=ensemble_size,
+                    write_quorum_size=write_quorum_size,
+                    ack_quorum_size=ack_quorum_size,
+                    digest_type=digest_type,
+                    codec=codec,
+                )
+            ),
+            self._thread,
         )
-        return LogLeader(self._thread.call(leading), self._thread)

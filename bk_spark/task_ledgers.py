@@ -27,7 +27,8 @@ from bk_spark.options import BkOptions
 from bk_spark.selection import LogSource
 
 if TYPE_CHECKING:
-    from bk_core.blocking import BookKeeper, LedgerWriter, NamedLog
+    from bk_core.blocking import BookKeeper, LedgerWriter
+    from bk_core.blocking_logs import NamedLog
     from bk_core.entries.batch import EntryBatch
 
 logger = logging.getLogger("bk_spark.write")

@@ -51,10 +51,13 @@ _Bookies = Mapping[BookieId, BookieServiceInfo]
 
 
 class BookKeeper:
-    """A client of one cluster. Belongs to the loop it was made on; an async context manager.
+    """A client of one cluster. Belongs to the loop it was made on; an async context manager that closes it."""
 
-    ``store`` is the metadata port, whose calls block; ``instance_id`` names the cluster.
-    """
+    store: MetadataStore
+    """The metadata port, whose calls block."""
+    instance_id: str
+    """Names the cluster."""
+    config: ClientConfig
 
     def __init__(
         self, store: MetadataStore, transport: Transport, *, instance_id: str, config: ClientConfig | None = None

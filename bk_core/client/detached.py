@@ -27,7 +27,10 @@ Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId
 
 
 class DetachedReader:
-    """Reads ranges that are known to exist. Password and digest type are those in the metadata."""
+    """Reads ranges that are known to exist. Password and digest type are those in the metadata.
+
+    Belongs to the loop it was made on; an async context manager that closes it.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class DetachedReader:
         self._transport = GrpcTransport(instance_id=instance_id)
         self._transport.update_bookies(list(infos.values()))
 
-    def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
+    async def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
         """Addresses of further bookies."""
         self._transport.update_bookies(list(infos.values()))
 
@@ -73,7 +76,7 @@ class DetachedReader:
         else:
             return
         metadata, infos = await asyncio.to_thread(self._refresh, ledger_id)
-        self.update_bookies(infos)
+        await self.update_bookies(infos)
         async with aclosing(self._range(ledger_id, metadata, position, last, prefer)) as batches:
             async for batch in batches:
                 yield batch
@@ -87,6 +90,7 @@ class DetachedReader:
         )
 
     async def close(self) -> None:
+        """End the connections."""
         await self._transport.close()
 
     async def __aenter__(self) -> DetachedReader:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from bk_core.client.fork import ForkGuard
 from bk_core.errors import ClientClosedError, ForkedHandleError, Outcome
@@ -125,11 +126,56 @@ class Handle(Generic[H]):
         """Whether calls can be answered: not after the client was closed, nor in a forked child."""
         return self._thread.is_usable
 
-    def _leave(self, work: Coroutine[Any, Any, None], error: BaseException | None) -> None:
-        """Leave the block of this handle. A forked child that leaves it by an exception, such as SystemExit, is not
-        told that the block is its parent's: that would hide the exception."""
+
+class Closing(Protocol):
+    """A handle of the asyncio client that is closed when its block ends."""
+
+    async def close(self) -> None: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=Closing)
+
+
+class BlockHandle(Handle[C]):
+    """A handle that is a context manager, as its asyncio one is."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the block. A forked child that leaves it by an exception, such as SystemExit, is not told that the
+        block is its parent's: that would hide the exception."""
         try:
-            self._thread.call(work)
+            self._thread.call(self._inner.__aexit__(kind, error, trace))
         except ForkedHandleError:
             if error is None:
                 raise
+
+
+class Connection(BlockHandle[C]):
+    """A handle with a thread of its own, on which ``make`` makes the asyncio one. The thread ends with the handle."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, C]]) -> None:
+        thread = LoopThread("bookkeeper")
+        try:
+            super().__init__(thread.call(make()), thread)
+        except BaseException:
+            thread.stop()
+            raise
+
+    def close(self) -> None:
+        """End the session, the connections and the thread. In a forked child it does nothing: they are the parent's."""
+        with suppress(ClientClosedError, ForkedHandleError):
+            self._thread.call(self._inner.close())
+        self._thread.stop()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

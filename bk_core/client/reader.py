@@ -30,7 +30,7 @@ TAIL_WAIT_S = 30.0
 
 
 class LedgerReader:
-    """Made by ``BookKeeper.open_ledger``; an async context manager."""
+    """A ledger open for reading. Made by ``BookKeeper.open_ledger``; an async context manager that closes it."""
 
     def __init__(
         self,

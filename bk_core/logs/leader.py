@@ -53,11 +53,14 @@ ROLL_RETRY_S = 5.0
 
 
 class LogLeader:
-    """The one writer of a log, until another takes over. Made by ``NamedLog.lead``; an async context manager.
+    """The one writer of a log, until another takes over.
 
-    Appends return log offsets. Once leadership is lost every call raises LeadershipLostError: what was not confirmed
-    may be part of the log or not. ``created`` says whether taking over made the log.
+    Made by ``NamedLog.lead``; an async context manager that gives leadership up. Appends return log offsets. Once
+    leadership is lost every call raises LeadershipLostError: what was not confirmed may be part of the log or not.
     """
+
+    created: bool
+    """Whether taking over made the log."""
 
     def __init__(
         self, bookkeeper: BookKeeper, store: LogStore, head: LogHead, password: bytes, options: LeadOptions

@@ -28,15 +28,16 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_core.logs import commit
+from bk_core.logs import commit, upkeep
 from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.compaction import CompactionLimits
+from bk_core.logs.compaction import CompactionLimits, Run
 from bk_core.logs.compactor import Compactor
-from bk_core.logs.head import Extent, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.ledgers import recovered_end
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import HeadChange
+from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.publication import Publication, Publish
 from bk_core.logs.machines.transactions import Transaction
 from bk_core.logs.machines.upkeep import Compact, Trim
@@ -61,6 +62,8 @@ R = TypeVar("R")
 
 class NamedLog:
     """A handle of one log; making one reads and writes nothing. Raises InvalidArgumentError for an impossible name."""
+
+    name: str
 
     def __init__(self, bookkeeper: BookKeeper, name: str, *, password: bytes = b"") -> None:
         self.name = check_log_name(name)
@@ -270,6 +273,17 @@ class NamedLog:
         limits = CompactionLimits() if limits is None else limits
         return Compactor(self._bookkeeper, self, self._store, self._password, limits, progress)
 
+    async def plan_compaction(self, limits: CompactionLimits | None = None) -> list[Run]:
+        """The runs that :meth:`compact_small` would merge now."""
+        return await self.compactor(limits).plan()
+
+    async def compact_small(
+        self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
+    ) -> Compacted:
+        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` hears of entries as they are copied, on the
+        thread of the client's loop."""
+        return await self.compactor(limits, progress).run()
+
     async def vacuum(
         self,
         *,
@@ -294,6 +308,30 @@ class NamedLog:
         assert isinstance(ended, ev.Finish)
         result: Vacuumed = ended.result
         return result
+
+    async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
+        """What :meth:`vacuum` would delete now with these. Deletes nothing."""
+        return await asyncio.to_thread(upkeep.vacuum_candidates, self._store, delete_delay_ms, txn_retention_ms)
+
+    async def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
+        """As :func:`bk_core.logs.upkeep.set_retention`."""
+        await self.head()  # the password is right
+        change = partial(upkeep.set_retention, retention_ms=retention_ms, retention_bytes=retention_bytes)
+        return await asyncio.to_thread(change, self._store)
+
+    async def transactions(self) -> list[LogTransactions]:
+        """What every application and streaming query has published to the log, in no order (RULES N5)."""
+        return await asyncio.to_thread(lambda: list(upkeep.transactions(self._store)))
+
+    async def transactions_of(self, app_id: str) -> LogTransactions | None:
+        """What an application or query has published to this log, None: nothing is remembered."""
+        found = await asyncio.to_thread(self._store.transactions, app_id)
+        return None if found is None else found.value
+
+    async def forget_transactions(self, app_id: str) -> LogTransactions | None:
+        """As :func:`bk_core.logs.upkeep.forget_transactions`."""
+        await self.head()  # the password is right
+        return await asyncio.to_thread(upkeep.forget_transactions, self._store, app_id)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bk_core.blocking import BookKeeper, LedgerWriter, connect, connect_with
+from bk_core.blocking import BookKeeper, LedgerWriter, connect
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
@@ -36,7 +36,7 @@ def bookkeeper() -> Iterator[BookKeeper]:
         made.append(MemoryBookKeeper(4))
         return made[0].client()
 
-    with connect_with(make) as client:
+    with BookKeeper(make) as client:
         yield client
     made[0].store.close()
 
@@ -96,7 +96,7 @@ def test_a_full_window_refuses_without_queueing_and_opens_again() -> None:
         made.append(MemoryBookKeeper(3))
         return made[0].client(ClientConfig(window_bytes_max=1 << 20, add_timeout_ms=60_000))
 
-    with connect_with(make) as bookkeeper:
+    with BookKeeper(make) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         for bookie in made[0].network.bookies.values():
             bookie.hold_commits()
@@ -171,6 +171,24 @@ def test_a_handle_used_after_a_fork_says_so(bookkeeper: BookKeeper) -> None:
     ledger.close()
 
 
+@pytest.mark.rule("K4")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # as above
+def test_a_forked_child_leaves_the_blocks_of_its_parent_by_its_own_exception(bookkeeper: BookKeeper) -> None:
+    with bookkeeper.create_ledger() as ledger, bookkeeper.open_ledger(ledger.ledger_id, recover=False) as reader:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with bookkeeper, ledger, reader:
+                    raise SystemExit(7)
+            except SystemExit as leaving:
+                code = int(str(leaving.code))
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert ledger.append(b"the parent goes on") == 0
+
+
 def test_closing_the_client_ends_who_waits_for_an_append() -> None:
     made: list[MemoryBookKeeper] = []
 
@@ -178,7 +196,7 @@ def test_closing_the_client_ends_who_waits_for_an_append() -> None:
         made.append(MemoryBookKeeper(3))
         return made[0].client(ClientConfig(add_timeout_ms=60_000))
 
-    bookkeeper = connect_with(make)
+    bookkeeper = BookKeeper(make)
     ledger = bookkeeper.create_ledger()
     for bookie in made[0].network.bookies.values():
         bookie.hold_commits()
@@ -206,6 +224,7 @@ def test_a_closed_client_says_so(bookkeeper: BookKeeper) -> None:
     with pytest.raises(ClientClosedError) as raised:
         bookkeeper.list_ledgers()
     assert raised.value.outcome is Outcome.NOT_APPLIED
+    assert not bookkeeper.is_usable
 
 
 @pytest.mark.parametrize(

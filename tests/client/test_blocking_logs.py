@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.blocking import BookKeeper, connect_with
+from bk_core.blocking import BookKeeper
 from bk_core.blocking_logs import NamedLog
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
@@ -34,7 +34,7 @@ def bookkeeper() -> Iterator[BookKeeper]:
         made.append(MemoryBookKeeper(3))
         return made[0].client()
 
-    with connect_with(make) as client:
+    with BookKeeper(make) as client:
         yield client
     made[0].store.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.blocking import connect_with
+from bk_core import blocking
 from bk_core.client import BookKeeper, LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
@@ -83,7 +83,7 @@ def test_a_thread_that_tails_is_told_when_the_client_closes(what: str) -> None:
         made.append(MemoryBookKeeper(4))
         return made[0].client()
 
-    bookkeeper = connect_with(make)
+    bookkeeper = blocking.BookKeeper(make)
     ledger, leader = bookkeeper.create_ledger(), bookkeeper.log("events").lead()
     ledger.append(b"0")
     leader.append(b"0")
@@ -113,7 +113,7 @@ def test_a_thread_that_tails_is_told_when_its_reader_closes() -> None:
         made.append(MemoryBookKeeper(4))
         return made[0].client()
 
-    with connect_with(make) as bookkeeper:
+    with blocking.BookKeeper(make) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append(b"0")
         reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.blocking import BookKeeper, connect_with
+from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper
@@ -35,7 +35,7 @@ def bookkeeper(cluster: list[MemoryBookKeeper]) -> Iterator[BookKeeper]:
         cluster.append(MemoryBookKeeper(4))
         return cluster[0].client(QUIET)
 
-    with connect_with(make) as client:
+    with BookKeeper(make) as client:
         yield client
 
 
@@ -112,7 +112,7 @@ def test_nothing_that_is_begun_while_the_client_closes_waits_for_ever(cluster: l
         return cluster[-1].client(QUIET)
 
     for _ in range(20):
-        client = connect_with(make)
+        client = BookKeeper(make)
         ended: list[str] = []
 
         def work(client: BookKeeper = client, ended: list[str] = ended) -> None:

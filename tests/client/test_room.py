@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.blocking import connect_with
+from bk_core.blocking import BookKeeper
 from bk_core.client import ClientConfig, LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, LedgerClosedError, Outcome, WindowFullError
@@ -185,7 +185,7 @@ def test_threads_that_wait_for_room_are_told_when_the_client_closes() -> None:
         made.append(MemoryBookKeeper(4))
         return made[0].client(SMALL)
 
-    bookkeeper = connect_with(make)
+    bookkeeper = BookKeeper(make)
     ledger = bookkeeper.create_ledger()
     hold(made[0])
     raised: list[BaseException] = []
@@ -215,7 +215,7 @@ def test_the_blocking_client_tells_a_batch_its_own_last_id() -> None:
         made.append(MemoryBookKeeper(4))
         return made[0].client(SMALL)
 
-    with connect_with(make) as bookkeeper:
+    with BookKeeper(make) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ends: dict[str, int] = {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of ``bk_core/client`` and ``bk_core/blocking*.py``."""
+"""Mutants of ``bk_core/client`` and of what the blocking client is made of."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ ROOM = "tests/client/test_room.py::"
 BUDGET = "tests/client/test_process_budget.py::"
 CLOSED = "tests/client/test_closed_clients.py::"
 AGAIN = "tests/client/test_second_tries.py::"
+BLOCKING = "tests/client/test_blocking.py::"
 INTERRUPTS = "tests/client/test_interrupts.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -171,5 +172,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self._stopping = False\n",
         (INTERRUPTS + "test_what_is_called_while_the_loop_ends_is_refused_at_once",),
         "a thread that calls while another closes the client waits for ever",
+    ),
+    Mutant(
+        "a thread that appends into a full window is refused",
+        "bk_core/blocking_base.py",
+        "            return self._thread.call(self._inner.append(payload))\n",
+        "            raise\n",
+        (ROOM + "test_threads_that_wait_for_room_are_told_when_the_client_closes",),
+        "a blocking append raises WindowFullError instead of waiting",
+    ),
+    Mutant(
+        "a client that closes leaves its thread running",
+        "bk_core/client/loop_thread.py",
+        "            self._thread.call(self._inner.close())\n        self._thread.stop()\n",
+        "            self._thread.call(self._inner.close())\n",
+        (BLOCKING + "test_a_closed_client_says_so",),
+        "each client that a process closes leaves a thread and its loop behind",
+    ),
+    Mutant(
+        "a block that a forked child leaves hides the exception it leaves by",
+        "bk_core/client/loop_thread.py",
+        "        except ForkedHandleError:\n            if error is None:\n                raise\n",
+        "        except ForkedHandleError:\n            raise\n",
+        (BLOCKING + "test_a_forked_child_leaves_the_blocks_of_its_parent_by_its_own_exception",),
+        "SystemExit of a forked child becomes a traceback about the parent's ledger",
+        "K4",
     ),
 )

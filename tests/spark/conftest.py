@@ -37,6 +37,6 @@ def bookkeeper() -> Iterator[BookKeeper]:
         clusters.append(MemoryBookKeeper(4))
         return clusters[0].client()
 
-    with blocking.connect_with(make) as client:
+    with blocking.BookKeeper(make) as client:
         yield client
     clusters[0].store.close()
