@@ -19,7 +19,7 @@ from bk_core.model import EntryId
 if TYPE_CHECKING:
     from bk_core.blocking_logs import NamedLog
     from bk_core.logs.head import NewExtent, Published, PublishId
-    from bk_core.logs.machines.transactions import Transaction
+    from bk_core.logs.machines.transactions import PublishOptions
 
 T = TypeVar("T")
 
@@ -55,25 +55,16 @@ class BookKeeperBase(Connection[client.BookKeeper]):
         publish_id: PublishId,
         *,
         password: bytes = b"",
-        overwrite: bool = False,
-        transaction: Transaction | None = None,
-        schema: bytes | None = None,
-        merge_schema: bool = False,
+        options: PublishOptions | None = None,
     ) -> dict[str, Published]:
         """As :func:`bk_core.logs.fan_out.publish_to_logs`."""
         from bk_core.logs import fan_out  # as above
+        from bk_core.logs.machines.transactions import APPEND
 
-        work = fan_out.publish_to_logs(
-            self._inner,
-            ledgers,
-            publish_id,
-            password=password,
-            overwrite=overwrite,
-            transaction=transaction,
-            schema=schema,
-            merge_schema=merge_schema,
+        how = APPEND if options is None else options
+        return self._thread.call(
+            fan_out.publish_to_logs(self._inner, ledgers, publish_id, password=password, options=how)
         )
-        return self._thread.call(work)
 
     def begin(self, work: Callable[[client.BookKeeper], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start what needs the asyncio client, on its own loop, and do not wait for it: many things can be watched by

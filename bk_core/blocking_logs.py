@@ -14,7 +14,7 @@ from bk_core.logs import named_log
 from bk_core.logs.compaction import CompactionLimits, Run
 from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.machines.compaction import Compacted
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import APPEND, PublishOptions
 from bk_core.logs.machines.vacuum import Vacuumed
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS
 from bk_core.logs.reading import OffsetBatch
@@ -122,14 +122,7 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.call(self._inner.schemas())
 
     def publish(
-        self,
-        ledgers: Sequence[NewExtent],
-        publish_id: PublishId,
-        *,
-        takeover: bool = False,
-        transaction: Transaction | None = None,
-        schema: bytes | None = None,
-        merge_schema: bool = False,
+        self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
         """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
 
@@ -140,43 +133,18 @@ class NamedLog(Handle[named_log.NamedLog]):
         TransactionVersionRegressedError; in all cases nothing was published. An error with outcome UNKNOWN: publish
         again with the same id, and delete nothing.
 
-        ``schema`` is what the entries were written with: it gets a number in the log together with them, or
-        SchemaMismatchError is raised; ``merge_schema`` lets it add columns (RULES K8).
+        A ``schema`` gets a number in the log together with the ledgers, or SchemaMismatchError is raised;
+        ``merge_schema`` lets it add columns (RULES K8).
         """
-        return self._thread.call(
-            self._inner.publish(
-                ledgers,
-                publish_id,
-                takeover=takeover,
-                transaction=transaction,
-                schema=schema,
-                merge_schema=merge_schema,
-            )
-        )
+        return self._thread.call(self._inner.publish(ledgers, publish_id, options))
 
     def overwrite(
-        self,
-        ledgers: Sequence[NewExtent],
-        publish_id: PublishId,
-        *,
-        takeover: bool = False,
-        transaction: Transaction | None = None,
-        schema: bytes | None = None,
-        merge_schema: bool = False,
+        self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
         """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
         offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
         """
-        return self._thread.call(
-            self._inner.overwrite(
-                ledgers,
-                publish_id,
-                takeover=takeover,
-                transaction=transaction,
-                schema=schema,
-                merge_schema=merge_schema,
-            )
-        )
+        return self._thread.call(self._inner.overwrite(ledgers, publish_id, options))
 
     def trim(self, before_offset: int) -> int:
         """Forget the entries below ``before_offset``; returns the log's start offset. What a leader still writes is

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -28,7 +28,7 @@ from bk_spark import fan_out
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.head import NewExtent, PublishId
-    from bk_core.logs.machines.transactions import Transaction
+    from bk_core.logs.machines.transactions import PublishOptions
 
 logger = logging.getLogger("bk_spark.commit")
 
@@ -54,9 +54,7 @@ class Publishing:
     log: str | None
     password: bytes
     publish_id: PublishId
-    transaction: Transaction | None = None
-    overwrite: bool = False
-    merge_schema: bool = False
+    options: PublishOptions
 
 
 def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
@@ -69,25 +67,17 @@ def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
     that is unknown is settled by the publish id when it is tried again.
     """
     check_complete(messages)
-    ledgers, schema = extents_by_log(messages), schema_of(messages)
+    ledgers, options = extents_by_log(messages), replace(how.options, schema=schema_of(messages))
     rows = sum(extent.rows for extents in ledgers.values() for extent in extents)
     if how.log is None:
-        _publish_to_logs(bookkeeper, how, ledgers, schema)
-    elif ledgers or schema is not None or how.overwrite or how.transaction is not None:
-        log = bookkeeper.log(how.log, password=how.password)
-        put = log.overwrite if how.overwrite else log.publish
-        put(
-            ledgers.get(how.log, []),
-            how.publish_id,
-            transaction=how.transaction,
-            schema=schema,
-            merge_schema=how.merge_schema,
-        )
+        _publish_to_logs(bookkeeper, how, ledgers, options)
+    elif ledgers or options.schema is not None or options.overwrite or options.transaction is not None:
+        bookkeeper.log(how.log, password=how.password).publish(ledgers.get(how.log, []), how.publish_id, options)
     return rows
 
 
 def _publish_to_logs(
-    bookkeeper: BookKeeper, how: Publishing, ledgers: dict[str, list[NewExtent]], schema: bytes | None
+    bookkeeper: BookKeeper, how: Publishing, ledgers: dict[str, list[NewExtent]], options: PublishOptions
 ) -> None:
     try:
         fan_out.check_count(len(ledgers))
@@ -95,15 +85,7 @@ def _publish_to_logs(
         delete(bookkeeper, (extent for extents in ledgers.values() for extent in extents))  # nobody has seen them
         raise
     if ledgers:
-        bookkeeper.publish_to_logs(
-            ledgers,
-            how.publish_id,
-            password=how.password,
-            overwrite=how.overwrite,
-            transaction=how.transaction,
-            schema=schema,
-            merge_schema=how.merge_schema,
-        )
+        bookkeeper.publish_to_logs(ledgers, how.publish_id, password=how.password, options=options)
 
 
 def check_complete(messages: Messages) -> None:

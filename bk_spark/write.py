@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError
 from bk_core.logs.head import PublishId
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.placement import writable_in_words
 from bk_spark import clients, codecs, commit, fan_out
 from bk_spark.commit import Messages
@@ -118,15 +118,9 @@ def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bo
 def publishing_of(
     options: BkOptions, publish_id: PublishId, transaction: Transaction | None, *, overwrite: bool
 ) -> commit.Publishing:
-    """How the ledgers of a write are published."""
-    return commit.Publishing(
-        log=options.log,
-        password=options.ledger_password,
-        publish_id=publish_id,
-        transaction=transaction,
-        overwrite=overwrite,
-        merge_schema=options.merge_schema,
-    )
+    """How the ledgers of a write are published; of their schema the tasks tell."""
+    how = PublishOptions(transaction=transaction, overwrite=overwrite, merge_schema=options.merge_schema)
+    return commit.Publishing(log=options.log, password=options.ledger_password, publish_id=publish_id, options=how)
 
 
 def abort(options: BkOptions, messages: Messages) -> None:

@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from bk_core.client.connect import BookKeeper
-from bk_core.errors import BookKeeperError, MetadataConflictError, Outcome
+from bk_core.errors import BookKeeperError, InvalidArgumentError, MetadataConflictError, Outcome
 from bk_core.logs.head import NewExtent, Published, PublishId
 from bk_core.logs.ledgers import TellDeleted, drop
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.fan_out import FanOut
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import APPEND, PublishOptions
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import MetadataStore
@@ -37,31 +37,24 @@ async def publish_to_logs(
     publish_id: PublishId,
     *,
     password: bytes = b"",
-    overwrite: bool = False,
-    transaction: Transaction | None = None,
-    schema: bytes | None = None,
-    merge_schema: bool = False,
+    options: PublishOptions = APPEND,
 ) -> dict[str, Published]:
     """List closed ledgers, by the name of their log, at the end of each log: all or none, once for each
-    ``publish_id``. ``overwrite`` unlinks what those logs listed before, in the same step. ``schema`` is as in
-    :meth:`NamedLog.publish`, and of all of them.
+    ``publish_id``. ``options`` are as in :meth:`NamedLog.publish`, and the same for all logs.
 
     A publish that happened before is returned as it was (RULES N4), its base offset −1 in a log that does not remember
-    it. Raises InvalidArgumentError for more than 100 logs or records that do not fit one step, NoSuchLogError,
-    WrongPasswordError, and what :meth:`NamedLog.publish` raises, naming the log; TransactionReplayDiffersError also
-    where the version was published to other logs. Nothing was published then, unless the outcome is UNKNOWN: publish
-    the same again, and delete nothing.
+    it. Raises InvalidArgumentError for ``takeover``, more than 100 logs or records that do not fit one step,
+    NoSuchLogError, WrongPasswordError, and what :meth:`NamedLog.publish` raises, naming the log;
+    TransactionReplayDiffersError also where the version was published to other logs. Nothing was published then, unless
+    the outcome is UNKNOWN: publish the same again, and delete nothing.
     """
-    machine = FanOut.of(
-        ledgers,
-        publish_id,
-        now_ms=int(time.time() * 1000),
-        nonce=nonce,
-        overwrite=overwrite,
-        transaction=transaction,
-        schema=schema,
-        merge_schema=merge_schema,
-    )
+    if options.takeover:
+        raise InvalidArgumentError(
+            "a publish into several logs fences none of their leaders",
+            value="takeover=True",
+            remedy="stop the leaders, or publish with takeover into each log first, without ledgers",
+        )
+    machine = FanOut.of(ledgers, publish_id, now_ms=int(time.time() * 1000), nonce=nonce, options=options)
     for number, name in enumerate(ledgers):  # it exists, and the password is right; one sync does for all
         await NamedLog(bookkeeper, name, password=password).head(sync=not number)
     records = LogsRecords(bookkeeper.store, list(ledgers), bookkeeper.tell_deleted)

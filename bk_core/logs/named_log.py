@@ -13,8 +13,9 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from bk_core.client.connect import BookKeeper
@@ -39,7 +40,7 @@ from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.publication import Publication, Publish
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import APPEND, PublishOptions
 from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
@@ -145,14 +146,7 @@ class NamedLog:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     async def publish(
-        self,
-        ledgers: Sequence[NewExtent],
-        publish_id: PublishId,
-        *,
-        takeover: bool = False,
-        transaction: Transaction | None = None,
-        schema: bytes | None = None,
-        merge_schema: bool = False,
+        self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
         """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
 
@@ -163,49 +157,23 @@ class NamedLog:
         TransactionVersionRegressedError; in all cases nothing was published. An error with outcome UNKNOWN: publish
         again with the same id, and delete nothing.
 
-        ``schema`` is what the entries were written with: it gets a number in the log together with them, or
-        SchemaMismatchError is raised; ``merge_schema`` lets it add columns (RULES K8).
+        A ``schema`` gets a number in the log together with the ledgers, or SchemaMismatchError is raised;
+        ``merge_schema`` lets it add columns (RULES K8).
         """
-        return await self._publish(
-            ledgers,
-            publish_id,
-            takeover=takeover,
-            overwrite=False,
-            transaction=transaction,
-            schema=schema,
-            merge_schema=merge_schema,
-        )
-
-    async def overwrite(
-        self,
-        ledgers: Sequence[NewExtent],
-        publish_id: PublishId,
-        *,
-        takeover: bool = False,
-        transaction: Transaction | None = None,
-        schema: bytes | None = None,
-        merge_schema: bool = False,
-    ) -> Published:
-        """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
-        offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
-        """
-        return await self._publish(
-            ledgers,
-            publish_id,
-            takeover=takeover,
-            overwrite=True,
-            transaction=transaction,
-            schema=schema,
-            merge_schema=merge_schema,
-        )
-
-    async def _publish(self, ledgers: Sequence[NewExtent], publish_id: PublishId, **how: Any) -> Published:
         await self.head()  # the password is right
-        machine = Publication(Publish(tuple(ledgers), publish_id, _now_ms(), nonce, **how))
+        machine = Publication(Publish(tuple(ledgers), publish_id, _now_ms(), nonce, options))
         found = await self._carry_out(machine)
         if not machine.was_attempted:
             log.warning("log %s has %s already: %d rows are skipped", self.name, publish_id.text, found.rows)
         return found
+
+    async def overwrite(
+        self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
+    ) -> Published:
+        """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
+        offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
+        """
+        return await self.publish(ledgers, publish_id, replace(options, overwrite=True))
 
     async def _carry_out(self, machine: HeadChange[R]) -> R:
         """Run a machine to its end; raises its error."""

@@ -20,7 +20,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs import schemas
 from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 
 pytestmark = pytest.mark.e2e
 PASSWORD = b"secret"
@@ -56,7 +56,7 @@ def publish(
         ack_quorum_size=2,
         fragments=writer.metadata.fragments,
     )
-    log.publish([new], publish_id, transaction=transaction, **schema)
+    log.publish([new], publish_id, PublishOptions(transaction=transaction, **schema))
     return writer.ledger_id
 
 

@@ -20,7 +20,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from tests.kit.memory_cluster import MemoryBookKeeper
 
 PASSWORD = b"secret"
@@ -105,7 +105,9 @@ def test_a_version_is_published_once_until_a_vacuum_forgets_it(bookkeeper: BookK
     def publish(version: int, *entries: bytes, name: str = "") -> int:
         wanted = Transaction("app", version)
         publish_id = PublishId.job(name) if name else PublishId.txn("app", version)
-        return log.publish([ledger(bookkeeper, log, *entries)], publish_id, transaction=wanted).base_offset
+        return log.publish(
+            [ledger(bookkeeper, log, *entries)], publish_id, PublishOptions(transaction=wanted)
+        ).base_offset
 
     assert publish(3, b"a") == 0
     assert publish(5, b"b") == 1
@@ -116,7 +118,7 @@ def test_a_version_is_published_once_until_a_vacuum_forgets_it(bookkeeper: BookK
     with pytest.raises(TransactionVersionRegressedError):
         publish(4, b"c")
     wanted = Transaction("app", 6)
-    done = log.overwrite([ledger(bookkeeper, log, b"d")], PublishId.txn("app", 6), transaction=wanted)
+    done = log.overwrite([ledger(bookkeeper, log, b"d")], PublishId.txn("app", 6), PublishOptions(transaction=wanted))
     assert (done.base_offset, content(log)) == (2, [b"d"])
 
     with pytest.raises(InvalidArgumentError, match="forgotten"):
@@ -130,7 +132,10 @@ def test_a_takeover_publishes_over_a_leader(bookkeeper: BookKeeper, log: NamedLo
     leader = log.lead()
     assert leader.append(b"a") == 0
     made = ledger(bookkeeper, log, b"b")
-    assert log.publish([made], PublishId.job("1"), takeover=True).base_offset == 1
+    takeover = PublishOptions(takeover=True)
+    with pytest.raises(InvalidArgumentError, match="fences none"):
+        bookkeeper.publish_to_logs({log.name: [made]}, PublishId.job("1"), password=PASSWORD, options=takeover)
+    assert log.publish([made], PublishId.job("1"), takeover).base_offset == 1
     assert content(log) == [b"a", b"b"]
     leader.close()
     assert not leader.is_leader

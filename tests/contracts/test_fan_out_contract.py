@@ -21,7 +21,7 @@ from bk_core.logs.fan_out import LogsRecords
 from bk_core.logs.head import LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.fan_out import FanOut
-from bk_core.logs.machines.transactions import Transaction, recorded
+from bk_core.logs.machines.transactions import PublishOptions, Transaction, recorded
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import DigestType, Fragment, LedgerState
@@ -56,7 +56,7 @@ def ledger(store: MetadataStore, rows: int = 2) -> NewExtent:
 def publish(
     store: MetadataStore, ledgers: dict[str, list[NewExtent]], job: PublishId, txn: Transaction | None = None
 ) -> dict[str, Published]:
-    machine = FanOut.of(ledgers, job, now_ms=5, nonce=nonce, transaction=txn)
+    machine = FanOut.of(ledgers, job, now_ms=5, nonce=nonce, options=PublishOptions(transaction=txn))
     return LogsRecords(store, list(ledgers)).advance(machine, ev.Start())
 
 

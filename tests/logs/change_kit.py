@@ -14,6 +14,7 @@ from bk_core.logs.head import LogHead, NewExtent, PublishId
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.publication import Publication, Publish
+from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.model import Versioned
 
@@ -37,7 +38,7 @@ def extent(ledger_id: int) -> NewExtent:
 
 def publication(*ledgers: int, **more: object) -> Publication:
     extents = tuple(extent(each) for each in ledgers)
-    return Publication(Publish(extents, PublishId.job("j"), 5, NONCE, **more))
+    return Publication(Publish(extents, PublishId.job("j"), 5, NONCE, PublishOptions(**more)))
 
 
 def published(head: LogHead, ledger: int, job: str) -> LogHead:

@@ -22,7 +22,7 @@ from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.fan_out import LOGS_MAX, FanOut
 from bk_core.logs.machines.fan_out_parts import fan_out_id
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.model import Versioned
 from tests.logs.change_kit import AWAY, EMPTY, LOST, NONCE, extent, published
 
@@ -32,7 +32,7 @@ JOB = PublishId.job("j")
 
 def machine(**more: object) -> FanOut:
     """Two rows into each of two logs."""
-    return FanOut.of({"b": [extent(2)], "a": [extent(1)]}, JOB, now_ms=5, nonce=NONCE, **more)
+    return FanOut.of({"b": [extent(2)], "a": [extent(1)]}, JOB, now_ms=5, nonce=NONCE, options=PublishOptions(**more))
 
 
 def read(**heads: LogHead | tuple[LogHead, int]) -> ev.LogsAnswered:
@@ -175,9 +175,13 @@ def test_what_refuses_one_log_refuses_all_and_names_it() -> None:
 @pytest.mark.rule("N5")
 def test_a_version_that_was_published_by_another_id_has_other_logs() -> None:
     txn = Transaction("app", 1)
-    first = FanOut.of({"a": [extent(1)], "b": [extent(2)]}, JOB, now_ms=5, nonce=NONCE, transaction=txn)
+    first = FanOut.of(
+        {"a": [extent(1)], "b": [extent(2)]}, JOB, now_ms=5, nonce=NONCE, options=PublishOptions(transaction=txn)
+    )
     write = writing(first)["a"]
-    other = FanOut.of({"a": [extent(3)], "c": [extent(4)]}, JOB, now_ms=6, nonce=NONCE, transaction=txn)
+    other = FanOut.of(
+        {"a": [extent(3)], "c": [extent(4)]}, JOB, now_ms=6, nonce=NONCE, options=PublishOptions(transaction=txn)
+    )
     assert write.transactions is not None
     record = Versioned(write.transactions, 0)
     other.step(ev.Start())
@@ -234,7 +238,7 @@ def test_heads_that_are_too_large_together_keep_the_pages_that_they_name(monkeyp
     schema = schemas.encode([{"name": "id", "type": {"name": "int", "bitWidth": 64, "isSigned": True}}])
     monkeypatch.setattr("bk_core.logs.machines.fan_out.STEP_BYTES_MAX", 1_000)
     many = [[extent(1000 * log + number) for number in range(40)] for log in (1, 2)]
-    fan_out = FanOut.of({"a": many[0], "b": many[1]}, JOB, now_ms=5, nonce=NONCE, schema=schema)
+    fan_out = FanOut.of({"a": many[0], "b": many[1]}, JOB, now_ms=5, nonce=NONCE, options=PublishOptions(schema=schema))
     (create,) = run(fan_out, ev.Start(), read(a=EMPTY, b=EMPTY), checked("a", "b"))
     assert isinstance(create, ev.ForLogs)
     (write,) = fan_out.step(ev.LogsAnswered(dict.fromkeys("ab", ev.PagesCreated())))

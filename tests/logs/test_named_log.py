@@ -29,6 +29,7 @@ from bk_core.errors import (
 from bk_core.logs.codec import encode_head
 from bk_core.logs.commit import NewOpenExtent, add_open_extent
 from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
@@ -263,7 +264,7 @@ def test_a_publish_beside_a_leader_is_refused_or_takes_over() -> None:
             extent = await write(bookkeeper, log, values(0, 10))
             with pytest.raises(LogHasLeaderError):
                 await log.publish([extent], job("a"))
-            record = await log.publish([extent], job("a"), takeover=True)
+            record = await log.publish([extent], job("a"), PublishOptions(takeover=True))
             assert record.base_offset == 1
             assert await read(log, 0, 11) == [b"from the leader", *values(0, 10)]
             with pytest.raises(Exception, match="LEADERSHIP_LOST"):
@@ -293,7 +294,9 @@ def test_a_reader_never_passes_the_first_open_extent() -> None:
             await bookkeeper.open_ledger(first.ledger_id, recover=True, password=PASSWORD)
             await asyncio.sleep(0.1)
             assert not reading.done()  # closed, but the head does not say yet where the second one begins
-            await NamedLog(cluster.client(), "events", password=PASSWORD).publish([], job("a"), takeover=True)
+            await NamedLog(cluster.client(), "events", password=PASSWORD).publish(
+                [], job("a"), PublishOptions(takeover=True)
+            )
             assert await reading == values(0, 5)
 
     run(work())
@@ -310,12 +313,12 @@ def test_a_takeover_minds_a_missing_ledger_only_where_it_is_open() -> None:
             first, second = [await write(bookkeeper, log, values(3, 1), close=False) for _ in range(2)]
             await bookkeeper.delete_ledger(sealed.ledger_id)
             await list_open(bookkeeper, first)
-            await log.publish([], job("b"), takeover=True)
+            await log.publish([], job("b"), PublishOptions(takeover=True))
             assert await log.end_offset() == 4
             await list_open(bookkeeper, second)
             await bookkeeper.delete_ledger(second.ledger_id)
             with pytest.raises(NoSuchLedgerError):
-                await log.publish([], job("c"), takeover=True)
+                await log.publish([], job("c"), PublishOptions(takeover=True))
             with pytest.raises(NoSuchLedgerError):
                 await log.lead()
 

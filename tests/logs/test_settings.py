@@ -11,7 +11,7 @@ import pytest
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLogError
 from bk_core.logs import paging, upkeep
 from bk_core.logs.head import LogHead, PublishId
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore
 from bk_core.model import Versioned
@@ -22,7 +22,7 @@ from tests.logs.test_compaction import publish, values
 
 async def take(log: NamedLog, app_id: str, version: int) -> None:
     """An empty publish of this version."""
-    await log.publish([], PublishId.txn(app_id, version), transaction=Transaction(app_id, version))
+    await log.publish([], PublishId.txn(app_id, version), PublishOptions(transaction=Transaction(app_id, version)))
 
 
 def test_a_log_keeps_for_ever_until_it_is_told_otherwise() -> None:

@@ -25,6 +25,7 @@ from bk_core.logs.fan_out import LogsRecords
 from bk_core.logs.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.fan_out import FanOut
+from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.paging import Change, Pages
 from bk_core.logs.store import LogStore, PageCache, nonce
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
@@ -285,7 +286,9 @@ def test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_wa
     assert caught.value.outcome is Outcome.UNKNOWN
     assert len(LogStore(MemoryStore(memory.cluster), "events").extents(events.read().value, 0, 1000)) == 100
 
-    machine = FanOut.of({"events": []}, PublishId.job("fan"), now_ms=3, nonce=nonce, overwrite=True)
+    machine = FanOut.of(
+        {"events": []}, PublishId.job("fan"), now_ms=3, nonce=nonce, options=PublishOptions(overwrite=True)
+    )
     with pytest.raises(ClientClosedError) as caught:
         LogsRecords(memory, ["events"]).advance(machine, ev.Start())
     assert caught.value.outcome is Outcome.UNKNOWN

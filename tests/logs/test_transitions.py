@@ -23,6 +23,7 @@ from bk_core.logs.machines.fan_out import FanOut
 from bk_core.logs.machines.fan_out_parts import PublishAmong, fan_out_id
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.publication import Publication, Publish
+from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.machines.upkeep import Absolve, Compact
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import TAIL_EXTENTS_MAX
@@ -291,7 +292,7 @@ def test_every_event_in_every_state_of_a_publish_leads_where_its_table_says(monk
     monkeypatch.setattr(paging, "TAIL_EXTENTS_MAX", 3)
     monkeypatch.setattr(paging, "TAIL_EXTENTS_KEPT", 1)
     first = next(page.extents[0] for page in PAGES.values() if page.extents)
-    intent = Publish((extent(9),), JOB, 5, NoNonce(), takeover=True)
+    intent = Publish((extent(9),), JOB, 5, NoNonce(), PublishOptions(takeover=True))
     firsts = [
         Publication(intent, attempts_max=2, failures_max=2),
         HeadChange(Compact((first,), extent(first.ledger_id), NoNonce()), attempts_max=2, failures_max=2),

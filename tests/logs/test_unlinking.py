@@ -13,6 +13,7 @@ from bk_core.logs import commit, paging, unlinking, upkeep
 from bk_core.logs.codec import encode_unlinked
 from bk_core.logs.fan_out import publish_to_logs
 from bk_core.logs.head import HEAD_BYTES_MAX, LogHead, NewExtent, PublishId, Unlinked
+from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS, NamedLog
 from bk_core.logs.paging import Change, Pages
 from bk_core.logs.store import PageCache
@@ -154,7 +155,8 @@ def test_an_overwrite_of_several_logs_says_of_each_what_it_unlinked() -> None:
                 log = NamedLog(bookkeeper, name, password=PASSWORD)
                 listed[name] = (await publish(bookkeeper, log, values(0, 2))).ledger_id
             anew: dict[str, list[NewExtent]] = {name: [] for name in listed}
-            await publish_to_logs(bookkeeper, anew, PublishId.job("anew"), password=PASSWORD, overwrite=True)
+            over = PublishOptions(overwrite=True)
+            await publish_to_logs(bookkeeper, anew, PublishId.job("anew"), password=PASSWORD, options=over)
             for name, ledger_id in listed.items():
                 (record,) = NamedLog(bookkeeper, name, password=PASSWORD).records.unlinked()
                 assert record.unlinked == Unlinked(ledgers=(ledger_id,))

@@ -23,7 +23,7 @@ from bk_core.errors import (
 from bk_core.logs import commit
 from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bookie_server.machine_events import LookForDeletion
@@ -98,7 +98,7 @@ def test_an_overwrite_gives_way_to_a_leader_unless_it_takes_over() -> None:
             new = await ledger(bookkeeper, log, b"c")
             with pytest.raises(LogHasLeaderError):
                 await log.overwrite([new], PublishId.job("1"))
-            await log.overwrite([new], PublishId.job("1"), takeover=True)
+            await log.overwrite([new], PublishId.job("1"), PublishOptions(takeover=True))
             head = (await log.head()).value
             assert (head.epoch, head.start_offset, head.next_offset) == (1, 1, 2)
             with pytest.raises(LeadershipLostError):
@@ -240,7 +240,9 @@ def test_a_version_is_published_once_and_never_goes_back() -> None:
             async def version(number: int, *entries: bytes) -> int:
                 made = await ledger(bookkeeper, log, *entries)
                 wanted = Transaction("app", number)
-                return (await log.publish([made], PublishId.txn("app", number), transaction=wanted)).base_offset
+                return (
+                    await log.publish([made], PublishId.txn("app", number), PublishOptions(transaction=wanted))
+                ).base_offset
 
             assert [await version(1, b"a"), await version(3, b"b", b"c")] == [0, 1]
             assert await version(1, b"a") == 0  # a replay
@@ -263,14 +265,14 @@ def test_vacuum_forgets_transactions_that_nobody_used_for_long() -> None:
             log = log_of(cluster.client())
             await log.create()
             for name in ("old", "new"):
-                await log.publish([], PublishId.txn(name, 1), transaction=Transaction(name, 1))
+                await log.publish([], PublishId.txn(name, 1), PublishOptions(transaction=Transaction(name, 1)))
                 await asyncio.sleep(0.02)
             assert (await log.vacuum()).transactions == ()
             with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
                 await log.vacuum(txn_retention_ms=0)
             with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
                 await log.vacuum(txn_retention_ms=-1, force=True)
-            await log.publish([], PublishId.txn("new", 2), transaction=Transaction("new", 2))
+            await log.publish([], PublishId.txn("new", 2), PublishOptions(transaction=Transaction("new", 2)))
             assert (await log.vacuum(txn_retention_ms=20, force=True)).transactions == ("old",)
             await asyncio.sleep(0.02)
             assert (await log.vacuum(txn_retention_ms=0, force=True)).transactions == ("new",)
@@ -289,7 +291,7 @@ def test_a_transaction_whose_answer_was_lost_is_there_once(applied: bool) -> Non
             made = await ledger(bookkeeper, log, b"a")
             await log.head()
             bookkeeper.store.tree.lose_next_answer(applied=applied)
-            await log.publish([made], PublishId.txn("app", 1), transaction=Transaction("app", 1))
+            await log.publish([made], PublishId.txn("app", 1), PublishOptions(transaction=Transaction("app", 1)))
             assert await content(log) == [b"a"]
 
     run(work())

@@ -10,6 +10,7 @@ from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import NewExtent, PublishId
 from bk_core.logs.machines import change_events as change
 from bk_core.logs.machines.publication import Publication, Publish
+from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.model import LedgerId, Versioned
 from bk_core.protocol import events as ev
 from tests.scenarios.actors import Recoverer
@@ -31,7 +32,13 @@ class Publisher(Client):
         extents = tuple(_extent(world, ledger_id) for ledger_id in ledgers)
         publish_id = PublishId.job(job)
         self.machine = Publication(
-            Publish(extents=extents, publish_id=publish_id, now_ms=1, nonce=_NONCE, takeover=takeover)
+            Publish(
+                extents=extents,
+                publish_id=publish_id,
+                now_ms=1,
+                nonce=_NONCE,
+                options=PublishOptions(takeover=takeover),
+            )
         )
         self._ends: dict[LedgerId, LedgerEnd] = {}
         self.feed(change.Start())

@@ -17,7 +17,7 @@ from bk_core.logs.head import NewExtent, PublishId
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publication, Publish
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import ledgers_listed, page_names, sealed_extents
@@ -136,11 +136,13 @@ class Publisher(Runner):
             job.publish_id,
             world.time,
             world.nonce,
-            takeover=job.takeover,
-            overwrite=job.overwrite,
-            transaction=job.transaction,
-            schema=job.schema,
-            merge_schema=True,
+            PublishOptions(
+                takeover=job.takeover,
+                overwrite=job.overwrite,
+                transaction=job.transaction,
+                schema=job.schema,
+                merge_schema=True,
+            ),
         )
         super().__init__(world, Publication(intent, failures_max=world.random.choice((2, 5))))
 

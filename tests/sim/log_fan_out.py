@@ -18,7 +18,7 @@ from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines import fan_out
 from bk_core.logs.machines.fan_out import FanOut
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from tests.sim.log_actors import Stage, new_extent
 from tests.sim.log_limits import WINDOWS, small_limits
 from tests.sim.logs import (
@@ -67,8 +67,7 @@ class FanPublisher:
             job.publish_id,
             now_ms=stage.first.time,
             nonce=stage.first.nonce,
-            overwrite=job.overwrite,
-            transaction=job.transaction,
+            options=PublishOptions(overwrite=job.overwrite, transaction=job.transaction),
             failures_max=stage.random.choice((2, 5)),
         )
         self._take(ev.Start())

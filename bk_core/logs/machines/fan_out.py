@@ -35,7 +35,7 @@ from bk_core.logs.machines.fan_out_parts import (
     write_of,
 )
 from bk_core.logs.machines.publication import Publish, ledgers_of
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import APPEND, PublishOptions
 from bk_core.logs.paging import Change, Nonce, PagesNeeded, tightened
 from bk_core.model import Versioned
 
@@ -75,10 +75,7 @@ class FanOut:
         *,
         now_ms: int,
         nonce: Nonce,
-        overwrite: bool = False,
-        transaction: Transaction | None = None,
-        schema: bytes | None = None,
-        merge_schema: bool = False,
+        options: PublishOptions = APPEND,
         failures_max: int = FAILURES_MAX,
     ) -> FanOut:
         """Publish these ledgers, by log. Raises InvalidArgumentError for no log, or more than 100."""
@@ -89,19 +86,7 @@ class FanOut:
                 remedy="write fewer logs at a time",
             )
         found = fan_out_id(publish_id, {log: sum(each.rows for each in extents) for log, extents in ledgers.items()})
-        intents = {
-            log: PublishAmong(
-                tuple(extents),
-                found,
-                now_ms,
-                nonce,
-                overwrite=overwrite,
-                transaction=transaction,
-                schema=schema,
-                merge_schema=merge_schema,
-            )
-            for log, extents in ledgers.items()
-        }
+        intents = {log: PublishAmong(tuple(extents), found, now_ms, nonce, options) for log, extents in ledgers.items()}
         return cls(intents, failures_max=failures_max)
 
     def copy(self) -> FanOut:

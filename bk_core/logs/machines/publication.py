@@ -15,7 +15,7 @@ from bk_core.logs import commit, schemas
 from bk_core.logs.head import PUBLISHED_MAX, LogHead, NewExtent, Published, PublishId
 from bk_core.logs.machines import change_events as ev
 from bk_core.logs.machines.change import Ask, Effects, Facts, HeadChange, Intent, State
-from bk_core.logs.machines.transactions import Transaction, check_input, recorded, replayed
+from bk_core.logs.machines.transactions import APPEND, PublishOptions, Transaction, check_input, recorded, replayed
 from bk_core.logs.paging import Change, Nonce, last_ledgers
 from bk_core.model import LedgerId
 
@@ -25,20 +25,19 @@ FORGOTTEN_OFFSET = -1
 
 @dataclass(frozen=True)
 class Publish(Intent[Published]):
-    """List ``extents`` in order. ``now_ms`` is the time of the publish; ``takeover`` fences a leader instead of giving
-    way to it; ``overwrite`` unlinks what was there. ``schema`` is what the entries were written with, in canonical
-    bytes; the log gets it if it has no equal one, behind others only with ``merge_schema`` (RULES K8)."""
+    """List ``extents`` in order, as ``options`` say. ``now_ms`` is the time of the publish."""
 
     extents: tuple[NewExtent, ...]
     publish_id: PublishId
     now_ms: int
     nonce: Nonce
-    takeover: bool = False
-    overwrite: bool = False
-    transaction: Transaction | None = None
-    schema: bytes | None = None
-    merge_schema: bool = False
+    options: PublishOptions = APPEND
     is_repeatable = False  # once
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The version that is published, if it is one."""
+        return self.options.transaction
 
     @property
     def rows(self) -> int:
@@ -69,7 +68,7 @@ class Publish(Intent[Published]):
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
         """Fence whoever leads if that is wanted, see that every ledger is still there, publish."""
-        if head.open_extents and self.takeover:
+        if head.open_extents and self.options.takeover:
             ledgers = to_fence(head, facts)
             if not facts.missing.union(facts.ends) >= set(ledgers):
                 return ev.RecoverLedgers(ledgers)
@@ -87,11 +86,12 @@ class Publish(Intent[Published]):
     def _put(self, head: LogHead, facts: Facts) -> Change:
         """The head with the extents in it, and with their schema, also of a job that had no rows."""
         extents, page = self.extents, None
-        if self.schema is not None:
-            found = schemas.registered(head, self.schema, self.merge_schema, nonce=self.nonce, pages=facts.pages)
+        wanted = self.options
+        if wanted.schema is not None:
+            found = schemas.registered(head, wanted.schema, wanted.merge_schema, nonce=self.nonce, pages=facts.pages)
             head, page = found.head, found.page
             extents = tuple(replace(extent, schema_number=found.number) for extent in extents)
-        put = commit.overwrite if self.overwrite else commit.publish
+        put = commit.overwrite if wanted.overwrite else commit.publish
         change = put(head, extents, self.publish_id, now_ms=self.now_ms, nonce=self.nonce, pages=facts.pages)
         return change if page is None else replace(change, new_pages=(page, *change.new_pages))
 

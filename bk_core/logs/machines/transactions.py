@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions of a log: each version of an application or streaming query is published once. Pure (RULES N5).
+"""Transactions of a log: each version of an application or streaming query is published once. Pure (RULES N5). And
+what else a publish may ask for.
 
 The record changes in one multi with the head, so a version that is in the one is in the other.
 """
@@ -43,6 +44,26 @@ class Transaction:
                 f"the name of a transaction is UTF-8 text of at most {APP_ID_BYTES_MAX} bytes",
                 value=f"{len(self.app_id)} characters",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """What a publish asks for beside its ledgers; :meth:`bk_core.logs.named_log.NamedLog.publish` says what of it."""
+
+    takeover: bool = False
+    """Fence who leads the log, instead of giving way to the leader."""
+    overwrite: bool = False
+    """Unlink everything that was listed before, in the same step (RULES N7)."""
+    transaction: Transaction | None = None
+    """Publish this version once, and remember it (RULES N5)."""
+    schema: bytes | None = None
+    """What the entries were written with, in canonical bytes: the log gets it if it has no equal one (RULES K8)."""
+    merge_schema: bool = False
+    """Let the schema add columns to those that the log has."""
+
+
+APPEND = PublishOptions()
+"""Behind what is there, and nothing else."""
 
 
 def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> TransactionVersion | None:

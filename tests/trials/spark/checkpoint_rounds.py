@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from bk_core.logs.head import PUBLISHED_MAX, PublishId
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from tests.trials.spark.checker import Write, check_rows
 from tests.trials.spark.rig import BlockReport, Rig, Space, tagged
 
@@ -156,7 +156,7 @@ class OlderCheckpointRounds:
         assert known is not None
         newest = max(version.version for version in known.versions)
         for version in range(newest + 1, newest + PUBLISHED_MAX + 10):
-            log.publish([], PublishId.txn(app_id, version), transaction=Transaction(app_id, version))
+            log.publish([], PublishId.txn(app_id, version), PublishOptions(transaction=Transaction(app_id, version)))
 
 
 def copy(
