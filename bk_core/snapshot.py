@@ -13,7 +13,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,20 +44,6 @@ def fingerprint_of(root: object, injected: Iterable[object] = ()) -> tuple[objec
     """Equal for equal states, whatever the objects' addresses and the hash seed; hashable."""
     seen: dict[int, object] = {id(thing): _own(thing, "fingerprint", "injected") for thing in injected}
     return ("state", _Printer(seen).print(root))
-
-
-class Machine:
-    """A machine that can be copied and compared; ``_injected`` is what it was given from outside."""
-
-    _injected: tuple[object, ...] = ()
-
-    def copy(self) -> Self:
-        """An independent twin (RULES P11); what was injected is shared."""
-        return copied(self, self._injected)
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """Canonical and hashable: equal for equal states."""
-        return fingerprint_of(self, self._injected)
 
 
 def fields_of(thing: object) -> dict[str, Any] | None:

@@ -19,7 +19,6 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from bk_core.model import LedgerId
-from bk_core.snapshot import copied, fingerprint_of
 
 COMPARE_TIMER, CANDIDATES_TIMER = -1, -2
 """Timers of the machine itself; the others bear the number of a look."""
@@ -171,14 +170,6 @@ class Collector:
             SessionLost: self._session_lost,
             TimerFired: self._timer_fired,
         }
-
-    def copy(self) -> Collector:
-        """An independent twin (RULES P11)."""
-        return copied(self)
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """Canonical and hashable: equal for equal states."""
-        return fingerprint_of(self)
 
     @property
     def candidates(self) -> int:

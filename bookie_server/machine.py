@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bk_core.snapshot import copied, fingerprint_of
 from bookie_server.machine_adds import Adds
 from bookie_server.machine_compare import Comparisons
 from bookie_server.machine_core import Core, Refusal
@@ -90,14 +89,6 @@ class BookieMachine:
     def pending_frames(self) -> int:
         """Frames given out by Commit effects and not yet reported."""
         return sum(len(log.queue) for log in self._core.logs)
-
-    def copy(self) -> BookieMachine:
-        """An independent twin, its holdings too (RULES P11)."""
-        return copied(self)
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """Canonical and hashable: equal for equal states."""
-        return fingerprint_of(self)
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event; returns what is to be done, in this order."""

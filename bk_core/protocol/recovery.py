@@ -37,7 +37,6 @@ from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.refusals import unknown_error
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
-from bk_core.snapshot import Machine
 from bk_core.wire.lane import Reason
 
 CONTENDED = "another client recovered at the same time, again and again"
@@ -61,14 +60,13 @@ class Phase(enum.Enum):
     DONE = "done"
 
 
-class LedgerRecovery(Machine):
+class LedgerRecovery:
     """One recovery of one ledger, with its attempts. Step it with one event at a time."""
 
     def __init__(
         self, digester: Digester, *, config: RecoveryConfig, new_session: Callable[[], int], random: RandomSource
     ) -> None:
         self.digester, self.config, self.random, self._new_session = digester, config, random, new_session
-        self._injected = (new_session, random)
         self.phase = Phase.CLAIM
         self.attempt = 0
         self.metadata: Versioned[LedgerMetadata] | None = None  # as the store has it, by our last knowledge

@@ -30,7 +30,6 @@ from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
 from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error, unknown_error
-from bk_core.snapshot import Machine
 from bk_core.wire.lane import AttachMode, Reason
 
 WriterEvent: TypeAlias = ev.Append | ev.Close | ev.SessionEvent | ev.MetadataEvent | ev.TimerFired
@@ -58,7 +57,7 @@ class EnsembleChange:
     intent: LedgerMetadata | None = None
 
 
-class LedgerWriter(Machine):
+class LedgerWriter:
     """Step it with one event at a time; see the module for its rules.
 
     ``lac`` is the last entry confirmed, ``lap`` the last pushed; ``length`` counts payload bytes up to ``lap``.
@@ -80,7 +79,6 @@ class LedgerWriter(Machine):
         self.lac: EntryId = NO_ENTRY
         self.length = 0
         self.delivery = Delivery(metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session)
-        self._injected = (new_session, random)
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
         self.failed: list[int] = []  # indices without a bookie that takes frames

@@ -17,6 +17,7 @@ from bookie_server.machine_state import LedgerFacts, Pending
 from tests.bookie_server.machine_bench import ADDS, CONTROL, READS, acks, ended, entries, trailers
 from tests.kit.lanes import KEY
 from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
+from tests.kit.transitions import printed, twin_of
 
 ZERO, ONE, NEW = 10, 11, 40
 """Ledgers: the first two go to the log of their number, the third to ``TwoLogs.choice``."""
@@ -224,8 +225,8 @@ def test_explicit_lacs_and_deletions_go_to_the_log_of_the_ledger() -> None:
 def test_twins_of_a_machine_with_two_logs_are_independent() -> None:
     bench = Bench()
     bench.write(ONE, 0, 1)
-    twin = bench.machine.copy()
-    assert twin.fingerprint() == bench.machine.fingerprint()
+    twin = twin_of(bench.machine)
+    assert printed(twin) == printed(bench.machine)
     bench.commit(1)
     assert (twin.pending_frames, bench.machine.pending_frames) == (2, 0)
-    assert twin.fingerprint() != bench.machine.fingerprint()
+    assert printed(twin) != printed(bench.machine)

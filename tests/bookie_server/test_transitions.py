@@ -17,7 +17,7 @@ from bookie_server import machine_events as ev
 from tests.bookie_server.machine_bench import ADDS, READS, Bench, entries
 from tests.kit.lanes import KEY, digester
 from tests.kit.memory_holdings import StoredFrame, read_piece, stored
-from tests.kit.transitions import as_table, members, sweep
+from tests.kit.transitions import as_table, members, printed, sweep
 
 LEDGER = 7
 STATES = ("UNKNOWN", "PENDING", "OPEN", "FENCING", "FENCED", "LIMBO", "DELETING", "DELETED", "FAILED")
@@ -158,7 +158,7 @@ class Bookie:
         return twin
 
     def fingerprint(self) -> object:
-        return self.machine.fingerprint()
+        return printed(self.machine)
 
 
 def state_of(bookie: Bookie) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
+from bk_core.protocol.recovery import LedgerRecovery
+from bk_core.protocol.writer import LedgerWriter
 from bk_core.snapshot import copied, fingerprint_of
 
 Table = Mapping[tuple[str, str], str]
@@ -48,12 +50,22 @@ class NoRandom:
         return 0.5
 
 
-def twin(machine: Any) -> Any:
-    return machine.copy() if hasattr(machine, "copy") else copied(machine)
+def given(machine: Any) -> tuple[object, ...]:
+    """What a machine of the protocol has from outside: that is shared, or copies itself."""
+    match machine:
+        case LedgerWriter():
+            return machine.delivery._new_session, machine.random
+        case LedgerRecovery():
+            return machine._new_session, machine.random
+    return ()
+
+
+def twin_of(machine: Any) -> Any:
+    return machine.copy() if hasattr(machine, "copy") else copied(machine, given(machine))
 
 
 def printed(machine: Any) -> object:
-    return machine.fingerprint() if hasattr(machine, "fingerprint") else fingerprint_of(machine)
+    return machine.fingerprint() if hasattr(machine, "fingerprint") else fingerprint_of(machine, given(machine))
 
 
 def words(thing: Any) -> object:
@@ -81,7 +93,7 @@ def checked_step(machine: Any, event: Any, names: str, effects_known: tuple[type
 
     Either way the event is as it was, and a twin does the same; after a refusal the machine is as it was too.
     """
-    event_was, other = words(event), twin(machine)
+    event_was, other = words(event), twin_of(machine)
     effects, said = None, ""
     try:
         effects = machine.step(event)

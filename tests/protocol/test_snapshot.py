@@ -20,6 +20,7 @@ from bk_core.wire.lane import AttachMode
 from bookie_server import machine_events as bev
 from bookie_server.machine import BookieMachine
 from tests.kit.memory_holdings import MemoryHoldings
+from tests.kit.transitions import printed, twin_of
 from tests.protocol.kit import append, batch, digester, metadata, recovery, writer
 
 pytestmark = pytest.mark.rule("P11")
@@ -37,21 +38,21 @@ def in_the_middle() -> Any:
 
 def test_what_happens_to_a_copy_does_not_happen_to_the_original() -> None:
     machine = in_the_middle()
-    before, twin = machine.fingerprint(), machine.copy()
-    assert twin.fingerprint() == before
+    before, twin = printed(machine), twin_of(machine)
+    assert printed(twin) == before
     twin.step(ev.FramesAcked(0, 1, 2))
     twin.step(ev.BookiesRead(("b0", "b1", "b2", "b3")))
-    assert machine.fingerprint() == before
-    assert twin.fingerprint() != before
+    assert printed(machine) == before
+    assert printed(twin) != before
     assert twin.delivery is twin._keeper.delivery  # parts of a copy refer to each other
 
 
 def test_a_copy_goes_on_like_its_original() -> None:
     machine = in_the_middle()
-    twin = machine.copy()
+    twin = twin_of(machine)
     more = [ev.FramesAcked(2, 1, 1), ev.BookiesRead(("b0", "b1", "b2", "b3")), ev.Append(batch(b"x")), ev.Close()]
     assert [machine.step(event) for event in more] == [twin.step(event) for event in more]
-    assert machine.fingerprint() == twin.fingerprint()
+    assert printed(machine) == printed(twin)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,9 @@ def test_a_copy_goes_on_like_its_original() -> None:
 )
 def test_another_state_has_another_fingerprint(change: Any) -> None:
     machine = in_the_middle()
-    before = machine.fingerprint()
+    before = printed(machine)
     machine.step(change)
-    assert machine.fingerprint() != before
+    assert printed(machine) != before
     hash(before)
 
 
@@ -79,7 +80,7 @@ def test_equal_states_reached_by_other_ways_have_equal_fingerprints() -> None:
         append(machine, b"0")
         for index in order:
             machine.step(ev.FramesAcked(index, 1, 1))
-        return machine.fingerprint()
+        return printed(machine)
 
     assert reached((0, 1, 2)) == reached((2, 0, 1))
 
@@ -121,15 +122,15 @@ def test_a_recovery_has_both_in_the_middle_of_its_reads() -> None:
     machine.start()
     machine.step(ev.MetadataRead(metadata()))
     machine.step(ev.MetadataWritten(metadata(version=1)))
-    twin = machine.copy()
+    twin = twin_of(machine)
     for index in range(2):
         twin.step(ev.LacAnswered(index))
-    assert twin.fingerprint() != machine.fingerprint()
-    third = twin.copy()
+    assert printed(twin) != printed(machine)
+    third = twin_of(twin)
     answer = encode_frame(batch(b"0"), digester=digester(), ledger_id=7, first_entry_id=0, lac=-1, length_before=0)
     third.step(ev.FramesRead(1, memoryview(answer)))
-    assert third.fingerprint() != twin.fingerprint()
-    assert third.copy().fingerprint() == third.fingerprint()
+    assert printed(third) != printed(twin)
+    assert printed(twin_of(third)) == printed(third)
 
 
 def bookie() -> BookieMachine:
@@ -144,12 +145,12 @@ def bookie() -> BookieMachine:
 
 def test_a_bookie_has_both_and_its_copy_answers_for_itself() -> None:
     machine = bookie()
-    before, twin = machine.fingerprint(), machine.copy()
-    assert twin.fingerprint() == before == bookie().fingerprint()
+    before, twin = printed(machine), twin_of(machine)
+    assert printed(twin) == before == printed(bookie())
     closed = bev.StreamClosed(1)
-    assert twin.step(closed) == machine.copy().step(closed)
-    assert twin.fingerprint() != before
-    assert machine.fingerprint() == before
+    assert twin.step(closed) == twin_of(machine).step(closed)
+    assert printed(twin) != before
+    assert printed(machine) == before
     assert twin._core is not machine._core
     assert twin._handlers[bev.SessionAttached].__self__ is twin._adds
 
@@ -158,7 +159,7 @@ def test_a_fingerprint_does_not_depend_on_the_hash_seed() -> None:
     code = (
         "import tests.protocol.test_snapshot as t, hashlib\n"
         "print([hashlib.sha1(repr(x).encode()).hexdigest() for x in "
-        "(t.in_the_middle().fingerprint(), t.bookie().fingerprint())])"
+        "(t.printed(t.in_the_middle()), t.printed(t.bookie()))])"
     )
     said = {
         subprocess.run(
@@ -176,5 +177,5 @@ def test_a_fingerprint_does_not_depend_on_the_hash_seed() -> None:
 
 def test_random_sources_are_shared() -> None:
     machine = writer()
-    assert machine.copy().random is machine.random
+    assert twin_of(machine).random is machine.random
     assert isinstance(machine.random, random.Random)

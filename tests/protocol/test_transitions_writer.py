@@ -14,7 +14,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.writer import LedgerWriter, WriterEffect, WriterEvent, WriterState
 from bk_core.wire.lane import Reason
-from tests.kit.transitions import NoRandom, Numbers, as_table, members, sweep
+from tests.kit.transitions import NoRandom, Numbers, as_table, members, sweep, twin_of
 from tests.protocol.kit import LEDGER, batch, digester, metadata
 
 SPARES = ev.BookiesRead(("b0", "b1", "b2", "b3", "b4"))
@@ -259,7 +259,7 @@ def test_whoever_ends_says_so_once_and_last_and_stops_every_session(situation: s
 
 def _possible(machine: LedgerWriter, event: WriterEvent) -> bool:
     try:
-        machine.copy().step(event)
+        twin_of(machine).step(event)
     except AssertionError:
         return False
     return True
