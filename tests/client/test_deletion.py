@@ -16,10 +16,10 @@ from bk_core.errors import MetadataConflictError, NoSuchLedgerError
 from bk_core.logs.head import APPLICATION
 from bk_core.logs.ledgers import delete_of_log, drop
 from bk_core.model import LedgerId
-from bk_core.transport.memory import MemoryTransport
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as ev
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.memory_transport import MemoryTransport
 
 
 async def written(client: BookKeeper, size: int = 3) -> LedgerId:

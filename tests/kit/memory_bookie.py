@@ -16,7 +16,13 @@ from collections.abc import Callable, Sequence
 
 from bk_core.errors import BookieUnreachableError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
-from bk_core.transport.memory import (
+from bk_core.transport.port import ReadPart
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server import machine_events as ev
+from bookie_server.machine import BookieMachine
+from bookie_server.machine_state import MachineLimits
+from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
+from tests.kit.memory_transport import (
     Answer,
     Call,
     DeleteHintCall,
@@ -29,12 +35,6 @@ from bk_core.transport.memory import (
     WatchLacCall,
     WriteLacCall,
 )
-from bk_core.transport.port import ReadPart
-from bk_core.wire.lane import AttachMode, Reason
-from bookie_server import machine_events as ev
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import MachineLimits
-from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
 
 
 class MemoryBookie:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.writer import LedgerWriter
-from bk_core.snapshot import copied, fingerprint_of
+from tests.kit.snapshot import copied, fingerprint_of
 
 Table = Mapping[tuple[str, str], str]
 """(state, event) → the names of the states it may lead to, in order, separated by spaces; missing: it stays.

@@ -24,7 +24,7 @@ from bk_core.logs.compaction import (
 )
 from bk_core.logs.head import NewExtent
 from bk_core.logs.machines import compaction as machine
-from bk_core.snapshot import fingerprint_of
+from tests.kit.snapshot import fingerprint_of
 from tests.kit.transitions import members
 from tests.logs.test_compaction_runs import UUID, extents_of
 from tests.logs.test_transitions import Search, table_of

@@ -19,8 +19,8 @@ from bk_core.model import DigestType, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.lac import QuorumLacRead
-from bk_core.snapshot import copied, fingerprint_of
 from bk_core.wire.lane import Reason
+from tests.kit.snapshot import copied, fingerprint_of
 from tests.protocol.kit import LEDGER, digester, metadata
 
 
