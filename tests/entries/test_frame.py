@@ -19,7 +19,6 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import (
     FrameKind,
     decode_frame,
-    encode_apache,
     encode_frame,
     encode_record,
     encode_striped,
@@ -32,6 +31,7 @@ from bk_core.errors import EntryTooLargeError, IntegrityError, InvalidArgumentEr
 from bk_core.model import DigestType
 from bk_core.quorum import holds
 from bk_core.wire.lane import ENTRY_BYTES_MAX
+from tests.kit.apache_frames import encode_apache
 
 PAYLOADS = st.lists(st.binary(max_size=30), min_size=1, max_size=30)
 DIGESTS = st.sampled_from(DigestType)

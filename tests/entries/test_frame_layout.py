@@ -24,7 +24,6 @@ from bk_core.entries.frame import (
     check_frame,
     check_header,
     decode_frame,
-    encode_apache,
     encode_counter_record,
     encode_frame,
     encode_record,
@@ -41,6 +40,7 @@ from bk_core.entries.frame import (
 from bk_core.entries.frame_layout import assemble
 from bk_core.errors import BookKeeperError, IntegrityError, InvalidArgumentError
 from bk_core.model import DigestType
+from tests.kit.apache_frames import encode_apache
 
 CRC = Digester(DigestType.CRC32C, b"pw", 3)
 AT = {"ledger_id": 3, "first_entry_id": 10, "lac": 8, "length_before": 50}

@@ -17,7 +17,6 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import (
     FrameKind,
     decode_frame,
-    encode_apache,
     encode_counter_record,
     encode_frame,
     encode_record,
@@ -25,6 +24,7 @@ from bk_core.entries.frame import (
     with_session,
 )
 from bk_core.model import DigestType
+from tests.kit.apache_frames import encode_apache
 
 LEDGER_ID = 4294967313
 PASSWORD = b"passwd"

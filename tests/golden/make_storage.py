@@ -21,7 +21,6 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import (
     FrameKind,
     decode_frame,
-    encode_apache,
     encode_counter_record,
     encode_frame,
     encode_record,
@@ -41,6 +40,7 @@ from bookie_server.storage.index_file import (
 from bookie_server.storage.membership import striping_of
 from bookie_server.storage.replay import open_segments
 from bookie_server.storage.segment import GroupHeader, SegmentHeader, encode_group_header, encode_segment_header
+from tests.kit.apache_frames import encode_apache
 
 HERE = Path(__file__).parent
 BOOKIE_ID, CLUSTER = "bookie-1.example:3181", "6a1e2f30-4b5c-4d6e-8f70-8192a3b4c5d6"

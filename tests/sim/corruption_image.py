@@ -18,7 +18,6 @@ from bk_core.entries.frame import (
     FRAME_HEADER_BYTES,
     FrameKind,
     decode_frame,
-    encode_apache,
     encode_counter_record,
     encode_record,
     entry_ids_of,
@@ -28,6 +27,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import DigestType
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.segment import GROUP_MAGIC, Place
+from tests.kit.apache_frames import encode_apache
 from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
 from tests.sim.disk import SimDisk
 from tests.sim.storage import SEGMENT_BYTES, SEGMENTS_DIR, StorageBackEnd, own_store

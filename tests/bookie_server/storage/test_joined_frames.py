@@ -16,7 +16,6 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import (
     check_frame,
     decode_frame,
-    encode_apache,
     encode_frame,
     frame_extent,
     parse_header,
@@ -35,6 +34,7 @@ from bookie_server.storage.joined_frames import (
     join_frames,
 )
 from bookie_server.storage.membership import striping_of
+from tests.kit.apache_frames import encode_apache
 from tests.kit.segment_world import striped
 
 TYPES = [DigestType.CRC32, DigestType.MAC, DigestType.CRC32C, DigestType.DUMMY]
