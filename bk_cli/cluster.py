@@ -170,7 +170,9 @@ class LocalCluster:
             for bookie in self.bookies:
                 check_port_free(HOST, bookie.port, f"bookie {bookie.number}")
             cluster_layout.save(self.data_dir, layout)  # before the first bookie fixes its identity
-            self._start_bookies()
+            for bookie in self.bookies:
+                bookie.start()
+            self.wait_ready()
         except BaseException:
             self.stop()
             raise
@@ -193,14 +195,6 @@ class LocalCluster:
 
         with closing(open_store(self.uri)) as store:
             self._wait_registered(store, self.bookies if bookies is None else bookies, timeout_s)
-
-    def _start_bookies(self) -> None:
-        from bk_core.metadata import open_store
-
-        with closing(open_store(self.uri)) as store:
-            for bookie in self.bookies:
-                bookie.start()
-            self._wait_registered(store, self.bookies, START_TIMEOUT_S)
 
     def _wait_registered(self, store: MetadataStore, bookies: list[BookieProcess], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of options: the only list of their names, kinds, defaults and meanings. Pure data.
 
-docs/spark.md's table is generated from it (:func:`options_table`) and a test compares them. To add an option: one row
-here and one field of :class:`bk_spark.options.BkOptions` of the same name in snake_case.
+A test compares docs/spark.md's table with it. To add an option: one row here and one field of
+:class:`bk_spark.options.BkOptions` of the same name in snake_case.
 """
 
 from __future__ import annotations
@@ -343,14 +343,3 @@ SPARKS_OWN = frozenset(
     {"path", "paths", "provider", "owner", "location", "external", "checkpointlocation", "queryname"}
 )
 SPARKS_OWN_PREFIX = "option."
-
-
-def options_table() -> str:
-    """The Markdown table of docs/spark.md."""
-    rows = ["| option | for | default | meaning |", "|---|---|---|---|"]
-    for d in OPTIONS:
-        name = f"`{d.name}`" + "".join(f" (also `{alias}`)" for alias in d.aliases)
-        uses = "all" if d.uses == _ALL else ", ".join(use.value for use in d.uses)
-        default = f"`{d.default}`" if d.default else "–"
-        rows.append(f"| {name} | {uses} | {default} | {d.doc} |")
-    return "\n".join(rows) + "\n"

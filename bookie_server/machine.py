@@ -85,11 +85,6 @@ class BookieMachine:
             ReadOnlyChanged: self._on_read_only,
         }
 
-    @property
-    def pending_frames(self) -> int:
-        """Frames given out by Commit effects and not yet reported."""
-        return sum(len(log.queue) for log in self._core.logs)
-
     def step(self, event: Event) -> list[Effect]:
         """Take one event; returns what is to be done, in this order."""
         core = self._core

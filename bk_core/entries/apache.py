@@ -5,40 +5,20 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Sequence
-from operator import add
 
 import numpy as np
 
 from bk_core.entries.batch import I64, U8, U32, Bytes, EntryBatch, byte_view
-from bk_core.entries.digest import Digester, entry_headers
+from bk_core.entries.digest import Digester
 from bk_core.errors import IntegrityError
 
 HEADER_BYTES = 32
 _LAC_BODY = struct.Struct(">qq")
 
 
-def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
-    """Each entry as Apache stores and sends it. The batch's digests are used if it has them, else computed."""
-    if batch.count == 0:
-        return []
-    kept = batch.digests is not None and batch.digest_type is digester.digest_type
-    digests = batch.digests if kept and batch.digests is not None else digester.for_batch(batch)
-    lacs = batch.lac if batch.lacs is None else batch.lacs
-    headers = entry_headers(digester.ledger_id, batch.entry_ids(), lacs, batch.cumulative_lengths())
-    if digests.shape[1]:
-        headers = np.concatenate((headers, digests), axis=1)
-    return list(map(add, headers.view(f"V{headers.shape[1]}").ravel().tolist(), batch.entry_views()))
-
-
-def parse_entries(entries: Sequence[Bytes], digester: Digester) -> EntryBatch:
-    """A batch of entries in Apache's layout; all are verified. IntegrityError names the first bad one."""
-    lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
-    return split_entries(memoryview(b"".join(entries)), lengths, digester)
-
-
 def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> EntryBatch:
-    """The same for entries that lie one after the other in ``buffer``. Copies the payload."""
+    """A batch of entries that lie one after the other in ``buffer``, in Apache's layout; all are verified. Copies the
+    payload. IntegrityError names the first bad one."""
     prefix_bytes = HEADER_BYTES + digester.digest_bytes
     if lengths.size == 0:
         return EntryBatch(lengths=lengths, payload=memoryview(b""), ledger_id=digester.ledger_id)

@@ -7,7 +7,7 @@ views. pyarrow is imported only by the three Arrow methods, so that a bookie nee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,8 +27,6 @@ U8: TypeAlias = npt.NDArray[np.uint8]
 U32: TypeAlias = npt.NDArray[np.uint32]
 I64: TypeAlias = npt.NDArray[np.int64]
 Selector: TypeAlias = npt.NDArray[np.bool_] | npt.NDArray[np.integer[Any]]
-
-LENGTH_UNKNOWN = -1
 
 
 def byte_view(buffer: Bytes) -> memoryview:
@@ -177,17 +175,6 @@ class EntryBatch:
             begin = int(self.lengths[:start].sum())
             end = begin + int(self.lengths[start:stop].sum())
         return self._part(slice(start, stop), self.lengths[start:stop], self.payload[begin:end], start, begin)
-
-    def split(self, bytes_max: int, *, bytes_per_entry: int = 0) -> Iterator[EntryBatch]:
-        """The same entries in as few parts as have at most ``bytes_max`` bytes each, ``bytes_per_entry`` of columns
-        counted; views. An entry that is over it alone is a part of its own."""
-        ends = self.offsets() + np.arange(self.count + 1, dtype=np.int64) * bytes_per_entry
-        start = 0
-        while start < self.count:
-            stop = int(np.searchsorted(ends, int(ends[start]) + bytes_max, side="right")) - 1
-            stop = max(stop, start + 1)
-            yield self.slice(start, stop)
-            start = stop
 
     def select(self, selector: Selector) -> EntryBatch:
         """The entries that a boolean mask or an array of positions names, in that order. Copies payload unless the

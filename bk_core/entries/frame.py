@@ -45,7 +45,6 @@ from bk_core.entries.frame_record import (
     frame_tag,
     record_counter,
     record_payload,
-    set_tag_inplace,
     with_session,
 )
 from bk_core.entries.frame_slice import slice_frame
@@ -76,7 +75,6 @@ __all__ = [
     "parse_header",
     "record_counter",
     "record_payload",
-    "set_tag_inplace",
     "slice_frame",
     "split_frames",
     "with_session",

@@ -48,11 +48,6 @@ def frame_tag(frame: Bytes) -> int:
     return int(U32_LE.unpack_from(frame, TAG_OFFSET)[0])
 
 
-def set_tag_inplace(frame: bytearray | memoryview, tag: int) -> None:
-    """Write the session number or placement stamp into a frame that nobody else is sending."""
-    U32_LE.pack_into(frame, TAG_OFFSET, tag)
-
-
 def with_session(frame: Bytes, session: int) -> bytes:
     """A copy of a frame with another session number."""
     view = byte_view(frame)

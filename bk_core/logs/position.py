@@ -68,42 +68,25 @@ def decode_offset(text: str) -> StreamOffset:
         ) from None
 
 
-def decode_short_form(text: str) -> dict[str, int]:
-    """What users write: ``{"events":1000234}`` or ``{"17":23}``. Raises InvalidArgumentError for anything else, the
-    canonical form included."""
-    try:
-        return {str(key): _number(value) for key, value in json.loads(text).items()}
-    except (TypeError, ValueError, AttributeError):
-        raise InvalidArgumentError(
-            "positions are written as a JSON object of whole numbers",
-            value=text[:200],
-            remedy='for instance {"events":1000234} or {"17":23}: the next offset or entry id to read',
-        ) from None
-
-
-def check_position(
-    position: LogPosition, head: LogHead, *, name: str, same_cluster: bool = True, skip_overwritten: bool = False
-) -> int:
+def check_position(position: LogPosition, head: LogHead, *, name: str) -> int:
     """The offset to read on from in the log as it is now.
 
-    Raises LogRecreatedError for another log or cluster, and LogOverwrittenError for another epoch, unless it is to be
-    skipped: then reading goes on at the start of what replaced it. Offsets never go back, so both are noticed for ever.
+    Raises LogRecreatedError for another log, and LogOverwrittenError for another epoch. Offsets never go back, so both
+    are noticed for ever.
     """
-    if not same_cluster or position.uuid != head.uuid:
+    if position.uuid != head.uuid:
         raise LogRecreatedError(
             f"the position belongs to another log named {name}",
             value=f"uuid {position.uuid}, the log now has {head.uuid}",
             remedy="start from a new checkpoint",
         )
-    if position.epoch == head.epoch:
-        return position.next
-    if not skip_overwritten:
+    if position.epoch != head.epoch:
         raise LogOverwrittenError(
             f"log {name} was overwritten since",
             value=f"epoch {position.epoch}, the log is at {head.epoch}",
             remedy=f"start again at offset {head.start_offset}, or ask to skip what was replaced",
         )
-    return max(position.next, head.start_offset)
+    return position.next
 
 
 def _number(value: object) -> int:

@@ -18,9 +18,6 @@ from bk_core.logs.codec import encode_page, page_name
 from bk_core.logs.head import PAGE_BYTES_MAX, SCHEMAS_MAX, LogHead, LogPage, Schema
 from bk_core.logs.paging import NewPage, Nonce, Pages, PagesNeeded
 
-NO_SCHEMA = 0
-"""Number of extents whose codec needs none."""
-
 Field = Mapping[str, Any]
 
 

@@ -39,7 +39,7 @@ from bk_core.logs.codec import (
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, PageRef
 from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, drop, of_log
 from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.change import ATTEMPTS_MAX, Facts, HeadChange, Intent, write_of
+from bk_core.logs.machines.change import Facts, HeadChange, Intent, write_of
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
 from bk_core.logs.schemas import schema_in
@@ -49,7 +49,6 @@ from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
 """Extents and references that a client keeps of pages: some 40 MB at most."""
-CHANGE_ATTEMPTS_MAX = ATTEMPTS_MAX
 UNKNOWN_ATTEMPTS_MAX = 5
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.005, 0.5
 NEAREST_LOGS = 3

@@ -17,7 +17,6 @@ from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.metadata.proto.ledger_pb2 import (
     BookieServiceInfoFormat,
     CookieFormat,
-    LockDataFormat,
     UnderreplicatedLedgerFormat,
 )
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint
@@ -159,15 +158,6 @@ def encode_mark(mark: UnderreplicationMark) -> bytes:
 def decode_mark(data: bytes) -> UnderreplicationMark:
     message = _parse_text(data, UnderreplicatedLedgerFormat(), "under-replication mark")
     return UnderreplicationMark(tuple(message.replica), message.ctime if message.HasField("ctime") else None)
-
-
-def encode_lock(bookie_id: BookieId) -> bytes:
-    """Data of ``locks/urL<id>``: who repairs the ledger."""
-    return _to_text(LockDataFormat(bookieId=bookie_id))
-
-
-def decode_lock(data: bytes) -> BookieId:
-    return _parse_text(data, LockDataFormat(), "repair lock").bookieId
 
 
 def _to_text(message: Message) -> bytes:

@@ -18,6 +18,11 @@ from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
 ADDS, READS, CONTROL = 1, 2, 3  # streams
 
 
+def pending_frames(machine: BookieMachine) -> int:
+    """Frames given out by Commit effects and not yet reported."""
+    return sum(len(log.queue) for log in machine._core.logs)
+
+
 class Bench:
     """A machine whose commits and reads happen when the test says so."""
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bk_core.entries.apache import entry_bytes, lac_body, parse_entries, parse_lac_body
+from bk_core.entries.apache import lac_body, parse_lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
+from tests.kit.apache_frames import entry_bytes, parse_entries
 
 HEADER = "00000000000000010000000000000000ffffffffffffffff0000000000000005"
 

@@ -106,18 +106,6 @@ def test_a_selection_keeps_an_unknown_ledger_length_unknown() -> None:
         part.cumulative_lengths()
 
 
-@settings(derandomize=True, deadline=None)
-@given(PAYLOADS, st.integers(0, 50), st.integers(0, 9))
-def test_parts_of_a_split_are_as_large_as_allowed(payloads: list[bytes], bytes_max: int, each: int) -> None:
-    batch = numbered(payloads)
-    parts = list(batch.split(bytes_max, bytes_per_entry=each))
-    assert [row for part in parts for row in rows(part)] == rows(batch)
-    sizes = [part.payload_bytes + each * part.count for part in parts]
-    assert all(size <= bytes_max or part.count == 1 for size, part in zip(sizes, parts, strict=True))
-    for size, following in zip(sizes, parts[1:], strict=False):
-        assert size + int(following.lengths[0]) + each > bytes_max
-
-
 @pytest.mark.rule("L5")
 def test_an_entry_over_the_limit_is_named() -> None:
     EntryBatch.from_list([bytes(ENTRY_BYTES_MAX)])

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bk_core.entries.apache import entry_bytes
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import (
@@ -31,7 +30,7 @@ from bk_core.errors import EntryTooLargeError, IntegrityError, InvalidArgumentEr
 from bk_core.model import DigestType
 from bk_core.quorum import holds
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from tests.kit.apache_frames import encode_apache
+from tests.kit.apache_frames import encode_apache, entry_bytes
 
 PAYLOADS = st.lists(st.binary(max_size=30), min_size=1, max_size=30)
 DIGESTS = st.sampled_from(DigestType)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bk_core.entries.apache import entry_bytes, lac_body
+from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import (
@@ -24,7 +24,7 @@ from bk_core.entries.frame import (
     with_session,
 )
 from bk_core.model import DigestType
-from tests.kit.apache_frames import encode_apache
+from tests.kit.apache_frames import encode_apache, entry_bytes
 
 LEDGER_ID = 4294967313
 PASSWORD = b"passwd"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bk_core.entries.apache import entry_bytes, lac_body
+from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import (
@@ -40,7 +40,7 @@ from bookie_server.storage.index_file import (
 from bookie_server.storage.membership import striping_of
 from bookie_server.storage.replay import open_segments
 from bookie_server.storage.segment import GroupHeader, SegmentHeader, encode_group_header, encode_segment_header
-from tests.kit.apache_frames import encode_apache
+from tests.kit.apache_frames import encode_apache, entry_bytes
 
 HERE = Path(__file__).parent
 BOOKIE_ID, CLUSTER = "bookie-1.example:3181", "6a1e2f30-4b5c-4d6e-8f70-8192a3b4c5d6"

@@ -1,13 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of entries that came over Apache's wire, as a bookie will store them: no lane of ours sends any yet."""
+"""Entries in Apache's own form, and frames of them as a bookie will store them: no lane of ours sends any yet."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import add
+
 import numpy as np
 
-from bk_core.entries.batch import Bytes
+from bk_core.entries.apache import split_entries
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.entries.digest import Digester, entry_headers
 from bk_core.entries.frame_layout import APACHE_BYTES, DIGEST_NONE, IDS, assemble, column_bytes
 from bk_core.errors import InvalidArgumentError
+
+
+def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
+    """Each entry as Apache stores and sends it. The batch's digests are used if it has them, else computed."""
+    if batch.count == 0:
+        return []
+    kept = batch.digests is not None and batch.digest_type is digester.digest_type
+    digests = batch.digests if kept and batch.digests is not None else digester.for_batch(batch)
+    lacs = batch.lac if batch.lacs is None else batch.lacs
+    headers = entry_headers(digester.ledger_id, batch.entry_ids(), lacs, batch.cumulative_lengths())
+    if digests.shape[1]:
+        headers = np.concatenate((headers, digests), axis=1)
+    return list(map(add, headers.view(f"V{headers.shape[1]}").ravel().tolist(), batch.entry_views()))
+
+
+def parse_entries(entries: Sequence[Bytes], digester: Digester) -> EntryBatch:
+    """A batch of entries in Apache's layout; all are verified. IntegrityError names the first bad one."""
+    lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
+    return split_entries(memoryview(b"".join(entries)), lengths, digester)
 
 
 def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> bytearray:

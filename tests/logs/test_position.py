@@ -14,7 +14,6 @@ from bk_core.logs.position import (
     StreamOffset,
     check_position,
     decode_offset,
-    decode_short_form,
     encode_offset,
 )
 
@@ -65,22 +64,10 @@ def test_what_is_no_position_of_ours_is_refused(text: str) -> None:
 
 
 @pytest.mark.rule("N7")
-def test_users_write_the_short_form_only() -> None:
-    assert decode_short_form('{"events":1000234}') == {"events": 1000234}
-    assert decode_short_form('{"17":23}') == {"17": 23}
-    for text in (encode_offset(OF_LOG), "[]", "x", '{"events":1.5}', '{"events":-1}'):
-        with pytest.raises(InvalidArgumentError, match=r"next offset or entry id"):
-            decode_short_form(text)
-
-
-@pytest.mark.rule("N7")
 def test_a_position_in_a_log_that_was_made_again_or_overwritten_is_noticed() -> None:
     head = LogHead(uuid=UUID, epoch=3, start_offset=50, next_offset=60)
     assert check_position(LogPosition(UUID, 3, 55), head, name="events") == 55
     with pytest.raises(LogRecreatedError):
         check_position(LogPosition(UUID.replace("1", "2"), 3, 55), head, name="events")
-    with pytest.raises(LogRecreatedError):
-        check_position(LogPosition(UUID, 3, 55), head, name="events", same_cluster=False)
     with pytest.raises(LogOverwrittenError, match="epoch 2"):
         check_position(LogPosition(UUID, 2, 20), head, name="events")
-    assert check_position(LogPosition(UUID, 2, 20), head, name="events", skip_overwritten=True) == 50

@@ -24,6 +24,7 @@ from bk_core.logs import store as log_store
 from bk_core.logs.fan_out import LogsRecords
 from bk_core.logs.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
 from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines.change import ATTEMPTS_MAX
 from bk_core.logs.machines.fan_out import FanOut
 from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.paging import Change, Pages
@@ -309,7 +310,7 @@ def test_who_is_never_first_gives_up(memory: MemoryStore, events: LogStore) -> N
     with pytest.raises(PublishConflictError) as caught:
         publish(events, 0, 1)
     assert caught.value.outcome is Outcome.NOT_APPLIED
-    assert next(rival) == log_store.CHANGE_ATTEMPTS_MAX
+    assert next(rival) == ATTEMPTS_MAX
 
 
 @pytest.mark.rule("N4")

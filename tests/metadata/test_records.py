@@ -14,11 +14,9 @@ from bk_core.metadata.records import (
     Cookie,
     UnderreplicationMark,
     decode_cookie,
-    decode_lock,
     decode_mark,
     decode_service_info,
     encode_cookie,
-    encode_lock,
     encode_mark,
     encode_service_info,
 )
@@ -99,13 +97,11 @@ def test_directory_that_the_format_cannot_hold_is_refused() -> None:
             encode_cookie(Cookie(bookie_host="h", **dirs))
 
 
-def test_marks_and_locks_are_apaches_text() -> None:
+def test_marks_are_apaches_text() -> None:
     mark = UnderreplicationMark(("a:1", "b:2"), 1700000000000)
     assert encode_mark(mark) == b'replica: "a:1"\nreplica: "b:2"\nctime: 1700000000000\n'
     assert decode_mark(encode_mark(mark)) == mark
     assert decode_mark(b"") == UnderreplicationMark(())
-    assert encode_lock("a:1") == b'bookieId: "a:1"\n'
-    assert decode_lock(b'bookieId: "a:1"\n') == "a:1"
 
 
 @given(st.binary(max_size=200))
@@ -116,7 +112,6 @@ def test_garbage_is_corrupt_and_nothing_else(data: bytes) -> None:
         lambda d: decode_cookie(b"5\n" + d),
         lambda d: decode_cookie(b"3\n" + d),
         decode_mark,
-        decode_lock,
     ]
     for decode in decoders:
         try:

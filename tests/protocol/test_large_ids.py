@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bk_core import quorum
 from bk_core.client import BookKeeper, LedgerWriter
-from bk_core.entries.apache import entry_bytes, lac_body, parse_entries, parse_lac_body
+from bk_core.entries.apache import lac_body, parse_lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame, encode_frame, frame_extent, with_session
@@ -28,6 +28,7 @@ from bk_core.metadata.layout import Layout, ledger_id_of, ledger_path
 from bk_core.model import ENTRY_ID_MAX, DigestType, Fragment, LedgerMetadata
 from bk_core.wire.lane import Reason
 from tests.bookie_server.machine_bench import Bench, acks, ended, trailers
+from tests.kit.apache_frames import entry_bytes, parse_entries
 from tests.kit.memory_cluster import eventually, memory_cluster
 from tests.kit.segment_world import Storage, entries, ids_in, payload_of, striped
 

@@ -12,7 +12,6 @@ import struct
 from dataclasses import dataclass
 from functools import cache
 
-from bk_core.entries.apache import entry_bytes
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import (
     FRAME_HEADER_BYTES,
@@ -27,7 +26,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import DigestType
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.segment import GROUP_MAGIC, Place
-from tests.kit.apache_frames import encode_apache
+from tests.kit.apache_frames import encode_apache, entry_bytes
 from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
 from tests.sim.disk import SimDisk
 from tests.sim.storage import SEGMENT_BYTES, SEGMENTS_DIR, StorageBackEnd, own_store

@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_spark.offsets import AT_EARLIEST, AT_LATEST, EARLIEST
-from bk_spark.option_table import OPTIONS, Use, options_table
+from bk_spark.option_table import _ALL, OPTIONS, Use
 from bk_spark.options import BkOptions, parse_bytes, parse_options
 from bk_spark.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection
 
@@ -86,9 +86,19 @@ def test_where_messages_send_their_readers_there_is_something_to_read() -> None:
     assert "docs/spark.md#options of project pyspark-bookkeeper" in refusal(path="events", zzzzz="1")
 
 
+def options_table() -> str:
+    rows = ["| option | for | default | meaning |", "|---|---|---|---|"]
+    for d in OPTIONS:
+        name = f"`{d.name}`" + "".join(f" (also `{alias}`)" for alias in d.aliases)
+        uses = "all" if d.uses == _ALL else ", ".join(use.value for use in d.uses)
+        default = f"`{d.default}`" if d.default else "–"
+        rows.append(f"| {name} | {uses} | {default} | {d.doc} |")
+    return "\n".join(rows) + "\n"
+
+
 def test_the_documentation_has_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
-    assert options_table() in page, "paste what bk_spark.option_table.options_table() returns into docs/spark.md"
+    page, table = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8"), options_table()
+    assert table in page, f"docs/spark.md is to have this:\n{table}"
 
 
 def test_options_survive_pickling_and_hide_the_password() -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bk_core.entries.apache import entry_bytes
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import (
@@ -34,7 +33,7 @@ from bookie_server.storage.joined_frames import (
     join_frames,
 )
 from bookie_server.storage.membership import striping_of
-from tests.kit.apache_frames import encode_apache
+from tests.kit.apache_frames import encode_apache, entry_bytes
 from tests.kit.segment_world import striped
 
 TYPES = [DigestType.CRC32, DigestType.MAC, DigestType.CRC32C, DigestType.DUMMY]
