@@ -77,7 +77,7 @@ class Figure:
         return f"{', '.join(wishes)} {'✓' if self.meets else '✗'}" if wishes else ""
 
     def as_json(self) -> str:
-        """One object a line (DESIGN §11)."""
+        """One object a line."""
         return json.dumps(
             {
                 "name": self.name,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nouns of the protocol: ledgers, fragments, metadata, bookies. Plain data, no behaviour beyond its own rules.
 
-Source: protocol document, "Ledger metadata", "Ensembles"; facts: metadata.md §2.6, §2.7.
+Source: protocol document, "Ledger metadata", "Ensembles".
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BookieServiceInfo:
-    """What a bookie publishes of itself (facts: metadata.md §2.7). ``properties`` carries our incarnation."""
+    """What a bookie publishes of itself. ``properties`` carries our incarnation."""
 
     bookie_id: BookieId
     endpoints: tuple[Endpoint, ...] = ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which bookies to use. Pure: the candidates and the source of randomness come in from outside.
 
-Issue of racks and load belongs here later; today every bookie is equal (facts: client.md §3.3, §3.5).
+Issue of racks and load belongs here later; today every bookie is equal.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def replacement(
     partly: bool = False,
 ) -> tuple[BookieId, ...] | NotEnoughBookiesError:
     """The last ensemble with other bookies at ``indices``, none of ``gone``; good bookies keep their place (protocol
-    document "Writing to ledgers"; TLA action ClientChangesEnsemble; facts: client.md §3.5).
+    document "Writing to ledgers"; TLA action ClientChangesEnsemble).
 
     With too few spares an error, unless (``partly``) there is one at least: then the first of ``indices`` get one."""
     ensemble = list(metadata.last_fragment.ensemble)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quorum arithmetic: write sets, coverage, and the confirmed id from watermarks. Pure integers.
 
-Sources: protocol document "Write quorums", "Ack quorums", "Closing a ledger as a reader"; facts: client.md §3.1,
-reliability.md §1.5; RULES P2.
+Sources: protocol document "Write quorums", "Ack quorums", "Closing a ledger as a reader"; RULES P2.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_qu
     """Whether answers from ``known`` indices leave no ack quorum unheard.
 
     True when each of the E ring windows of Qw consecutive bookies has fewer than Qa unknown members, that is, at
-    least (Qw − Qa) + 1 known ones (facts: reliability.md §1.5, "RR").
+    least (Qw − Qa) + 1 known ones.
     """
     for start in range(ensemble_size):
         unknown = sum(1 for i in range(write_quorum) if (start + i) % ensemble_size not in known)

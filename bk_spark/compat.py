@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between pyspark 4.0 and 4.3, in one place (facts: spark.md §1.2).
+"""What differs between pyspark 4.0 and 4.3, in one place.
 
 Admission control (``latestOffset(start, limit)``) and ``Trigger.AvailableNow`` with limits exist from 4.2 on. Before,
 ``latestOffset()`` is called without arguments and AvailableNow makes one batch of everything.
@@ -58,8 +58,7 @@ def ends_batches() -> bool:
 
 
 def plans_by_pushdown() -> bool:
-    """Whether this process plans because filter push-down is on: there even ``explain()`` calls ``partitions()``
-    (facts: spark.md §2.3)."""
+    """Whether this process plans because filter push-down is on: there even ``explain()`` calls ``partitions()``."""
     return PUSHDOWN_WORKER in sys.modules
 
 

@@ -338,7 +338,7 @@ PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
     "ackquorumsize": "ackQuorumSize",
 }
 
-# Keys that Spark itself adds for tables, views and streams (facts: spark.md §2.2, §2.4). They mean nothing here.
+# Keys that Spark itself adds for tables, views and streams. They mean nothing here.
 SPARKS_OWN = frozenset(
     {"path", "paths", "provider", "owner", "location", "external", "checkpointlocation", "queryname"}
 )

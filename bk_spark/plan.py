@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much each Spark task and each micro-batch reads. Pure: numbers in, numbers out.
 
-Theory. A task costs about 30 ms however little it reads (facts: spark.md §4), so small ledgers share a task and large
+Theory. A task costs about 30 ms however little it reads, so small ledgers share a task and large
 ones are split, by payload bytes. Bytes of a part of a ledger are its share of the ledger's bytes: entries of a ledger
 are assumed to be of like size. The partition count may differ when a batch is planned again; the rows may not.
 """

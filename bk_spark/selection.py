@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to read or write: exactly one of ``ledgerId(s)``, ``log(s)``, ``logPattern`` and a path (facts: spark.md §6.2).
+"""What to read or write: exactly one of ``ledgerId(s)``, ``log(s)``, ``logPattern`` and a path.
 
 A *source* is one ledger or one log, and has a key in offsets. A selection is what the options name: some sources, a
 pattern that only the driver can resolve, or, for a write, the column that names the log of each row. Pure.

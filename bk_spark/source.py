@@ -2,7 +2,7 @@
 """``format("bookkeeper")`` as Spark sees it: one class that checks options and hands out readers and writers.
 
 Spark makes many instances of it, in driver and workers, and pickles them; so nothing here opens a socket, starts a
-thread or imports the client. Parameter names are Spark's: it calls some of these by keyword (facts: spark.md §3.1).
+thread or imports the client. Parameter names are Spark's: it calls some of these by keyword.
 """
 
 from __future__ import annotations

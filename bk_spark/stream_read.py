@@ -2,9 +2,9 @@
 """The stream source: follows ledgers and logs without fencing, exactly the same rows when a batch is replayed.
 
 One instance lives in a process on the driver for the whole run and answers offsets from memory (:mod:`bk_spark.watch`);
-another is pickled into tasks and only reads, so partitions carry everything. Traps of Spark that shape this (facts:
-spark.md §3.4, §3.5): offsets are compared as text; ``initialOffset`` is asked again when batch 0 is replayed; a
-replayed batch asks ``partitions`` before ``latestOffset``; start may lie behind end.
+another is pickled into tasks and only reads, so partitions carry everything. Traps of Spark that shape this: offsets
+are compared as text; ``initialOffset`` is asked again when batch 0 is replayed; a replayed batch asks ``partitions``
+before ``latestOffset``; start may lie behind end.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Streaming writes to named logs: exactly once by query and batch, however often a batch is replayed (RULES N5).
 
 Spark plans a writer for each micro-batch, and makes another one for ``commit``: nothing is shared between them but
-options, columns and messages. Only a task knows the query's id, so messages carry it (facts: spark.md §3.1, §3.6).
+options, columns and messages. Only a task knows the query's id, so messages carry it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class StreamWriter(compat.StreamWriterBase):
         return PublishId.stream(query_id, batch_id), Transaction(query_id, batch_id, plan)
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        """Never raises: Spark would report this instead of the cause (facts: spark.md §2.6)."""
+        """Never raises: Spark would report this instead of the cause."""
         abort(self.options, messages)
 
 

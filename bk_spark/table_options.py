@@ -2,7 +2,7 @@
 """Keeps the options of ``CREATE TABLE … USING bookkeeper OPTIONS (…)``, which Spark forgets. Pure.
 
 Spark asks for the columns once, with the options, when it creates a table; every later query gets the stored columns
-with their metadata and no options (facts: spark.md §2.4). So the options travel as metadata of the first column.
+with their metadata and no options. So the options travel as metadata of the first column.
 
 Metadata is public and follows a column into other DataFrames and tables. Hence three limits: only options on a list are
 kept, never a secret and never one that could end a writer (RULES K2); they hold for exactly the columns that the table

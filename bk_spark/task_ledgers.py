@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a task attempt writes: a ledger of its own for each log that it has rows for, made with the first of them.
 
-Several attempts of one partition may run, also at once, and a loser may end after ``commit`` (facts: spark.md §3.3);
+Several attempts of one partition may run, also at once, and a loser may end after ``commit``;
 so no two attempts share a ledger, and a ledger counts only once a log's head names it (RULES N4, N6).
 """
 

@@ -66,7 +66,7 @@ class LogWriter(DataSourceArrowWriter):
         logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
 
     def abort(self, messages: Messages) -> None:
-        """Never raises: Spark would report this instead of the cause (facts: spark.md §2.6)."""
+        """Never raises: Spark would report this instead of the cause."""
         abort(self.target.options, messages)
 
 

@@ -2,7 +2,7 @@
 """Starting although data is lost: a wiped or an older data directory under a known bookie id (RULES S8).
 
 What such a directory does not hold, it may have acknowledged once. One false "no such entry" is enough for a recovery
-to cut a ledger short, and a lost fence for an old writer to go on (facts: reliability.md §4.6). So before the bookie
+to cut a ledger short, and a lost fence for an old writer to go on. So before the bookie
 serves, every ledger whose metadata names it is fenced and in limbo, durably: entries found are served, all others are
 UNKNOWN, and no writer adds to it. That lasts until the ledger is repaired from its other copies. Of several data
 directories only some may lack data (``suspects``): a ledger that is in one of the others is whole there.

@@ -80,7 +80,7 @@ def run(
 
 
 def tune_allocator() -> None:
-    """Keep buffers of a message in the heap, where they cost no page faults each time (facts: performance.md §0.6)."""
+    """Keep buffers of a message in the heap, where they cost no page faults each time."""
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asyncio client (DESIGN §8). ``bk_core.blocking`` has the same names without ``await``."""
+"""The asyncio client. ``bk_core.blocking`` has the same names without ``await``."""
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.connect import BookKeeper, connect

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's configuration: one frozen dataclass, checked with its relations when it is made (DESIGN §10)."""
+"""The client's configuration: one frozen dataclass, checked with its relations when it is made."""
 
 from __future__ import annotations
 

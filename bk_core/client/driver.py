@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop between one machine and the adapters (STYLE §3.5). Knows no rule of the protocol.
+"""The loop between one machine and the adapters. Knows no rule of the protocol.
 
 One owner: everything here runs on one asyncio loop. Effects are carried out in order; an event that arises meanwhile
 waits its turn, so ``step`` is never re-entered. Each request becomes exactly one event. Every event and effect is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's own form of entries and LAC bodies, byte for byte (facts: wire.md §1.5, §1.6; docs/formats.md §2)."""
+"""Apache's own form of entries and LAC bodies, byte for byte (docs/formats.md §2)."""
 
 from __future__ import annotations
 

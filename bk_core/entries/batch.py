@@ -2,7 +2,7 @@
 """The in-memory form of a run of entries of one ledger, in columns.
 
 Nothing here runs Python per entry: lengths, ids and digests are numpy arrays, the payload is one buffer. Slicing makes
-views. pyarrow is imported only by the three Arrow methods, so that a bookie needs none (DESIGN §2, §4).
+views. pyarrow is imported only by the three Arrow methods, so that a bookie needs none.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apache's entry digests, for many entries at once and bit for bit what Apache computes for each.
 
-A digest covers Apache's 32-byte header of the entry and then its payload (facts: wire.md §1.5). A CRC is linear over
+A digest covers Apache's 32-byte header of the entry and then its payload. A CRC is linear over
 GF(2), so crc(header ‖ payload) = shift(crc(header), |payload|) ⊕ crc(payload). The header's CRC is that of the first
 header, corrected by table look-ups for the few bytes that differ; only the payload costs one C call an entry
-(facts: performance.md §C; ``gf2.py`` has the tables). HMAC is one C call an entry.
+(``gf2.py`` has the tables). HMAC is one C call an entry.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Digester:
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
     def digest16(self, body: bytes) -> bytes:
-        """Digest of the 16 bytes of a LAC body (facts: wire.md §1.6)."""
+        """Digest of the 16 bytes of a LAC body."""
         return self.digest(body)
 
     def compute(self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes) -> U8:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log's leadership asks of the world, each request ending in exactly one event (STYLE §3.5)."""
+"""What a log's leadership asks of the world, each request ending in exactly one event."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ keeps the version the record was read with, and what we do not know of it surviv
 partial ``LedgerMetadataFormat`` that holds nothing but the unknown fields, those inside a segment or a custom entry
 together with the first entry id or key that says where they belong.
 
-Source: facts, metadata.md §2.6; golden-vectors.md.
+tests/golden holds records that Apache wrote.
 """
 
 from __future__ import annotations

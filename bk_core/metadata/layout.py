@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names: service URIs, the LAYOUT record, ledger ids and their paths, names of logs. No I/O.
 
-Source: facts, metadata.md §2.1 to §2.4; RULES M1, N8; docs/formats.md §4.
+RULES M1, N8; docs/formats.md §4.
 """
 
 from __future__ import annotations

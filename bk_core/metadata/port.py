@@ -150,7 +150,7 @@ class MetadataStore(Protocol):
 
     def write_bookie_state(self, bookie_id: BookieId, state: bytes, version: int | None) -> None: ...
 
-    # --- under-replication (facts: metadata.md §2.9) ---
+    # --- under-replication ---
     def mark_underreplicated(self, ledger_id: LedgerId, missing: Sequence[BookieId]) -> None:
         """Create or merge the mark in Apache's format."""
         ...

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The other records Apache keeps in ZooKeeper, as bytes: what a bookie publishes, cookies, under-replication marks.
 
-Source: facts, metadata.md §2.7 to §2.9. Decoding raises MetadataCorruptError, whatever the bytes are.
+Decoding raises MetadataCorruptError, whatever the bytes are.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """What happens to a machine (events, in the past tense) and what it asks for (effects, imperative).
 
 Effects are carried out in the order they are returned. A driver turns each request into exactly one event: an answer
-or a failure, its deadline included (STYLE §3.5). Buffers inside events and effects are never written to by anybody.
+or a failure, its deadline included. Buffers inside events and effects are never written to by anybody.
 """
 
 from __future__ import annotations

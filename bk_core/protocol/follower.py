@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following the LAC of a ledger that others write (RULES P9, P10; facts: client.md §3.12). Pure.
+"""Following the LAC of a ledger that others write (RULES P9, P10). Pure.
 
 A watch runs on every bookie of the last fragment and on the ledger's record, so that neither a replaced bookie nor a
 quiet one hides progress; after ``stall_ms`` without any, a round: read the record, then the LAC of a quorum. What is

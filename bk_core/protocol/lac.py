@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an ensemble says about the end of a ledger: coverage, and the highest LAC that is proven. Pure.
 
-Sources: protocol document "Closing a ledger as a reader"; facts: client.md §3.1, §3.12, reliability.md §1.5; RULES P5:
+Sources: protocol document "Closing a ledger as a reader"; RULES P5:
 the LAC is evidence only when digested, so a bookie whose evidence fails its digest has not been heard.
 """
 

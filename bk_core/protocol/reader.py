@@ -2,7 +2,7 @@
 """Reading a range of a ledger, in order, each entry once, from whichever replica can give it. Pure.
 
 Sources: protocol document "Writing to ledgers" (read up to the LAC), overview "If an entry is missing or invalid (a bad
-MAC for example), the client will make a request to a different bookie"; facts: client.md §3.8; RULES P4; MUST 4, 14.
+MAC for example), the client will make a request to a different bookie"; RULES P4; MUST4, MUST14.
 
 The range is known to exist: it ends at the LAC, or at the last entry of a closed ledger. So an entry that its whole
 write set denies is lost data and an error, never skipped; one that nobody denies but nobody gives is unreadable now.

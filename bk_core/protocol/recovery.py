@@ -3,7 +3,7 @@
 
 Sources: protocol document "Closing a ledger as a reader"; TLA actions ClientStartsRecovery, ClientReceivesFencing-
 ReadLacResponse, ClientSendsRecoveryReadRequests, ClientReceivesRecoveryReadResponse, ClientWritesBackEntry,
-RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; RULES P4 to P7; facts: reliability.md §1.8 (MUST 9, 10).
+RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; RULES P4 to P7; MUST9, MUST10.
 
 CLAIM the ledger (its metadata says IN_RECOVERY; the new version is this attempt's epoch) → FENCE the last ensemble
 until no ack quorum is left unheard → READ on from the highest proven LAC with fencing reads, writing every entry back

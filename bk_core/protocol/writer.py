@@ -3,8 +3,7 @@
 
 Sources: protocol document "Writing to ledgers", "Closing a ledger as a writer"; TLA actions
 ClientSendsAddEntryRequests, ClientReceivesAddConfirmedResponse, ClientReceivesAddFencedResponse,
-ClientChangesEnsemble, ClientResendsPendingAddOp, ClientClosesLedgerSuccess / Fail; RULES P1, P2, P3, P8, P9; facts:
-reliability.md §1.8.
+ClientChangesEnsemble, ClientResendsPendingAddOp, ClientClosesLedgerSuccess / Fail; RULES P1, P2, P3, P8, P9.
 
 Life: OPEN → CLOSING → CLOSED, or FAILED from anywhere. While an ensemble change is under way the LAC stands still
 (MUST 6): its first entry id was computed from it. A fenced writer withdraws: nothing is sent or resolved later, and
@@ -333,7 +332,7 @@ class LedgerWriter:
         return [*self._stop(), ev.FinishClose(metadata)]
 
     def _closed_elsewhere(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """CLOSED by a recoverer: success if its end is ours (STYLE §3.7, rule 11)."""
+        """CLOSED by a recoverer: success if its end is ours (MUST8)."""
         value = metadata.value
         if value.last_entry_id == self.lac:
             return self._closed(metadata)

@@ -26,7 +26,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
 )
-"""gRPC settings of both sides (facts: reliability.md §5.2); the limits follow from the one on frames (RULES L5)."""
+"""gRPC settings of both sides ; the limits follow from the one on frames (RULES L5)."""
 
 
 def reason_of(number: int) -> Reason:

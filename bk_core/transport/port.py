@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port to bookies, as the asyncio driver sees it. Adapters: grpc; of the tests: tests/kit/memory_transport.py.
 
-Each request becomes exactly one event: an answer or a failure, its deadline included (STYLE §3.5). All methods are
+Each request becomes exactly one event: an answer or a failure, its deadline included. All methods are
 called on the driver's loop, and so are all callbacks. Nothing here knows the protocol's quorums.
 """
 

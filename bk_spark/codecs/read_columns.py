@@ -2,7 +2,7 @@
 """The columns of a read: which a codec makes, which say where the row comes from, and what Spark expects of both.
 
 Columns can be chosen with ``.schema("entry_id BIGINT, value BINARY")`` or option ``columns``: what is not asked for is
-not made, and where all that is asked for is known without the entries, none is read (facts: spark.md §6.4).
+not made, and where all that is asked for is known without the entries, none is read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's types as Arrow's and back, as the running pyspark maps them (facts: spark.md §4)."""
+"""Spark's types as Arrow's and back, as the running pyspark maps them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients may hold of this process beside the machine's own bounds (facts: reliability.md §5.3).
+"""What clients may hold of this process beside the machine's own bounds.
 
 Three things the machine cannot see. Streams cost memory before they say anything: so many for a connection.
 Answers of the control stream wait for clients to take them: so many bytes for all. And a message is gRPC's until its

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writing side of the segment log: whole frames in, durable places out (RULES S3, S4, S6; DESIGN §7).
+"""The writing side of the segment log: whole frames in, durable places out (RULES S3, S4, S6).
 
 One group commit is one write and one sync into a preallocated segment; there is no second copy anywhere. Everything
 here is synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or who may write: frames come

@@ -9,7 +9,7 @@ in place, with the same promises:
 
 Sync is chosen by platform: Darwin's fsync does not reach the disk, so F_FULLFSYNC is used there. No function is called
 that the platform lacks. Where O_DIRECT is missing or refused (tmpfs, overlayfs: EINVAL) the page cache is used; the
-sync after each group makes that as durable, only slower (facts: performance.md §B, §H.2).
+sync after each group makes that as durable, only slower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 
 BLOCK = 4096
-"""Alignment of buffers, offsets and lengths for O_DIRECT (facts: performance.md §H.2)."""
+"""Alignment of buffers, offsets and lengths for O_DIRECT."""
 
 Handle: TypeAlias = int
 """An open file. Opaque above this module."""

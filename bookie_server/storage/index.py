@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which frames hold which entries, and the folded state of each ledger. In memory, one thread, no I/O (RULES S2, S7).
 
-Three answers exist for an id (DESIGN §7): FOUND with a place, ABSENT, UNKNOWN with a reason. ABSENT is said only of a
+Three answers exist for an id: FOUND with a place, ABSENT, UNKNOWN with a reason. ABSENT is said only of a
 healthy ledger and only after every frame that could hold the id was asked. Frames of segments that are not sealed are
 all here; of sealed ones only a summary is, and their ``.idx`` is asked block by block: a look-up names the blocks that
 it needs as ``unresolved``, is told what they hold, and is asked again. State folds to the same whatever the order of

@@ -23,7 +23,7 @@ FRAME_ALIGNMENT = 64
 LARGE_FRAME_BYTES = 64 << 10
 """Frames of this size and more start at a multiple of 4096."""
 GROUP_BYTES_MAX = 16 << 20
-"""Cap of one group commit, header and padding included (facts: performance.md §F.4)."""
+"""Cap of one group commit, header and padding included."""
 STAMP_OFFSET = 60
 """Where the placement stamp stands in a frame's header."""
 

@@ -4,7 +4,7 @@
 A bookie whose disk fills up turns read-only while there is still room: it goes on to serve reads, and what is left (the
 reserve) is for fences, recovery adds and compaction, which are how space comes back and how ledgers are closed
 elsewhere. It is writable again only once the disk is clearly emptier, so that it does not go back and forth. Nothing of
-this is remembered: each start judges anew (facts: reliability.md §4.7).
+this is remembered: each start judges anew.
 
 Segments kept free for recycling, and those made ahead, count as room: the bookie needs nobody's leave to fill them.
 """

@@ -2,7 +2,7 @@
 """What a start knows before it looks at any segment: the newest checkpoint, and what follows from it (RULES S4, S8).
 
 A checkpoint that should be there and is not, or cannot be read, is state that may be lost with the segments that were
-recycled under it: never an empty start, but limbo (facts: reliability.md §4.3).
+recycled under it: never an empty start, but limbo.
 """
 
 from __future__ import annotations

@@ -84,6 +84,16 @@ def test_nothing_names_a_path_of_some_machine() -> None:
     assert found == []
 
 
+# In two parts as well.
+OUTSIDE_NOTES = re.compile("fa" + r"cts[:,] [a-z-]+\.md|\bfa" + r"cts: [a-z]+ §|\b(STY" + "LE|DES" + r"IGN)( §|\.md)")
+
+
+def test_nothing_cites_notes_that_the_repository_does_not_hold() -> None:
+    pages = files_of("*.py", "*.md", "*.proto", "*.toml", "*.txt", "scripts/*")
+    found = [f"{relative(p)}: {m[0]}" for p in pages for m in OUTSIDE_NOTES.finditer(p.read_text(encoding="utf-8"))]
+    assert found == [], "say the reason where it is needed, or name a public source"
+
+
 def test_no_test_is_skipped_or_expected_to_fail() -> None:
     words = re.compile("pytest" + r"\.(mark\.)?(sk" + "ip|xf" + "ail|importor" + "skip)")
     found = [relative(p) for p in files_of("tests/*.py") if words.search(p.read_text(encoding="utf-8"))]

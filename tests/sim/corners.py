@@ -111,13 +111,13 @@ def _closed_by_another(end: int) -> WriterHost:
 
 
 def closed_by_another_at_the_same_end() -> None:
-    """STYLE §3.7, rule 11: success."""
+    """A close that finds the ledger closed at the same entry is a success (MUST8)."""
     writer = _closed_by_another(2)
     require(writer.closed is not None and writer.error is None, "MUST8", f"the close failed: {writer.error!r}")
 
 
 def closed_by_another_elsewhere() -> None:
-    """STYLE §3.7, rule 11: an error."""
+    """A close that finds the ledger closed at another entry is an error (MUST8)."""
     _ends(_closed_by_another(1), "MetadataConflictError")
 
 

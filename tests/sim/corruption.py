@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start makes of a directory of which some bytes are others (RULES S3, S4, S8; facts: reliability §7.4).
+"""What a start makes of a directory of which some bytes are others (RULES S3, S4, S8).
 
 :func:`judge` starts the production on a damaged copy of an image and asks it everything. Nothing may be invented, no
 synced record denied or forgotten in silence. The one stated exception: what no intact group header records as durable

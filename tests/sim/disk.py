@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk in memory that loses what was not synced, in every way a real one may (RULES S3, S6; facts: reliability §2.3).
+"""A disk in memory that loses what was not synced, in every way a real one may (RULES S3, S6).
 
 :class:`SimDisk` puts its own system calls under the production's :class:`~bookie_server.storage.files.Files`; whatever
 is composed of them (write whole, write atomically, read past the cache) is the production's code. A file is durable

@@ -4,7 +4,7 @@
 The simulator and the trials on real processes write down the same :class:`Operation`; :func:`check_ledger` finds every
 promise that was broken. Times are any growing numbers common to all clients (steps of the scheduler, CLOCK_MONOTONIC).
 
-The promises (facts: reliability.md §1.4; RULES P1, P2, P7, P9): what was acknowledged is there, with its bytes, in the
+The promises (RULES P1, P2, P7, P9): what was acknowledged is there, with its bytes, in the
 order given; what was refused is not there; what is unknown is there once or not at all; a LAC names only entries that
 stay; a closed end never moves; nobody reads other bytes than anybody else, and nothing before it was appended.
 """

@@ -334,7 +334,7 @@ class SimNetwork:
     # --- lies on the way ---
 
     def corrupt(self, effect: Any) -> Any:
-        """Now and then an answer is what no honest peer would send (RULES P5; facts: reliability.md §5)."""
+        """Now and then an answer is what no honest peer would send (RULES P5)."""
         random = self.scheduler.random
         if not self.knobs.hostile or random.random() >= self.knobs.hostile:
             return effect

@@ -197,7 +197,7 @@ def test_a_source_that_ended_before_the_streams_position_is_found_unless_it_may_
 
 
 def test_a_start_behind_its_end_reads_nothing_and_asks_nothing() -> None:
-    """Batch 0 from latest, replayed: its start is looked up anew (facts: spark.md §3.5)."""
+    """Batch 0 from latest, replayed: its start is looked up anew."""
     assert parts(at(a=9, b=20), at(a=4, b=20), BOTH, LOGS) == []
     assert parts(at(a=9, b=20), at(a=4), BOTH, PATTERN) == []
     trimmed = Seen("c", {A: log("a", 10, start=9), B: log("b", 20)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream source call by call, as Spark calls it (facts: spark.md §3.4, §3.5)."""
+"""The stream source call by call, as Spark calls it."""
 
 from __future__ import annotations
 

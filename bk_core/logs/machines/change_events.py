@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to the machines that change a log's head, and what they ask for. Pure.
 
-An effect that asks for something names, after an arrow, the events of which exactly one answers it (STYLE §3.5). Any
+An effect that asks for something names, after an arrow, the events of which exactly one answers it. Any
 request may be answered by RequestFailed as well.
 """
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leadership of a named log: take it over by fencing, roll its ledgers, give it up. Pure.
 
-Sources: protocol document "Ledgers to logs" (opening a log, rolling ledgers); RULES N2; facts: reliability.md §1.8
-(MUST 15).
+Sources: protocol document "Ledgers to logs" (opening a log, rolling ledgers); RULES N2; MUST15.
 
 Taking over, in the document's steps: READ the head → RECOVER every open extent and the last two ledgers, which fences
 whoever writes them → SEAL the open ones in the head → CREATE a ledger → LIST it by compare-and-set → SERVE. Nothing is

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to :class:`bk_core.logs.machines.leadership.LogLeadership` and what it asks for. Pure.
 
-An effect that asks for something names, after an arrow, the events of which exactly one answers it (STYLE §3.5).
+An effect that asks for something names, after an arrow, the events of which exactly one answers it.
 """
 
 from __future__ import annotations

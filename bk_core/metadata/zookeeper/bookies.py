@@ -2,7 +2,7 @@
 """Bookies: who is writable or read-only, and registering as one of them.
 
 A registration lasts as long as this store is open: when its session was lost and there is a new one, it is made again.
-Source: facts, metadata.md §2.7; RULES M2, M3.
+RULES M2, M3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The root of a cluster: making one, knowing one, and saying what stands there instead.
 
-Source: facts, metadata.md §2.2 and §2.3 (what Apache's ``initnewcluster`` makes); RULES M1.
+It makes what Apache's ``initnewcluster`` makes (RULES M1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cookies, in Apache's folder, and our own record of each bookie beside it.
 
-Source: facts, metadata.md §2.8; RULES S8.
+RULES S8.
 """
 
 from __future__ import annotations

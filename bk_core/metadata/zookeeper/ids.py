@@ -2,7 +2,7 @@
 """New ledger ids, made as Apache's clients make them, so that both may work on one cluster.
 
 An id is the number of an ephemeral sequential node, deleted at once. When the 31 bits of ``idgen`` are used up, and
-ever after, ``idgen-long`` gives ids of 63 bits. Source: facts, metadata.md §2.5.
+ever after, ``idgen-long`` gives ids of 63 bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ledgers: making ids, creating, compare-and-set, deleting, listing, watching.
 
-Source: facts, metadata.md §2.2 to §2.6; MUST 8 (a lost answer is settled by comparing with the intent).
+A lost answer is settled by comparing what stands there with the intent (MUST8).
 """
 
 from __future__ import annotations

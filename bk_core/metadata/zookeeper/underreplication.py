@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Marks of ledgers that lack copies, in Apache's subtree, so that either side's auto-recovery repairs them.
 
-Source: facts, metadata.md §2.9; RULES P8.
+RULES P8.
 """
 
 from __future__ import annotations

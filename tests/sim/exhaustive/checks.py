@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold in every world (facts: reliability.md §2.3): the checks that take more than one part.
+"""What must hold in every world: the checks that take more than one part.
 
 Codes: I2 acked entries stand on an ack quorum under the persisted metadata; I3 a CLOSED ledger ends at or above every
 acked entry, for ever; END every entry of a CLOSED ledger is on an ack quorum; I7 no bookie tells a LAC above what was
