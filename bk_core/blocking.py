@@ -116,6 +116,11 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
         """Payload bytes of a closed ledger; 0 while it is open (the store does not know)."""
         return self._inner.length
 
+    def length_to(self, last: EntryId) -> int:
+        """Payload bytes of the entries 0 to ``last``, which may be read. Of an open ledger that entry tells, not the
+        record. Raises as :meth:`read`."""
+        return self._thread.call(self._inner.length_to(last))
+
     def read(self, first: EntryId, last: EntryId) -> Generator[EntryBatch, None, None]:
         """Entries first to last, both inclusive, in order, in batches; last = first − 1 is an empty range.
 

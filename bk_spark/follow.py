@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bk_core.errors import EntryUnreadableError, NoSuchLedgerError, NoSuchLogError
 from bk_core.logs.head import Extent, LogHead
 from bk_spark import clients
-from bk_spark.ledgers import check_digest, digest_type_of
+from bk_spark.ledgers import OpenLedger, check_digest, digest_type_of
 from bk_spark.log_spans import LogSpans
-from bk_spark.open_tail import OpenTail
 from bk_spark.options import BkOptions
 from bk_spark.plan import Span
 from bk_spark.positions import Reading, SourceSeen
@@ -142,7 +141,7 @@ class LedgerFollower:
             self._bookkeeper.digester_of(ledger_id, metadata, options.ledger_password, digest_type_of(options))
             self._note(metadata.last_entry_id + 1, metadata.length, is_open=False)
             return
-        tail = OpenTail(self._bookkeeper, options, ledger_id, self._changed)
+        tail = OpenLedger(self._bookkeeper, options, ledger_id, self._changed)
         try:
             await tail.open()
             while True:
@@ -190,7 +189,7 @@ class LogFollower:
         self._head_changed = True
         self._head: LogHead | None = None
         self._read_at = 0.0
-        self._open: tuple[Extent, OpenTail] | None = None
+        self._open: tuple[Extent, OpenLedger] | None = None
 
     async def run(self) -> None:
         """Until the log is deleted: raises NoSuchLogError then, and what opening and waiting raise."""
@@ -280,8 +279,8 @@ class LogFollower:
             self._open = first, tail
         self._head = head
 
-    async def _open_tail(self, extent: Extent) -> OpenTail:
-        tail = OpenTail(self._bookkeeper, self._options, extent.ledger_id, self._changed)
+    async def _open_tail(self, extent: Extent) -> OpenLedger:
+        tail = OpenLedger(self._bookkeeper, self._options, extent.ledger_id, self._changed)
         try:
             await tail.open()
         except BaseException:

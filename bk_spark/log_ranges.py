@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bk_core.errors import LogHasLeaderError, MetadataCorruptError
 from bk_spark.bounds import check_bounds, offset_at
-from bk_spark.ledgers import OpenLedger, check_digest
+from bk_spark.ledgers import check_digest, open_ledger
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
 from bk_spark.plan import Layout, Layouts, LedgerRange, Span, bytes_between
@@ -80,14 +80,11 @@ def start_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head
 def open_end(bookkeeper: BookKeeper, options: BkOptions, head: LogHead) -> tuple[int, tuple[Span, ...]]:
     """The next offset that cannot be read yet, and how large the open part is."""
     extent = head.open_extents[0]
-    ledger = OpenLedger(bookkeeper, options, extent.ledger_id)
-    try:
-        readable = max(0, ledger.next_entry - extent.first_entry_id)
-        end = head.next_offset + readable
-        size = ledger.bytes_of(ledger.next_entry)
-        return end, ((Span(head.next_offset, end, size),) if readable else ())
-    finally:
-        ledger.close()
+    with open_ledger(bookkeeper, options, extent.ledger_id) as reader:
+        last = reader.last_add_confirmed
+        size = reader.length_to(last)
+    end = head.next_offset + max(0, last + 1 - extent.first_entry_id)
+    return end, ((Span(head.next_offset, end, size),) if end > head.next_offset else ())
 
 
 def ranges_of(

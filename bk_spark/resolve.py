@@ -14,7 +14,7 @@ from bk_core.errors import NoSuchLedgerError, NoSuchLogError
 from bk_core.model import LedgerMetadata
 from bk_spark.bounds import check_bounds
 from bk_spark.errors import shown
-from bk_spark.ledgers import OpenLedger, digest_type_of, length_of
+from bk_spark.ledgers import digest_type_of, open_ledger
 from bk_spark.log_ranges import resolve_log
 from bk_spark.options import BkOptions
 from bk_spark.plan import Layout, LedgerRange, Span, bytes_between
@@ -65,7 +65,7 @@ def check_openable(bookkeeper: BookKeeper, options: BkOptions, source: Source) -
     """That a ledger exists and its password and digest type are right, before any of several ledgers is fenced."""
     assert isinstance(source, LedgerSource)
     try:
-        OpenLedger(bookkeeper, options, source.ledger_id).close()
+        open_ledger(bookkeeper, options, source.ledger_id).close()
     except NoSuchLedgerError:
         if options.fail_on_data_loss:
             raise
@@ -95,7 +95,7 @@ def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSou
         if options.read_mode == "closedOnly" and not reader.is_closed:
             return NOTHING
         end = reader.last_add_confirmed + 1
-        length, metadata = length_of(reader, end - 1), reader.metadata
+        length, metadata = reader.length_to(end - 1), reader.metadata
     finally:
         reader.close()
     first, stop = check_bounds(

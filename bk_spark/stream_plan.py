@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
@@ -13,15 +12,12 @@ from bk_spark.bounds import offset_at
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange
 from bk_spark.positions import Part, Seen, SourceSeen
-from bk_spark.resolved import NOTHING, Resolved
+from bk_spark.resolved import NOTHING, Resolved, side_by_side
 from bk_spark.selection import LedgerSource, LogSource, Source
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.head import LogHead
-
-PLANNERS_MAX = 8
-"""Threads that look ledgers up in the metadata store."""
 
 
 def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[Part], seen: Seen) -> Resolved:
@@ -34,10 +30,7 @@ def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[Part]
     def plan(part: Part) -> Resolved:
         return _plan_part(bookkeeper, options, part, seen.sources[part.source])
 
-    if len(parts) < 2:
-        return Resolved.together(map(plan, parts))
-    with ThreadPoolExecutor(min(PLANNERS_MAX, len(parts)), "bookkeeper-plan") as pool:
-        return Resolved.together(pool.map(plan, parts))
+    return Resolved.together(side_by_side(plan, parts))
 
 
 def dated_starts(bookkeeper: BookKeeper, options: BkOptions, seen: Seen) -> dict[Source, int]:

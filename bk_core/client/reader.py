@@ -73,6 +73,16 @@ class LedgerReader:
         """Payload bytes of a closed ledger; 0 while it is open (the store does not know)."""
         return self.metadata.length
 
+    async def length_to(self, last: EntryId) -> int:
+        """Payload bytes of the entries 0 to ``last``, which may be read. Of an open ledger that entry tells, not the
+        record. Raises as :meth:`read`."""
+        if last < 0:
+            return 0
+        if self.is_closed and last == self.last_add_confirmed:
+            return self.length
+        async with aclosing(self.read(last, last)) as batches:
+            return sum([batch.length_before + batch.payload_bytes async for batch in batches])
+
     async def read(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
         """Entries first to last, both inclusive, in order, in batches; last = first − 1 is an empty range.
 

@@ -236,7 +236,7 @@ async def _tasks(_: object) -> int:
 
 async def _waiting(_: object) -> int:
     """Tasks on the client's loop that wait for an open ledger to grow."""
-    return sum("OpenTail" in repr(task.get_coro()) for task in asyncio.all_tasks())
+    return sum("OpenLedger" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
 def watched(bookkeeper: BookKeeper, log: str) -> int:

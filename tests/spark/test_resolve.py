@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.head import Extent, LogHead
 from bk_spark import codecs, log_ranges, resolve, tasks
-from bk_spark.ledgers import OpenLedger, length_of
+from bk_spark.ledgers import OpenLedger
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.plan import Layout, Span
@@ -124,22 +125,29 @@ def test_the_length_of_a_ledger_is_that_of_the_entries_asked_for_though_it_grows
     ledger = written(bookkeeper, 50, close=False)
     reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
     assert reader.wait_lac(48, 10) == 49
-    assert [length_of(reader, last) for last in (-1, 0, 24)] == [0, 10, 250]
+    assert [reader.length_to(last) for last in (-1, 0, 24)] == [0, 10, 250]
     ledger.close()
     sealed = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
-    assert [length_of(sealed, last) for last in (24, 49)] == [250, 500]
+    assert [sealed.length_to(last) for last in (24, 49)] == [250, 500]
 
 
 def test_the_size_of_a_growing_ledger_is_looked_up_anew(bookkeeper: BookKeeper) -> None:
     ledger = written(bookkeeper, 4, close=False)
-    watched = OpenLedger(bookkeeper, options(ledger.ledger_id), ledger.ledger_id)
-    watched.reader.wait_lac(2, 2)
-    assert watched.bytes_of(4) == 40
-    ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"y" * 100] * 20)))
-    watched.reader.wait_lac(22, 2)
-    assert watched.next_entry == 24
-    assert watched.bytes_of(24) == 2040
-    watched.close()
+
+    async def follow(inner: Any) -> None:
+        watched = OpenLedger(inner, options(ledger.ledger_id), ledger.ledger_id, asyncio.Event())
+        await watched.open()
+        await watched.reader.wait_lac(2, 2)
+        await watched.estimate()
+        assert (watched.bytes_of(4), watched.needs_estimate) == (40, False)
+        await asyncio.to_thread(ledger.append_batch, EntryBatch.from_list([b"y" * 100] * 20))
+        await watched.reader.wait_lac(22, 2)
+        assert watched.needs_estimate
+        await watched.estimate()
+        assert (watched.next_entry, watched.bytes_of(24)) == (24, 2040)
+        await watched.close()
+
+    bookkeeper.begin(follow).result(20)
     ledger.close()
 
 
