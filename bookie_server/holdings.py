@@ -14,13 +14,11 @@ from typing import cast
 from bk_core.entries.frame import FrameKind, record_payload
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
-from bk_core.transport.port import EntryRange
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server import machine_events as events
 from bookie_server.machine_events import Piece
 from bookie_server.machine_state import LedgerFacts, Pending, Plan
 from bookie_server.storage.index import LedgerIndex
-from bookie_server.storage.index_answers import Piece as StoredPiece
 from bookie_server.storage.index_cache import Remembered
 from bookie_server.storage.membership import RunMembers, striping_of
 from bookie_server.storage.reader import SegmentReader
@@ -114,16 +112,16 @@ class IndexHoldings:
         self._index.mark_damaged(ledger_id, cast(Place | IndexBlock, place))
 
 
-def _joined(found: tuple[StoredPiece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
+def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
     """One piece a frame, as many frames as ``bytes_max`` allows (at least one), and the last id these answer for."""
-    pieces: dict[Place, Piece] = {}  # in order of first id; neighbouring runs of one frame become one piece
+    pieces: dict[events.Place, Piece] = {}  # in order of first id; neighbouring runs of one frame become one piece
     size = 0
     for run in found:
         known = pieces.get(run.place)
         if known is None:
             if size >= bytes_max:
                 return tuple(pieces.values()), run.first - 1
-            size += run.place.size
+            size += cast(Place, run.place).size
         pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
     return tuple(pieces.values()), through
 

@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from bk_core.model import EntryId
-from bk_core.transport.port import EntryRange, ReadTrailer
-from bk_core.wire.lane import Reason
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine_core import Core, Refusal
 from bookie_server.machine_events import (
     CloseStream,

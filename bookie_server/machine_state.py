@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bk_core.entries.frame import FrameExtent, FrameHeader
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
-from bk_core.transport.port import EntryRange
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from bookie_server.machine_events import Piece, Place, RequestId, StreamId
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from bk_core.protocol.events import (
     Fail,
     FinishRead,
     FramesRead,
-    IdRange,
     ReadAnswered,
     ReadFailed,
     SendRead,
@@ -72,8 +71,8 @@ def _answered(request: int, trailer: ReadTrailer) -> ReadAnswered:
     return ReadAnswered(
         request,
         trailer.answered_through,
-        tuple(IdRange(r.first, r.last) for r in trailer.absent),
-        tuple(IdRange(r.first, r.last) for r in trailer.unknown),
+        trailer.absent,
+        trailer.unknown,
         "; ".join(sorted({f"{r.reason.name} {r.message}".strip() for r in trailer.unknown})),
     )
 

@@ -18,6 +18,7 @@ from bk_core.entries.frame import verified_batches
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId
 from bk_core.protocol import events as ev
+from bk_core.wire.lane import EntryRange
 
 
 @dataclass(slots=True)
@@ -29,8 +30,8 @@ class Answer:
     first: EntryId
     last: EntryId
     through: EntryId | None = None  # None: not finished
-    absent: tuple[ev.IdRange, ...] = ()
-    unknown: tuple[ev.IdRange, ...] = ()
+    absent: tuple[EntryRange, ...] = ()
+    unknown: tuple[EntryRange, ...] = ()
     problem: str = ""
     failed: bool = False
     heard: bool = False
@@ -106,7 +107,7 @@ class Window:
         """The bookie gave no (further) answer: everything from here on is UNKNOWN by it."""
         answer = self.answers[request]
         answer.through = self.last
-        answer.unknown, answer.problem, answer.failed = (ev.IdRange(answer.first, self.last),), problem, True
+        answer.unknown, answer.problem, answer.failed = (EntryRange(answer.first, self.last),), problem, True
 
     def pending(self) -> list[tuple[int, Answer]]:
         """Requests that have not ended."""

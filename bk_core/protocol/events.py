@@ -14,7 +14,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.packets import Buffer as Buffer
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 
 
 # --- sessions with bookies (RULES P1) --------------------------------------------------------------------------------
@@ -239,14 +239,6 @@ class CancelRead:
 
 
 @dataclass(frozen=True, slots=True)
-class IdRange:
-    """Entry ids first to last, both inclusive."""
-
-    first: EntryId
-    last: EntryId
-
-
-@dataclass(frozen=True, slots=True)
 class FramesRead:
     """A piece of an answer: whole frames, not verified yet."""
 
@@ -261,8 +253,8 @@ class ReadAnswered:
 
     request: int
     answered_through: EntryId
-    absent: tuple[IdRange, ...] = ()
-    unknown: tuple[IdRange, ...] = ()
+    absent: tuple[EntryRange, ...] = ()
+    unknown: tuple[EntryRange, ...] = ()
     detail: str = ""
 
 

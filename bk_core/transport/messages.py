@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import cast
 
 from bk_core.model import BookieId
-from bk_core.transport.port import EntryRange, LacEvidence, ReadTrailer
+from bk_core.transport.port import LacEvidence, ReadTrailer
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
-from bk_core.wire.lane import FRAME_BYTES_MAX, Reason
+from bk_core.wire.lane import FRAME_BYTES_MAX, EntryRange, Reason
 from bk_core.wire.proto import lane_pb2
 
 LANE_VERSION = 1

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from bk_core.errors import Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 
 
 class RefusedError(TransportError):
@@ -57,16 +57,6 @@ class LacEvidence:
     lac_frame: bytes | bytearray | memoryview
     fenced: bool
     known: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRange:
-    """Entry ids first to last, both inclusive."""
-
-    first: EntryId
-    last: EntryId
-    reason: Reason = Reason.REASON_NONE
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of the lanes shared by both sides: reasons and attach modes, as enums of our own so that the pure part needs no
-protobuf. Values are those of ``proto/lane.proto``."""
+"""Words of the lanes shared by both sides: reasons, attach modes and ranges of entries, as types of our own so that the
+pure part needs no protobuf. Values are those of ``proto/lane.proto``."""
 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
+
+from bk_core.model import EntryId
 
 
 class Reason(enum.IntEnum):
@@ -41,6 +44,16 @@ class AttachMode(enum.IntEnum):
 
     WRITE = 0
     RECOVER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """Entry ids first to last, both inclusive; where nothing is known of them, why."""
+
+    first: EntryId
+    last: EntryId
+    reason: Reason = Reason.REASON_NONE
+    message: str = ""
 
 
 FRAME_BYTES_MAX = 8 << 20

@@ -17,8 +17,9 @@ import numpy as np
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
 from bk_core.model import EntryId, LedgerId
-from bk_core.wire.lane import Reason
-from bookie_server.storage.index_answers import LastEntry, LedgerStatus, Lookup, Piece, UnknownRange
+from bk_core.wire.lane import EntryRange, Reason
+from bookie_server.machine_events import Piece
+from bookie_server.storage.index_answers import LastEntry, LedgerStatus, Lookup
 from bookie_server.storage.index_cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
 from bookie_server.storage.index_rows import I64, Rows
 from bookie_server.storage.index_upkeep import IndexUpkeep
@@ -32,7 +33,7 @@ from bookie_server.storage.segment import Place
 from bookie_server.storage.segment_directory import Reach, SegmentDirectory
 
 __all__ = [
-    "EVERY_UNHEARD_LEDGER", "IndexBlock", "LastEntry", "LedgerIndex", "LedgerStatus", "Lookup", "Piece", "UnknownRange",
+    "EVERY_UNHEARD_LEDGER", "IndexBlock", "LastEntry", "LedgerIndex", "LedgerStatus", "Lookup",
     "striping_of",
 ]  # fmt: skip
 
@@ -209,11 +210,11 @@ class LedgerIndex(IndexUpkeep):
         an earlier answer named as unresolved."""
         assert 0 <= first <= last
         if ledger_id in self._states.deleted:
-            return Lookup((), (), (UnknownRange(first, last, Reason.DELETED),), (), last)
+            return Lookup((), (), (EntryRange(first, last, Reason.DELETED),), (), last)
         counter_min = self._states.drops.get(ledger_id, 0)
         place = self._at_once(ledger_id, first, last, counter_min)
         if place is not None:
-            return Lookup((Piece(first, last, place),), (), (), (), last)
+            return Lookup((Piece(place, first, last),), (), (), (), last)
         told = cast(Mapping[Place | IndexBlock, Remembered], resolved or {})
 
         def known(place: Place | IndexBlock) -> Remembered | None:
@@ -225,7 +226,7 @@ class LedgerIndex(IndexUpkeep):
         if search.unresolved:
             return Lookup((), (), (), tuple(search.unresolved), first - 1)
         spans, gaps = search.covered()
-        pieces = tuple(Piece(*span) for span in spans)
+        pieces = tuple(Piece(place, low, high) for low, high, place in spans)
         if not gaps:
             return Lookup(pieces, (), (), (), search.through)
         return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
@@ -284,13 +285,13 @@ class LedgerIndex(IndexUpkeep):
     ) -> Lookup:
         trouble = self._trouble(state)
         if trouble is not Reason.REASON_NONE:
-            return Lookup(pieces, (), tuple(UnknownRange(*gap, trouble) for gap in gaps), (), through)
+            return Lookup(pieces, (), tuple(EntryRange(*gap, trouble) for gap in gaps), (), through)
         absent, unknown = gaps, list[tuple[int, int]]()
         for intervals in lost:
             parts = [part for gap in absent for part in intervals.split(*gap)]
             absent = [(low, high) for low, high, inside in parts if not inside]
             unknown += [(low, high) for low, high, inside in parts if inside]
-        ranges = tuple(UnknownRange(low, high, Reason.DAMAGED) for low, high in sorted(unknown))
+        ranges = tuple(EntryRange(low, high, Reason.DAMAGED) for low, high in sorted(unknown))
         return Lookup(pieces, tuple(absent), ranges, (), through)
 
     def _trouble(self, state: LedgerState | None) -> Reason:

@@ -6,27 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bk_core.model import EntryId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
+from bookie_server.machine_events import Piece
 from bookie_server.storage.search import IndexBlock
 from bookie_server.storage.segment import Place
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Those entries of the frame at ``place`` whose ids are first to last; both are present in it."""
-
-    first: EntryId
-    last: EntryId
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownRange:
-    """Ids of which this bookie cannot say whether it has them."""
-
-    first: EntryId
-    last: EntryId
-    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +23,7 @@ class Lookup:
 
     pieces: tuple[Piece, ...]
     absent: tuple[tuple[EntryId, EntryId], ...]
-    unknown: tuple[UnknownRange, ...]
+    unknown: tuple[EntryRange, ...]
     unresolved: tuple[Place | IndexBlock, ...]
     through: EntryId
 

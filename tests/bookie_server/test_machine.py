@@ -10,8 +10,8 @@ import pytest
 
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import FrameKind, decode_frame
-from bk_core.transport.port import EntryRange, ReadTrailer
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from bookie_server import machine_events as ev
 from bookie_server.machine import BookieMachine
 from tests.bookie_server.machine_bench import ADDS, READS, Bench, acks, ended, entries, trailers

@@ -9,8 +9,7 @@ import pytest
 
 from bk_core.entries.frame import FrameKind, parse_header
 from bk_core.model import LedgerId
-from bk_core.transport.port import EntryRange
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from bookie_server import machine_events as ev
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_state import LedgerFacts, Pending

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from bk_core.entries.frame import FrameKind, decode_frame
-from bk_core.transport.port import EntryRange, ReadTrailer
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from bookie_server import machine_events as ev
 from tests.bookie_server.machine_bench import ADDS, CONTROL, READS, Bench, acks, ended, entries, trailers
 from tests.kit.lanes import KEY

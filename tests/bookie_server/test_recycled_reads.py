@@ -10,8 +10,7 @@ import pytest
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame, split_frames
 from bk_core.model import DigestType
-from bk_core.transport.port import EntryRange
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server import machine_events as ev
 from bookie_server.holdings import IndexHoldings, answer_read
 from bookie_server.machine import BookieMachine

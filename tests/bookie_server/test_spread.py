@@ -9,8 +9,7 @@ import pytest
 
 from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record, parse_header, record_payload
 from bk_core.errors import LocalProtocolError
-from bk_core.transport.port import EntryRange
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine_core import _NO_EXTENT
 from bookie_server.machine_logs import LogQueue

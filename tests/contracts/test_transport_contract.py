@@ -11,8 +11,8 @@ import pytest
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import decode_frame
 from bk_core.errors import BookieUnreachableError
-from bk_core.transport.port import EntryRange, ReadPart, RefusedError
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.transport.port import ReadPart, RefusedError
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from tests.kit.lanes import DEADLINE_S, KEY, Lane, Listener, digester, frame, on_each_lane
 
 OTHER_KEY = ledger_key(b"other")

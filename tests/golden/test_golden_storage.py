@@ -14,8 +14,9 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import FrameKind, decode_frame, entry_ids_of, parse_header, split_frames
 from bk_core.model import DigestType
 from bk_core.wire.lane import Reason
+from bookie_server.machine_events import Piece
 from bookie_server.storage.cookie import DataDirectory, decode_identity
-from bookie_server.storage.index import LedgerIndex, Lookup, Piece
+from bookie_server.storage.index import LedgerIndex, Lookup
 from bookie_server.storage.index_file import decode_index_file
 from bookie_server.storage.open_report import OpenReport
 from bookie_server.storage.reader import SegmentReader

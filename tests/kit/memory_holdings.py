@@ -18,8 +18,7 @@ from bk_core.entries.frame import (
     slice_frame,
 )
 from bk_core.model import EntryId, LedgerId
-from bk_core.transport.port import EntryRange
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server import machine_events as ev
 from bookie_server.machine_state import LedgerFacts, Pending, Plan
 

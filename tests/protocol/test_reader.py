@@ -19,7 +19,6 @@ from bk_core.protocol.events import (
     Fail,
     FinishRead,
     FramesRead,
-    IdRange,
     ReadAnswered,
     ReadFailed,
     SendRead,
@@ -27,6 +26,7 @@ from bk_core.protocol.events import (
     TimerFired,
 )
 from bk_core.protocol.reader import RangeRead
+from bk_core.wire.lane import EntryRange
 from tests.protocol.kit import LEDGER, digester, metadata
 
 VALUES = [b"value %d" % i for i in range(12)]
@@ -118,7 +118,7 @@ def test_an_entry_that_its_whole_write_set_denies_is_lost_data_never_skipped() -
     effects: list[object] = list(reads)
     for _ in range(3):
         read = one(effects, SendRead)
-        effects = machine.step(ReadAnswered(read.request, read.last, absent=(IdRange(read.first, read.last),)))
+        effects = machine.step(ReadAnswered(read.request, read.last, absent=(EntryRange(read.first, read.last),)))
     assert isinstance(one(effects, Fail).error, NoSuchEntryError)
 
 
@@ -136,7 +136,7 @@ def test_one_unknown_among_denials_is_unreadable_not_lost() -> None:
         if read.bookie == "b1":
             effects = machine.step(ReadFailed(read.request, "unreachable"))
         else:
-            effects = machine.step(ReadAnswered(read.request, 0, absent=(IdRange(0, 0),)))
+            effects = machine.step(ReadAnswered(read.request, 0, absent=(EntryRange(0, 0),)))
     error = one(effects, Fail).error
     assert isinstance(error, EntryUnreadableError)
     assert "b1: unreachable" in str(error)
@@ -242,7 +242,7 @@ def test_a_striped_range_ends_whichever_two_bookies_are_dead_and_goes_as_far_as_
 
 def test_a_bookie_that_answers_nothing_at_all_is_not_asked_again_at_once() -> None:
     machine, reads = reading(0, 11)
-    machine.step(ReadAnswered(reads[0].request, 11, absent=(IdRange(0, 11),)))
+    machine.step(ReadAnswered(reads[0].request, 11, absent=(EntryRange(0, 11),)))
     asked = set()
     for request in range(2, 4):
         asked.add(machine._window.answers[request].index)

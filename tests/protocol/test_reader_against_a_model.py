@@ -21,6 +21,7 @@ from bk_core.errors import EntryUnreadableError, NoSuchEntryError
 from bk_core.model import DigestType, Fragment, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import PASSES, RangeRead
+from bk_core.wire.lane import EntryRange
 from tests.protocol.kit import LEDGER, digester, metadata
 
 SHAPES = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (4, 2, 2), (5, 3, 2), (5, 2, 1)]
@@ -109,8 +110,8 @@ class World:
         said = self.frames(read, [n for n, s in states.items() if s == "f"])
         if cut:
             return [*said[: self.random.randint(0, len(said))], ev.ReadFailed(read.request, "cut")]
-        absent = tuple(ev.IdRange(n, n) for n, s in states.items() if s == "a")
-        unknown = tuple(ev.IdRange(n, n) for n, s in states.items() if s == "u" and self.random.random() < 0.8)
+        absent = tuple(EntryRange(n, n) for n, s in states.items() if s == "a")
+        unknown = tuple(EntryRange(n, n) for n, s in states.items() if s == "u" and self.random.random() < 0.8)
         return [*said, ev.ReadAnswered(read.request, through, absent, unknown)]
 
     def frames(self, read: ev.SendRead, ids: list[int]) -> list[object]:
@@ -131,7 +132,7 @@ class World:
             case "outside":
                 said[0] = ev.FramesRead(read.request, memoryview(frame_of(self.truth, 1)))
             case "beyond":
-                said = [ev.ReadAnswered(read.request, read.last + 1000, (ev.IdRange(read.first, read.last + 1000),))]
+                said = [ev.ReadAnswered(read.request, read.last + 1000, (EntryRange(read.first, read.last + 1000),))]
             case "flipped":
                 bad = bytearray(all_of_it)
                 bad[self.random.randrange(len(bad))] ^= 1 << self.random.randrange(8)
@@ -141,7 +142,7 @@ class World:
                     read.request, memoryview(self.random.randbytes(self.random.choice((3, 64, 99))))
                 )
             case "both":
-                everything = (ev.IdRange(read.first, read.last),)
+                everything = (EntryRange(read.first, read.last),)
                 said = [ev.ReadAnswered(read.request, read.last, everything, everything)]
             case "doubled":
                 twice = self.random.sample(ids * 2, len(ids) * 2)

@@ -10,6 +10,7 @@ from bk_core.entries.frame import FrameKind, decode_frame, encode_frame, encode_
 from bk_core.errors import NoSuchEntryError
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import RangeRead
+from bk_core.wire.lane import EntryRange
 from tests.kit.snapshot import copied, fingerprint_of
 from tests.protocol.kit import LEDGER, digester, metadata
 from tests.protocol.test_reader import VALUES, delivered, plain, reading, striped
@@ -78,7 +79,7 @@ def test_a_slow_bookie_that_alone_has_the_entry_is_waited_for() -> None:
     while todo:
         read = todo.pop()
         denied += 1
-        todo += sends(list(machine.step(ev.ReadAnswered(read.request, 11, (ev.IdRange(0, 11),)))))
+        todo += sends(list(machine.step(ev.ReadAnswered(read.request, 11, (EntryRange(0, 11),)))))
     assert denied == 2
     assert not machine.done
     assert sends(list(machine.step(LATE))) == []
@@ -93,7 +94,7 @@ def test_a_late_bookie_that_denies_too_makes_the_loss_certain() -> None:
     todo, effects = [*sends(effects), *sends(list(machine.step(LATE)))], []
     while todo:
         read = todo.pop()
-        effects = list(machine.step(ev.ReadAnswered(read.request, 11, (ev.IdRange(0, 11),))))
+        effects = list(machine.step(ev.ReadAnswered(read.request, 11, (EntryRange(0, 11),))))
         todo = [*todo, *sends(effects)]
     assert isinstance(effects[-1], ev.Fail)
     assert isinstance(effects[-1].error, NoSuchEntryError)
@@ -163,7 +164,7 @@ def test_an_answer_beyond_what_was_asked_says_nothing() -> None:
     said: set[str] = set()
     for _ in range(3):
         said.add(reads[0].bookie)
-        effects = list(machine.step(ev.ReadAnswered(reads[0].request, 7, (ev.IdRange(0, 7),))))
+        effects = list(machine.step(ev.ReadAnswered(reads[0].request, 7, (EntryRange(0, 7),))))
         reads = sends(effects)
     assert ev.SetTimer("again", 100) in effects  # UNKNOWN three times is not a loss
     assert len(said) == 3
@@ -173,7 +174,7 @@ def test_only_the_gap_is_asked_of_another_bookie() -> None:
     machine, _ = reading(0, 11)
     machine.step(ev.FramesRead(1, plain(0, 4)))
     machine.step(ev.FramesRead(1, plain(6, 11)))
-    (read,) = sends(list(machine.step(ev.ReadAnswered(1, 11, (ev.IdRange(5, 5),)))))
+    (read,) = sends(list(machine.step(ev.ReadAnswered(1, 11, (EntryRange(5, 5),)))))
     assert (read.first, read.last) == (5, 5)
     effects = list(machine.step(ev.FramesRead(read.request, plain(5, 5))))
     assert delivered(effects + list(machine.step(ev.ReadAnswered(read.request, 5)))) == VALUES[5:]
@@ -183,7 +184,7 @@ def test_a_gap_is_asked_last_of_a_bookie_known_to_be_slow() -> None:
     machine, effects = started(prefer=2, avoid=["b0"])
     (read,) = sends(effects)
     assert read.bookie == "b1"
-    (read,) = sends(list(machine.step(ev.ReadAnswered(read.request, 11, (ev.IdRange(0, 0),)))))
+    (read,) = sends(list(machine.step(ev.ReadAnswered(read.request, 11, (EntryRange(0, 0),)))))
     assert read.bookie == "b2"
 
 
@@ -192,7 +193,7 @@ def test_what_a_bookie_says_after_the_end_of_its_answer_is_not_heard() -> None:
     one, other = sends(effects)
     machine.step(ev.ReadAnswered(one.request, 11))
     assert machine.step(ev.FramesRead(one.request, part_of(one, (4, 2), 12))) == []
-    machine.step(ev.ReadAnswered(one.request, 11, (ev.IdRange(0, 11),)))
+    machine.step(ev.ReadAnswered(one.request, 11, (EntryRange(0, 11),)))
     machine.step(ev.ReadAnswered(other.request, 11))
     assert machine.next == 0
     assert "" not in machine._said.values()
@@ -202,7 +203,7 @@ def test_what_a_bookie_says_after_the_end_of_its_answer_is_not_heard() -> None:
 def test_what_is_absent_and_unknown_at_once_is_unknown() -> None:
     machine, reads = reading(0, 0)
     for _ in range(3):
-        gap = (ev.IdRange(0, 0),)
+        gap = (EntryRange(0, 0),)
         effects = list(machine.step(ev.ReadAnswered(reads[0].request, 0, gap, gap)))
         reads = sends(effects)
     assert ev.SetTimer("again", 100) in effects

@@ -19,7 +19,6 @@ from bk_core.protocol.events import (
     FinishRecovery,
     FramesAcked,
     FramesRead,
-    IdRange,
     LacAnswered,
     LacFailed,
     MetadataCallFailed,
@@ -39,7 +38,7 @@ from bk_core.protocol.events import (
     WriteMetadata,
 )
 from bk_core.protocol.recovery import LedgerRecovery, Phase
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from tests.protocol.kit import LEDGER, digester, metadata, recovery
 
 
@@ -83,7 +82,7 @@ def fenced(lac: int = -1, answers: int = 2, **shape: object) -> tuple[LedgerReco
 
 
 def absent(read: SendRead) -> ReadAnswered:
-    return ReadAnswered(read.request, read.last, absent=(IdRange(read.first, read.last),))
+    return ReadAnswered(read.request, read.last, absent=(EntryRange(read.first, read.last),))
 
 
 def finish_write_back(machine: LedgerRecovery, effects: list[object]) -> list[object]:
@@ -131,7 +130,7 @@ def test_an_entry_found_on_one_bookie_is_written_back_unchanged_to_all() -> None
     sent = of(effects, SendFrame)
     assert [s.index for s in sent] == [0, 1, 2]
     assert all(bytes(s.frame)[:60] == stored[:60] for s in sent)
-    effects2 = machine.step(ReadAnswered(reads[2].request, reads[2].last, absent=(IdRange(2, reads[2].last),)))
+    effects2 = machine.step(ReadAnswered(reads[2].request, reads[2].last, absent=(EntryRange(2, reads[2].last),)))
     assert of(effects2, WriteMetadata) == []
     machine.step(absent(reads[0]))
     closing = finish_write_back(machine, effects)
@@ -160,7 +159,7 @@ def test_unknown_is_not_a_denial_and_an_undecidable_entry_aborts(unknown: str) -
         if unknown == "failed":
             effects = machine.step(ReadFailed(read.request, "timed out"))
         else:
-            answer = ReadAnswered(read.request, read.last, unknown=(IdRange(read.first, read.last),), detail="LIMBO")
+            answer = ReadAnswered(read.request, read.last, unknown=(EntryRange(read.first, read.last),), detail="LIMBO")
             effects = machine.step(answer)
     error = of(effects, Fail)[0].error
     assert isinstance(error, RecoveryInconclusiveError)
@@ -233,7 +232,7 @@ def test_ensemble_changes_of_a_recovery_are_not_published_before_the_close() -> 
     assert machine.frozen is not None
     assert machine.frozen.last_fragment.ensemble == ("b0", "b1", "b2")
     for read in reads[:2]:
-        machine.step(ReadAnswered(read.request, read.last, absent=(IdRange(1, read.last),)))
+        machine.step(ReadAnswered(read.request, read.last, absent=(EntryRange(1, read.last),)))
     closing = finish_write_back(machine, [*effects, *changed])
     close = of(closing, WriteMetadata)
     if not close:

@@ -11,7 +11,7 @@ from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError, Recovery
 from bk_core.model import LedgerState, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.recovery import LedgerRecovery, Phase
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from tests.protocol.kit import metadata
 from tests.protocol.test_recovery import absent, claimed, fenced, finish_write_back, frame, of
 
@@ -30,7 +30,7 @@ def closing() -> tuple[LedgerRecovery, list[Any]]:
     """A recovery of one entry that has sent its close; the effects of that."""
     machine, reads = fenced()
     machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))
-    machine.step(ev.ReadAnswered(reads[0].request, reads[0].last, absent=(ev.IdRange(1, reads[0].last),)))
+    machine.step(ev.ReadAnswered(reads[0].request, reads[0].last, absent=(EntryRange(1, reads[0].last),)))
     sent = list(machine.step(absent_above(reads[1])))
     assert machine.phase is Phase.DRAIN
     write_back = machine._write_back
@@ -42,7 +42,7 @@ def closing() -> tuple[LedgerRecovery, list[Any]]:
 
 
 def absent_above(read: ev.SendRead) -> ev.ReadAnswered:
-    return ev.ReadAnswered(read.request, read.last, absent=(ev.IdRange(1, read.last),))
+    return ev.ReadAnswered(read.request, read.last, absent=(EntryRange(1, read.last),))
 
 
 @pytest.mark.rule("MUST5")
@@ -61,7 +61,7 @@ def test_answers_and_session_events_of_an_earlier_attempt_say_nothing_to_the_nex
     machine, reads = fenced()
     machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))
     old = [lane.session for lane in machine._write_back.delivery.lanes]
-    machine.step(ev.ReadAnswered(reads[0].request, reads[0].last, absent=(ev.IdRange(1, reads[0].last),)))
+    machine.step(ev.ReadAnswered(reads[0].request, reads[0].last, absent=(EntryRange(1, reads[0].last),)))
     machine.step(absent_above(reads[1]))
     for index, session in enumerate(old):
         machine.step(ev.FramesAcked(index, session, 1))

@@ -19,7 +19,7 @@ from bk_core.model import Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.follower import FollowEffect, FollowEvent, LedgerFollower
 from bk_core.protocol.reader import PASSES, RangeRead, ReadEffect, ReadEvent
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from tests.kit.transitions import as_table, members, sweep
 from tests.protocol.kit import LEDGER, digester, metadata
 
@@ -77,7 +77,7 @@ def gave(request: int, first: int = 0, last: int = LAST) -> ReadEvent:
 
 
 def denied(request: int, first: int = 0) -> ReadEvent:
-    return ev.ReadAnswered(request, LAST, absent=(ev.IdRange(first, LAST),))
+    return ev.ReadAnswered(request, LAST, absent=(EntryRange(first, LAST),))
 
 
 def failed(request: int) -> ReadEvent:
@@ -144,7 +144,7 @@ def read_events(machine: RangeRead) -> Iterable[ReadEvent]:
         yield ev.ReadAnswered(request, 2)
         yield ev.ReadAnswered(request, -1)
         yield ev.ReadAnswered(request, LAST + 9)
-        yield ev.ReadAnswered(request, LAST, unknown=(ev.IdRange(0, LAST),), detail="LIMBO")
+        yield ev.ReadAnswered(request, LAST, unknown=(EntryRange(0, LAST),), detail="LIMBO")
         yield from (denied(request), denied(request, 3), failed(request))
 
 

@@ -16,7 +16,7 @@ from bk_core.model import LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase, RecoveryEffect, RecoveryEvent
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from tests.kit.transitions import NoRandom, Numbers, as_table, members, sweep
 from tests.protocol.kit import LEDGER, digester, metadata
 
@@ -132,7 +132,7 @@ def found(index: int, first: int = 0) -> Step:
 def denied(index: int) -> Step:
     def event(driver: Driver) -> RecoveryEvent:
         read = driver.reads()[index]
-        return ev.ReadAnswered(read.request, read.last, absent=(ev.IdRange(read.first, read.last),))
+        return ev.ReadAnswered(read.request, read.last, absent=(EntryRange(read.first, read.last),))
 
     return event
 
@@ -140,7 +140,7 @@ def denied(index: int) -> Step:
 def denied_from(index: int, first: int) -> Step:
     def event(driver: Driver) -> RecoveryEvent:
         read = driver.reads()[index]
-        return ev.ReadAnswered(read.request, read.last, absent=(ev.IdRange(first, read.last),))
+        return ev.ReadAnswered(read.request, read.last, absent=(EntryRange(first, read.last),))
 
     return event
 
@@ -278,16 +278,16 @@ def read_events(driver: Driver) -> Iterable[RecoveryEvent]:
     reads = driver.reads() or [ev.SendRead(1, "b0", 0, 7, 1, True)]
     for read in reads:
         yield ev.FramesRead(read.request, frame(read.first, *[b"one", b"two"][: read.last - read.first + 1]))
-        yield ev.ReadAnswered(read.request, read.last, absent=(ev.IdRange(read.first, read.last),))
+        yield ev.ReadAnswered(read.request, read.last, absent=(EntryRange(read.first, read.last),))
         yield ev.ReadFailed(read.request, "hangs")
     read = reads[-1]
     yield ev.FramesRead(read.request, frame(read.last + 1, b"not asked for"))
     yield ev.FramesRead(read.request, memoryview(b"no frame at all"))
     yield ev.ReadAnswered(read.request, read.first - 1)
-    yield ev.ReadAnswered(read.request, read.last, unknown=(ev.IdRange(read.first, read.last),), detail="LIMBO")
+    yield ev.ReadAnswered(read.request, read.last, unknown=(EntryRange(read.first, read.last),), detail="LIMBO")
     yield ev.ReadAnswered(read.request, read.last + 5)
     yield ev.FramesRead(999, frame(0, b"of no request"))
-    yield ev.ReadAnswered(999, 7, absent=(ev.IdRange(0, 7),))
+    yield ev.ReadAnswered(999, 7, absent=(EntryRange(0, 7),))
     yield ev.ReadFailed(999, "of no request")
 
 

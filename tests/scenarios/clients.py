@@ -13,6 +13,7 @@ from typing import Any
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.model import DigestType, LedgerId
 from bk_core.protocol import events as ev
+from bk_core.wire.lane import EntryRange
 from bookie_server import machine_events as mev
 from tests.kit.memory_holdings import stored
 from tests.scenarios.bookies import Answer, Bookie, Connection
@@ -223,8 +224,8 @@ class Client:
             return ev.ReadAnswered(
                 effect.request,
                 trailer.answered_through,
-                tuple(ev.IdRange(r.first, r.last) for r in trailer.absent),
-                tuple(ev.IdRange(r.first, r.last) for r in trailer.unknown),
+                tuple(EntryRange(r.first, r.last) for r in trailer.absent),
+                tuple(EntryRange(r.first, r.last) for r in trailer.unknown),
                 "; ".join(sorted({r.reason.name for r in trailer.unknown})),
             )
 

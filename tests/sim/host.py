@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core.entries.digest import ledger_key
 from bk_core.model import LedgerId
 from bk_core.protocol import events as pe
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server import machine_events as ev
 from tests.sim.scheduler import Item
 
@@ -132,8 +132,8 @@ class Host:
                     pe.ReadAnswered(
                         number,
                         t.answered_through,
-                        tuple(pe.IdRange(r.first, r.last) for r in t.absent),
-                        tuple(pe.IdRange(r.first, r.last) for r in t.unknown),
+                        tuple(EntryRange(r.first, r.last) for r in t.absent),
+                        tuple(EntryRange(r.first, r.last) for r in t.unknown),
                         "; ".join(r.reason.name for r in t.unknown),
                     )
                 )

@@ -11,8 +11,7 @@ from random import Random
 from typing import Any
 
 from bk_core.entries.frame import FrameKind, encode_record, parse_header
-from bk_core.transport.port import EntryRange
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server import machine_events as ev
 from tests.sim.scheduler import Scheduler
 

@@ -20,8 +20,8 @@ from bk_core.errors import BookKeeperError, TransportError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import EntryRange, RefusedError
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.transport.port import RefusedError
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from tests.kit.lanes import Lane, Listener
 from tests.trials.nursery import Child, Nursery
 from tests.trials.storage_bookie import BOOKIE_ID

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from bk_core.entries.frame import FrameExtent, FrameKind
 from bk_core.wire.lane import Reason
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, Lookup, Piece
+from bookie_server.machine_events import Piece
+from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, Lookup
 from bookie_server.storage.index_file import INDEX_ROW, sorted_rows
 from bookie_server.storage.membership import Membership, Striping, runs_of_ids
 from bookie_server.storage.segment import Place

@@ -10,6 +10,7 @@ from typing import Any
 
 from bk_core.entries.frame import FrameKind, decode_frame, parse_header
 from bk_core.protocol import events as ev
+from bk_core.wire.lane import EntryRange
 from bookie_server import machine_events as bev
 from bookie_server.machine import BookieMachine
 from bookie_server.machine_state import MachineLimits
@@ -198,8 +199,8 @@ class BookiePart:
         answered = ev.ReadAnswered(
             request[1],
             trailer.answered_through,
-            tuple(ev.IdRange(r.first, r.last) for r in trailer.absent),
-            tuple(ev.IdRange(r.first, r.last) for r in trailer.unknown),
+            tuple(EntryRange(r.first, r.last) for r in trailer.absent),
+            tuple(EntryRange(r.first, r.last) for r in trailer.unknown),
         )
         frames = [ev.FramesRead(request[1], memoryview(b"".join(parts)))] if parts else []
         return self._tell(request, *frames, answered)

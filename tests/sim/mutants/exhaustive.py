@@ -24,7 +24,7 @@ from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.refusals import fenced_error
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWriter
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine_adds import Adds
 from bookie_server.machine_core import Core
 from bookie_server.machine_lac import LacRequest
@@ -81,7 +81,7 @@ def silence_is_absence() -> AbstractContextManager[None]:
 
     def mutant(self: Window, request: int, problem: str) -> None:
         answer = self.answers[request]
-        answer.through, answer.absent = self.last, (ev.IdRange(answer.first, self.last),)
+        answer.through, answer.absent = self.last, (EntryRange(answer.first, self.last),)
 
     return patched((Window, "fail", mutant))
 

@@ -29,7 +29,7 @@ from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWriter
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine_adds import Adds
 from bookie_server.machine_reads import Reads
 from bookie_server.machine_requests import Requests
@@ -156,7 +156,7 @@ def omission_is_absence() -> AbstractContextManager[None]:
     def mutant(self: Window, event: ev.ReadAnswered) -> None:
         through = event.answered_through
         if through < self.last:
-            gap = ev.IdRange(through + 1, self.last)
+            gap = EntryRange(through + 1, self.last)
             event = replace(event, answered_through=self.last, absent=(*event.absent, gap))
         finish(self, event)
 
@@ -178,7 +178,7 @@ def cut_answers_are_negative() -> AbstractContextManager[None]:
 
     def mutant(self: Window, request: int, problem: str) -> None:
         answer: Answer = self.answers[request]
-        answer.through, answer.absent = self.last, (ev.IdRange(answer.first, self.last),)
+        answer.through, answer.absent = self.last, (EntryRange(answer.first, self.last),)
 
     return patched((Window, "fail", mutant))
 
