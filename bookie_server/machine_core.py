@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the add path and the read path of the bookie's machine share: ledgers, the queue to the log, fencing.
 
-A ledger goes to one of the logs (:mod:`machine_logs`) and stays there: the order of that log's queue is the order of
-all that is written of it.
+A ledger goes to one of the logs (``LogQueue``) and stays there: the order of that log's queue is the order of all that
+is written of it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, encode_re
 from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.machine_events import Effect
-from bookie_server.machine_logs import LogQueue
-from bookie_server.machine_state import Holdings, Ledger, MachineLimits, Pending, Session
+from bookie_server.machine_state import Holdings, Ledger, LogQueue, MachineLimits, Pending, Session
 
 Refusal = tuple[Reason, str]
 

@@ -1,31 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow columns to entry batches and back, without copying. The only file of this package that imports pyarrow."""
+"""Arrow columns as sizes and one buffer, and back, without copying. The only file of this package that imports
+pyarrow."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from bk_core.entries.batch import EntryBatch, check_entry_sizes
 from bk_core.errors import InvalidArgumentError
 
 _I32_MAX = (1 << 31) - 1
+_Columns = tuple[npt.NDArray[np.int64], memoryview]
 
 
-def batch_from_arrow(array: pa.Array | pa.ChunkedArray) -> EntryBatch:
-    """A column of type binary, large_binary, string or large_string as entries, not yet of any ledger.
+def columns_of(array: pa.Array | pa.ChunkedArray) -> _Columns:
+    """Sizes of the values of a column of type binary, large_binary, string or large_string, and the values joined.
 
     The payload is a view of the column's data buffer and keeps it alive; only a column of several chunks is copied.
-    InvalidArgumentError for other types and for nulls (an entry cannot be null), EntryTooLargeError by RULES L5.
+    InvalidArgumentError for other types and for nulls: an entry cannot be null.
     """
     if isinstance(array, pa.ChunkedArray):
         _check_type(array.type)
-        return EntryBatch.concat([batch_from_arrow(chunk) for chunk in array.chunks])
+        parts = [_columns_of(chunk) for chunk in array.chunks if len(chunk)]
+        if len(parts) > 1:
+            return np.concatenate([sizes for sizes, _ in parts]), memoryview(b"".join([data for _, data in parts]))
+        return parts[0] if parts else (np.zeros(0, np.int64), memoryview(b""))
     if not isinstance(array, pa.Array):
         if not hasattr(array, "__arrow_c_array__"):
             raise InvalidArgumentError("not an Arrow array", value=type(array).__name__)
         array = pa.array(array)
     _check_type(array.type)
+    return _columns_of(array)
+
+
+def _columns_of(array: pa.Array) -> _Columns:
     if array.null_count:
         first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidArgumentError(
@@ -34,25 +43,21 @@ def batch_from_arrow(array: pa.Array | pa.ChunkedArray) -> EntryBatch:
             remedy="drop or fill them first",
         )
     if len(array) == 0:
-        return EntryBatch.from_list([])
+        return np.zeros(0, np.int64), memoryview(b"")
     _, offsets_buffer, data = array.buffers()
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64 if wide else np.int32)
     offsets = offsets[array.offset : array.offset + len(array) + 1]
-    sizes = np.diff(offsets)
-    check_entry_sizes(sizes)
     payload = memoryview(b"") if data is None else memoryview(data).cast("B")
-    payload = payload[int(offsets[0]) : int(offsets[-1])].toreadonly()
-    return EntryBatch(lengths=sizes.astype(np.uint32), payload=payload)
+    return np.diff(offsets).astype(np.int64), payload[int(offsets[0]) : int(offsets[-1])].toreadonly()
 
 
-def batch_to_arrow(batch: EntryBatch) -> pa.Array:
-    """The payloads as ``binary`` over the batch's own memory, which the array keeps alive; ``large_binary`` where
-    the payload is over 2 GiB − 1."""
-    narrow = batch.payload_bytes <= _I32_MAX
-    offsets = batch.offsets().astype(np.int32 if narrow else np.int64)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(batch.payload)]
-    return pa.Array.from_buffers(pa.binary() if narrow else pa.large_binary(), batch.count, buffers)
+def array_of(offsets: npt.NDArray[np.int64], payload: memoryview) -> pa.Array:
+    """The values between these offsets as ``binary`` over the same memory, which the array keeps alive;
+    ``large_binary`` where they are over 2 GiB − 1."""
+    narrow = payload.nbytes <= _I32_MAX
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32 if narrow else np.int64)), pa.py_buffer(payload)]
+    return pa.Array.from_buffers(pa.binary() if narrow else pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _check_type(kind: pa.DataType) -> None:

@@ -7,7 +7,7 @@ views. pyarrow is imported only by the three Arrow methods, so that a bookie nee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,7 +40,7 @@ def array_view(array: U8) -> memoryview:
     return memoryview(array.reshape(-1).data).toreadonly()
 
 
-def check_entry_sizes(lengths: U32) -> None:
+def check_entry_sizes(lengths: U32 | I64) -> None:
     """EntryTooLargeError when an entry is over the limit of every lane (RULES L5)."""
     if lengths.size and int(lengths.max()) > ENTRY_BYTES_MAX:
         k = int(lengths.argmax())
@@ -90,13 +90,15 @@ class EntryBatch:
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> EntryBatch:
-        """An Arrow binary or string column as entries, without copying (``entries/arrow.py`` says what is refused)."""
-        batch: EntryBatch = _arrow().batch_from_arrow(array)
-        return batch
+        """An Arrow binary or string column as entries, not yet of any ledger; only a column of several chunks is copied.
+        Raises what ``entries/arrow.py`` refuses, and EntryTooLargeError (RULES L5)."""
+        sizes, payload = _arrow().columns_of(array)
+        check_entry_sizes(sizes)
+        return cls(lengths=sizes.astype(np.uint32), payload=payload)
 
     def to_arrow(self) -> pa.Array:
         """The payloads as an Arrow ``binary`` array over the same memory."""
-        return _arrow().batch_to_arrow(self)
+        return _arrow().array_of(self.offsets(), self.payload)
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
         """Arrow PyCapsule interface: polars, duckdb and pyarrow take a batch as it is."""
@@ -238,16 +240,59 @@ class EntryBatch:
     def concat(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
         """One batch of all, in the given order; copies payload. Entries of a ledger not yet known (−1) are numbered
         on from the first batch. InvalidArgumentError for several ledgers or digest types."""
-        from bk_core.entries.join import concat
-
-        return concat(batches)
+        batches = [batch for batch in batches if batch.count] or list(batches[:1])
+        if not batches:
+            return cls.from_list([])
+        if len(batches) == 1:
+            return batches[0]
+        _check_same(batches)
+        lengths = np.concatenate([batch.lengths for batch in batches])
+        payload = memoryview(b"".join([batch.payload for batch in batches]))
+        first = batches[0]
+        if first.ledger_id < 0 and all(batch.ids is None for batch in batches):  # not numbered yet
+            return cls(lengths=lengths, payload=payload, first_entry_id=first.first_entry_id)
+        digests = None
+        if all(batch.digests is not None for batch in batches):
+            digests = np.concatenate([batch.digests for batch in batches if batch.digests is not None])
+        known = all(batch.length_before >= 0 or batch.ledger_lengths is not None for batch in batches)
+        return cls(
+            lengths=lengths,
+            payload=payload,
+            ledger_id=first.ledger_id,
+            first_entry_id=min(batch.first_entry_id for batch in batches),
+            digests=digests,
+            digest_type=first.digest_type,
+            ids=_column(batches, cls.entry_ids),
+            lac=max(batch.lac for batch in batches),
+            lacs=_column(batches, cls.entry_lacs),
+            length_before=first.length_before if known else -1,
+            ledger_lengths=_column(batches, cls.cumulative_lengths) if known else None,
+        ).compact()
 
     @classmethod
     def merge_by_id(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
         """One batch in order of entry id, each id once (the first copy given stays), for striped reads."""
-        from bk_core.entries.join import merge_by_id
+        joined = cls.concat(batches)
+        if joined.ids is None:
+            return joined
+        order = np.argsort(joined.ids, kind="stable")
+        ids = joined.ids[order]
+        once = np.ones(ids.size, dtype=np.bool_)
+        once[1:] = ids[1:] != ids[:-1]
+        return joined.select(order[once]).compact()
 
-        return merge_by_id(batches)
+
+def _column(batches: Sequence[EntryBatch], of: Callable[[EntryBatch], Any]) -> I64:
+    return np.concatenate([of(batch) for batch in batches])
+
+
+def _check_same(batches: Sequence[EntryBatch]) -> None:
+    ledgers = {batch.ledger_id for batch in batches}
+    types = {batch.digest_type for batch in batches}
+    if len(ledgers) > 1 or len(types) > 1:
+        raise InvalidArgumentError(
+            "batches of several ledgers or digest types cannot be joined", value=f"ledgers {ledgers}, digests {types}"
+        )
 
 
 def _arrow() -> Any:

@@ -18,8 +18,7 @@ from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, pa
 from bk_core.metadata import open_store
 from bk_core.transport.grpc import GrpcTransport
 from bookie_server.holdings import IndexHoldings
-from bookie_server.machine_logs import LogQueue
-from bookie_server.machine_state import Ledger, LedgerFacts, Pending, Plan
+from bookie_server.machine_state import Ledger, LedgerFacts, LogQueue, Pending, Plan
 from bookie_server.main import Bookie
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_answers import Lookup

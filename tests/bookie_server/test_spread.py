@@ -12,8 +12,7 @@ from bk_core.errors import LocalProtocolError
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine_core import _NO_EXTENT
-from bookie_server.machine_logs import LogQueue
-from bookie_server.machine_state import Ledger, LedgerFacts, Pending
+from bookie_server.machine_state import Ledger, LedgerFacts, LogQueue, Pending
 from bookie_server.spread import SpreadHoldings
 from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
 from bookie_server.storage.segment import Place
