@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bk_cli import options, output, units
+from bk_cli import options, output
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ SETTINGS = ("retentionMs", "retentionBytes")
 @click.option(
     "--max-ledger-bytes",
     metavar="SIZE",
-    callback=units.size_option,
+    callback=options.size_option,
     default="256m",
     help="Size of a merged ledger at most.",
 )
 @click.option(
     "--max-bytes",
     metavar="SIZE",
-    callback=units.size_option,
+    callback=options.size_option,
     help="Stop after copying about so much.  [default: when all is done]",
 )
 @options.dry_run
@@ -158,14 +158,14 @@ def _print_trimmed(name: str, head: LogHead, start: int, below: list[Extent], dr
 @click.option(
     "--delete-delay-ms",
     metavar="TIME",
-    callback=units.time_option,
+    callback=options.time_option,
     default="7d",
     help="Leave what is younger than this.",
 )
 @click.option(
     "--txn-retention-ms",
     metavar="TIME",
-    callback=units.time_option,
+    callback=options.time_option,
     default="30d",
     help="Remember unused transactions for this.",
 )
@@ -258,7 +258,7 @@ def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, password: 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, int]:
     """``KEY=VALUE`` texts as numbers. Raises InvalidArgumentError."""
-    parsers = {"retentionms": (SETTINGS[0], units.parse_time_ms), "retentionbytes": (SETTINGS[1], units.parse_size)}
+    parsers = {"retentionms": (SETTINGS[0], options.parse_time_ms), "retentionbytes": (SETTINGS[1], options.parse_size)}
     wanted: dict[str, int] = {}
     for text in settings:
         key, is_pair, value = text.partition("=")
@@ -277,6 +277,6 @@ def parse_settings(settings: Sequence[str]) -> dict[str, int]:
 def retention_facts(retention_ms: int, retention_bytes: int) -> dict[str, str]:
     """What ``trim --expired`` keeps, in words."""
     return {
-        "retentionMs": f"{retention_ms} ({units.time_in_words(retention_ms)})" if retention_ms else "0 (for ever)",
+        "retentionMs": f"{retention_ms} ({options.time_in_words(retention_ms)})" if retention_ms else "0 (for ever)",
         "retentionBytes": f"{retention_bytes} ({output.in_words(retention_bytes)})" if retention_bytes else "0 (all)",
     }

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bk_core.errors import LogHasLeaderError, MetadataCorruptError
-from bk_spark.bounds import check_bounds, offset_at
 from bk_spark.ledgers import check_digest, open_ledger
-from bk_spark.offsets import LATEST
+from bk_spark.offsets import LATEST, check_bounds, offset_at
 from bk_spark.options import BkOptions
 from bk_spark.plan import Layout, Layouts, LedgerRange, Span, bytes_between
 from bk_spark.resolved import NOTHING, Resolved, side_by_side

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions as Spark and its users write them; :mod:`bk_core.logs.position` has the canonical form (RULES N7). Pure.
+"""Positions as Spark and its users write them, and where a read of one source begins and ends with them. Pure.
 
-A position is the *next* entry id or log offset to read, so starts are inclusive and ends exclusive everywhere.
+A position is the *next* entry id or log offset to read, so starts are inclusive and ends exclusive everywhere. Its
+canonical form is that of :mod:`bk_core.logs.position` (RULES N7).
 Spark compares offsets as JSON text, so the same position must always give the same keys in the same order.
+
+Theory of ``startingTimestamp``. Entries carry no time, so the start is that of an extent, and errs to the early side.
+A row of a leader came while one of the last two extents was open (RULES N2), so everything that came after a time is in
+extents made after it or in the last two made before. A row of a batch job came when the job was published, which may be
+long after its ledgers were made; the head knows when, of the last 128 publishes.
 """
 
 from __future__ import annotations
@@ -11,15 +17,21 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import InvalidArgumentError, NoSuchEntryError
 from bk_core.logs.position import OFFSET_MAX, StreamOffset, decode_offset, encode_offset
 from bk_spark.errors import bad_value, see, shown
 from bk_spark.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, Selection, Source
 
+if TYPE_CHECKING:
+    from bk_core.logs.head import Extent, LogHead
+
 EARLIEST = -2
 LATEST = -1
+
+OPEN_AT_ONCE = 2
+"""Extents of a leader that may receive entries at the same time (RULES N2)."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -153,3 +165,39 @@ def resolve_bound(bound: int, earliest: int, latest: int) -> int:
     if bound == EARLIEST:
         return earliest
     return latest if bound == LATEST else bound
+
+
+def check_bounds(
+    source: Source, earliest: int, latest: int, start: int, end: int, *, fail_on_data_loss: bool
+) -> tuple[int, int]:
+    """``start`` and ``end``, which may be EARLIEST or LATEST, as numbers: ``earliest`` ≤ first ≤ stop ≤ ``latest``.
+
+    Raises NoSuchEntryError where entries were trimmed and InvalidArgumentError for bounds beyond the end: a result that
+    silently lacks rows would look complete.
+    """
+    first, stop = resolve_bound(start, earliest, latest), resolve_bound(end, earliest, latest)
+    where = f"{source} holds {earliest} to {latest} (exclusive), asked for {first} to {stop}"
+    if first < earliest:
+        if fail_on_data_loss:
+            raise NoSuchEntryError(
+                "the wanted offsets were trimmed",
+                value=where,
+                remedy="start later, or set failOnDataLoss=false to begin with what is left",
+            )
+        first = earliest
+    if first > latest or stop > latest:
+        raise InvalidArgumentError("the wanted range is beyond the end", value=where, remedy="read what is there")
+    if 0 <= end < start:
+        raise InvalidArgumentError("the range ends before it starts", value=where, remedy="exchange the bounds")
+    return first, max(first, stop)
+
+
+def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int) -> int:
+    """Where to begin to have every row that came at or after ``at_ms`` (milliseconds since 1970), and as few earlier
+    ones as an extent's granularity allows. ``extents`` are all of the log, the open ones last."""
+    later = next((i for i, extent in enumerate(extents) if extent.created_ms > at_ms), len(extents))
+    if not extents:
+        return head.next_offset
+    by_extent = extents[max(0, later - OPEN_AT_ONCE)].base_offset
+    published = [each.base_offset for each in head.published if each.time_ms >= at_ms]
+    return max(head.start_offset, min([by_extent, *published]))

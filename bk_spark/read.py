@@ -19,9 +19,9 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
 from bk_spark import clients, codecs, compat, resolve, task_log, tasks, worker_reuse
 from bk_spark.errors import fence_by_pushdown, package_mismatch
-from bk_spark.log_schemas import log_schemas
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange
+from bk_spark.resolve import log_schemas
 from bk_spark.task_plan import TaskPlan
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from bk_core.errors import NoSuchLedgerError, NoSuchLogError
 from bk_core.model import LedgerMetadata
-from bk_spark.bounds import check_bounds
+from bk_spark import clients, codecs
 from bk_spark.errors import shown
 from bk_spark.ledgers import digest_type_of, open_ledger
 from bk_spark.log_ranges import resolve_log
+from bk_spark.offsets import check_bounds
 from bk_spark.options import BkOptions
 from bk_spark.plan import Layout, LedgerRange, Span, bytes_between
 from bk_spark.resolved import NOTHING, Resolved, side_by_side
@@ -140,3 +141,19 @@ def resolve_part(
             raise
         return NOTHING
     return range_of_ledger(options, source, metadata, first, stop, bytes_between(spans, first, stop))
+
+
+def log_schemas(options: BkOptions) -> codecs.LogSchemas:
+    """The schemas of each log that is selected, as they are now (RULES K8); nothing for codecs that need none, and then
+    without I/O.
+
+    Raises NoSuchLogError, WrongPasswordError, MetadataUnavailableError.
+    """
+    if not codecs.needs_schemas(options):
+        return {}
+    return clients.patiently(options, lambda bookkeeper: _schemas(bookkeeper, options))
+
+
+def _schemas(bookkeeper: BookKeeper, options: BkOptions) -> codecs.LogSchemas:
+    logs = [source.name for source in sources_of(bookkeeper, options.selection) if isinstance(source, LogSource)]
+    return {name: bookkeeper.log(name, password=options.ledger_password).schemas() for name in logs}

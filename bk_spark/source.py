@@ -39,7 +39,7 @@ class BookKeeperDataSource(DataSource):
         """The default columns. Checks the options and, but for a codec whose columns stand in the log, does no I/O:
         side effects belong in ``partitions()``."""
         from bk_spark import codecs, worker_reuse
-        from bk_spark.log_schemas import log_schemas
+        from bk_spark.resolve import log_schemas
 
         worker_reuse.settle()
         is_for_table = table_options.creates_table(self.options)

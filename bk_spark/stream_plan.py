@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
 from bk_spark import log_ranges, resolve
-from bk_spark.bounds import offset_at
+from bk_spark.offsets import offset_at
 from bk_spark.options import BkOptions
 from bk_spark.plan import LedgerRange
 from bk_spark.positions import Part, Seen, SourceSeen

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import InputPartition
 from bk_core.errors import NoSuchEntryError
 from bk_spark import clients, codecs, compat, follow, offsets, positions, stream_plan, tasks
 from bk_spark.admission import Backlog, HoldBack, Limits, admit_all
-from bk_spark.log_schemas import log_schemas
 from bk_spark.offsets import LATEST
 from bk_spark.options import BkOptions
 from bk_spark.positions import Seen, Standing
 from bk_spark.read import read_rows
+from bk_spark.resolve import log_schemas
 from bk_spark.selection import Source
 from bk_spark.task_plan import TaskPlan
 from bk_spark.watch import Watch, WatchTimes

@@ -90,7 +90,7 @@ class EntryBatch:
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> EntryBatch:
-        """An Arrow binary or string column as entries, not yet of any ledger; only a column of several chunks is copied.
+        """An Arrow binary or string column as entries, not yet of any ledger; only one of several chunks is copied.
         Raises what ``entries/arrow.py`` refuses, and EntryTooLargeError (RULES L5)."""
         sizes, payload = _arrow().columns_of(array)
         check_entry_sizes(sizes)

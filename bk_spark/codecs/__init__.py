@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark import compat
-from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw, sizes, spark_types
+from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw, spark_types
 from bk_spark.codecs.arrow_entries import ENTRY_BYTES_WANTED, ArrowEntries
 from bk_spark.codecs.arrow_rows import ArrowRows
 from bk_spark.codecs.codec import EntryCodec, LedgerAt, LogSchemas, RowCodec
@@ -93,7 +94,7 @@ def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_
     """
     check_input(options, spark_schema)
     columns = _written(options, spark_schema)
-    most = options.max_entry_bytes or sizes.ENTRY_BYTES_MAX
+    most = options.max_entry_bytes or ENTRY_BYTES_MAX
     match options.codec:
         case arrow.NAME:
             newest = arrow.newest(schemas.get(_target_log(options) or "", {}))

@@ -12,7 +12,9 @@ import pyarrow.ipc as ipc
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs import schemas as log_schemas
-from bk_spark.codecs import arrow_message, arrow_schema, sizes, spark_types
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_spark.codecs import arrow_message, arrow_schema, spark_types
+from bk_spark.codecs.codec import too_large
 
 ENTRY_BYTES_WANTED = 1 << 20
 """Entries are filled up to this (option maxEntryBytes)."""
@@ -31,7 +33,7 @@ class ArrowEntries:
     schema: bytes
     compression: str = "none"
     entry_bytes_wanted: int = ENTRY_BYTES_WANTED
-    entry_bytes_max: int = sizes.ENTRY_BYTES_MAX
+    entry_bytes_max: int = ENTRY_BYTES_MAX
     _ratio: float = field(default=1.0, repr=False)  # of bytes written to bytes given, as it was last
 
     @classmethod
@@ -72,13 +74,13 @@ class ArrowEntries:
     def _entry(self, rows: pa.RecordBatch, first_row: int) -> memoryview | None:
         """The bytes of an entry; None where it must be cut. Raises EntryTooLargeError for a single row."""
         if rows.num_rows == 1 and rows.nbytes > arrow_message.BODY_BYTES_MAX:
-            raise sizes.too_large(first_row, rows.nbytes, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
+            raise too_large(first_row, rows.nbytes, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
         entry = message_of(rows, self.compression if rows.nbytes >= COMPRESSED_BYTES_MIN else "none")
         most = self.entry_bytes_max if rows.num_rows == 1 else min(self.entry_bytes_wanted, self.entry_bytes_max)
         if len(entry) <= most:
             return entry
         if rows.num_rows == 1:
-            raise sizes.too_large(first_row, len(entry), self.entry_bytes_max)
+            raise too_large(first_row, len(entry), self.entry_bytes_max)
         return None
 
 

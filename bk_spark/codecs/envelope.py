@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_spark.codecs import envelope_bytes, metadata_columns, sizes
-from bk_spark.codecs.codec import LedgerAt, Written
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_spark.codecs import envelope_bytes, metadata_columns
+from bk_spark.codecs.codec import LedgerAt, Written, check_rows
 from bk_spark.codecs.envelope_bytes import HEADERS_MAX, HEADERS_TYPE, TIMESTAMP
 from bk_spark.codecs.read_columns import FAIL, SKIP, ReadColumns, check_written, corrupt, kept
 
@@ -84,7 +85,7 @@ class EnvelopeRows:
 class EnvelopeEntries:
     """Rows to envelopes. A missing timestamp is the time of writing; every other null is kept."""
 
-    entry_bytes_max: int = sizes.ENTRY_BYTES_MAX
+    entry_bytes_max: int = ENTRY_BYTES_MAX
     schema: bytes | None = None
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
@@ -108,7 +109,7 @@ class EnvelopeEntries:
             column("timestamp", TIMESTAMP).fill_null(now),
             headers,
         )
-        sizes.check_rows(made, self.entry_bytes_max, first_row)
+        check_rows(made, self.entry_bytes_max, first_row)
         return EntryBatch.from_arrow(made)
 
     def _check_headers(self, headers: pa.Array, first_row: int) -> None:

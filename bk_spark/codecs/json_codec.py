@@ -21,8 +21,9 @@ import pyarrow.json as pj
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_spark.codecs import json_suspects, json_text, metadata_columns, sizes, spark_types
-from bk_spark.codecs.codec import LedgerAt, Written
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_spark.codecs import json_suspects, json_text, metadata_columns, spark_types
+from bk_spark.codecs.codec import LedgerAt, Written, check_rows
 from bk_spark.codecs.read_columns import FAIL, SKIP, ReadColumns, check_written, corrupt, kept
 
 if TYPE_CHECKING:
@@ -101,11 +102,11 @@ class JsonEntries:
     """Rows to JSON objects; null members are left out. ``types`` are those of the columns, in order."""
 
     types: pa.Schema
-    entry_bytes_max: int = sizes.ENTRY_BYTES_MAX
+    entry_bytes_max: int = ENTRY_BYTES_MAX
     schema: bytes | None = None
 
     @classmethod
-    def of(cls, spark_schema: Any, entry_bytes_max: int = sizes.ENTRY_BYTES_MAX) -> JsonEntries:
+    def of(cls, spark_schema: Any, entry_bytes_max: int = ENTRY_BYTES_MAX) -> JsonEntries:
         """For a StructType. Raises InvalidArgumentError for types without a JSON form."""
         schema = spark_types.arrow_schema_of(spark_types.all_nullable(spark_schema))
         _check_types([(field.name, field.type) for field in schema], "write")
@@ -118,7 +119,7 @@ class JsonEntries:
             raise InvalidArgumentError(
                 "a value has no JSON form", value=f"row {first_row + error.row}: {error}", remedy="cast it to STRING"
             ) from error
-        sizes.check_rows(made, self.entry_bytes_max, first_row)
+        check_rows(made, self.entry_bytes_max, first_row)
         yield EntryBatch.from_arrow(made)
 
 

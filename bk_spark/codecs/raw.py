@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_spark.codecs import metadata_columns, sizes
-from bk_spark.codecs.codec import LedgerAt, Written
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_spark.codecs import metadata_columns
+from bk_spark.codecs.codec import LedgerAt, Written, check_rows
 from bk_spark.codecs.read_columns import ReadColumns
 from bk_spark.errors import no_value_column
 
@@ -67,12 +68,12 @@ class RawEntries:
     """One row is one entry: its value. ``null_values`` is ``fail``, ``skip`` or ``empty`` (RULES K9)."""
 
     null_values: str = "fail"
-    entry_bytes_max: int = sizes.ENTRY_BYTES_MAX
+    entry_bytes_max: int = ENTRY_BYTES_MAX
     schema: bytes | None = None
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
         column = rows.column(VALUE)
-        sizes.check_rows(column, self.entry_bytes_max, first_row)
+        check_rows(column, self.entry_bytes_max, first_row)
         if column.null_count:
             column = self._without_nulls(column, first_row)
         yield EntryBatch.from_arrow(column)

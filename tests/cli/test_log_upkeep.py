@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from bk_cli import log_upkeep, units
+from bk_cli import log_upkeep, options
 from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.entries.batch import EntryBatch
@@ -280,10 +280,10 @@ def test_settings_are_read_as_people_write_them() -> None:
     ],
 )
 def test_sizes_are_powers_of_1024_and_times_are_milliseconds(text: str, size: int | None, time_ms: int | None) -> None:
-    assert units.parse_size(text) == size
-    assert units.parse_time_ms(text) == time_ms
+    assert options.parse_size(text) == size
+    assert options.parse_time_ms(text) == time_ms
 
 
 def test_times_are_told_in_the_largest_unit_that_is_exact() -> None:
-    told = [units.time_in_words(n) for n in (604_800_000, 5_400_000, 90_000, 1500, 0)]
+    told = [options.time_in_words(n) for n in (604_800_000, 5_400_000, 90_000, 1500, 0)]
     assert told == ["7 d", "90 min", "90 s", "1500 ms", "0 ms"]

@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "doctor takes a port for a bookie",
-        "bk_cli/doctor_bookies.py",
+        "bk_cli/doctor.py",
         "        said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)\n"
         '        more = f"{said.version}, {in_words(said.free_bytes)} of {in_words(said.total_bytes)} free"',
         '        await asyncio.to_thread(_connect, info.bookie_id, endpoint)\n        more = ""',

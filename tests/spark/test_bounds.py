@@ -7,8 +7,7 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError
 from bk_core.logs.head import Extent, LogHead, Published
-from bk_spark.bounds import check_bounds, offset_at
-from bk_spark.offsets import EARLIEST, LATEST
+from bk_spark.offsets import EARLIEST, LATEST, check_bounds, offset_at
 from bk_spark.selection import LogSource
 
 UUID = "6a3f9e52-7a0a-4f0e-9f57-0a6c3f3c9b11"
