@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.head import NewExtent, PublishId
     from bk_core.logs.machines.transactions import PublishOptions
+    from bk_spark.options import BkOptions
 
 logger = logging.getLogger("bk_spark.commit")
 
@@ -47,45 +48,33 @@ class WrittenLedgers(WriterCommitMessage):
     query_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publishing:
-    """How the ledgers of a write are published. ``log`` None: into the logs that the tasks name."""
-
-    log: str | None
-    password: bytes
-    publish_id: PublishId
-    options: PublishOptions
-
-
-def publish(bookkeeper: BookKeeper, how: Publishing, messages: Messages) -> int:
-    """List the tasks' ledgers in their logs, in partition order, all or none. Returns the rows published.
+def publish(
+    bookkeeper: BookKeeper, options: BkOptions, publish_id: PublishId, wanted: PublishOptions, messages: Messages
+) -> int:
+    """List the tasks' ledgers in the log of ``options``, or else in those that the tasks name, in partition order, all
+    or none. Returns the rows published. What is ``wanted`` has no schema yet: the tasks tell.
 
     Without rows nothing changes, unless the old ones are to go, the transaction is to be remembered or a log gets its
-    columns (codec ``arrow``). Raises
-    PublishConflictError if a message is missing (a continuous trigger, which would lose rows), InvalidArgumentError for
-    too many logs, and what :meth:`NamedLog.publish` and :func:`~bk_core.logs.fan_out.publish_to_logs` raise; an outcome
-    that is unknown is settled by the publish id when it is tried again.
+    columns (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would
+    lose rows), InvalidArgumentError for too many logs, and what :meth:`NamedLog.publish` and
+    :func:`~bk_core.logs.fan_out.publish_to_logs` raise; an outcome that is unknown is settled by the publish id when it
+    is tried again.
     """
     check_complete(messages)
-    ledgers, options = extents_by_log(messages), replace(how.options, schema=schema_of(messages))
+    ledgers, how = extents_by_log(messages), replace(wanted, schema=schema_of(messages))
     rows = sum(extent.rows for extents in ledgers.values() for extent in extents)
-    if how.log is None:
-        _publish_to_logs(bookkeeper, how, ledgers, options)
-    elif ledgers or options.schema is not None or options.overwrite or options.transaction is not None:
-        bookkeeper.log(how.log, password=how.password).publish(ledgers.get(how.log, []), how.publish_id, options)
+    password = options.ledger_password
+    if options.log is None:
+        try:
+            fan_out.check_count(len(ledgers))
+        except InvalidArgumentError:
+            delete(bookkeeper, (extent for extents in ledgers.values() for extent in extents))  # nobody has seen them
+            raise
+        if ledgers:
+            bookkeeper.publish_to_logs(ledgers, publish_id, password=password, options=how)
+    elif ledgers or how.schema is not None or how.overwrite or how.transaction is not None:
+        bookkeeper.log(options.log, password=password).publish(ledgers.get(options.log, []), publish_id, how)
     return rows
-
-
-def _publish_to_logs(
-    bookkeeper: BookKeeper, how: Publishing, ledgers: dict[str, list[NewExtent]], options: PublishOptions
-) -> None:
-    try:
-        fan_out.check_count(len(ledgers))
-    except InvalidArgumentError:
-        delete(bookkeeper, (extent for extents in ledgers.values() for extent in extents))  # nobody has seen them
-        raise
-    if ledgers:
-        bookkeeper.publish_to_logs(ledgers, how.publish_id, password=how.password, options=options)
 
 
 def check_complete(messages: Messages) -> None:

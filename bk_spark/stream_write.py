@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +17,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.head import PublishId
-from bk_core.logs.machines.transactions import Transaction
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_spark import checkpoint, clients, commit, compat
 from bk_spark.commit import Messages
 from bk_spark.options import BkOptions
 from bk_spark.task_ledgers import Attempt, WriteTarget, write_rows
-from bk_spark.write import abort, plan_target, publishing_of, task_numbers
+from bk_spark.write import abort, plan_target, task_numbers
 
 logger = logging.getLogger("bk_spark.stream_write")
 
@@ -87,8 +88,9 @@ class StreamWriter(compat.StreamWriterBase):
         if not messages and not self.overwrite:
             return
         publish_id, transaction = self._identity(query_id, batchId)
-        how = publishing_of(options, publish_id, transaction, overwrite=self.overwrite)
-        rows = clients.patiently(options, lambda bookkeeper: commit.publish(bookkeeper, how, messages))
+        how = PublishOptions(transaction=transaction, overwrite=self.overwrite, merge_schema=options.merge_schema)
+        publish = partial(commit.publish, options=options, publish_id=publish_id, wanted=how, messages=messages)
+        rows = clients.patiently(options, publish)
         logger.info("batch %d: published %d rows to %s as %s", batchId, rows, options.selection, publish_id.text)
 
     def _identity(self, query_id: str | None, batch_id: int) -> tuple[PublishId, Transaction]:

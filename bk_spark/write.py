@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -61,8 +62,9 @@ class LogWriter(DataSourceArrowWriter):
     def commit(self, messages: Messages) -> None:
         """One step makes all rows visible, or none. Raises what :func:`bk_spark.commit.publish` raises."""
         options = self.target.options
-        how = publishing_of(options, self.publish_id, self.transaction, overwrite=self.overwrite)
-        rows = clients.patiently(options, lambda bookkeeper: commit.publish(bookkeeper, how, messages))
+        how = PublishOptions(transaction=self.transaction, overwrite=self.overwrite, merge_schema=options.merge_schema)
+        publish = partial(commit.publish, options=options, publish_id=self.publish_id, wanted=how, messages=messages)
+        rows = clients.patiently(options, publish)
         logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
 
     def abort(self, messages: Messages) -> None:
@@ -113,14 +115,6 @@ def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bo
         return WriteTarget(options=options, log=LogAt.of(options.log, head), columns=columns, codec=codec)
 
     return clients.patiently(options, ask)
-
-
-def publishing_of(
-    options: BkOptions, publish_id: PublishId, transaction: Transaction | None, *, overwrite: bool
-) -> commit.Publishing:
-    """How the ledgers of a write are published; of their schema the tasks tell."""
-    how = PublishOptions(transaction=transaction, overwrite=overwrite, merge_schema=options.merge_schema)
-    return commit.Publishing(log=options.log, password=options.ledger_password, publish_id=publish_id, options=how)
 
 
 def abort(options: BkOptions, messages: Messages) -> None:
