@@ -12,6 +12,7 @@ import enum
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cache
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ _SHARED = (
     *(type, BaseException, frozenset, BuiltinFunctionType, Digester),
 )
 _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
+_PLAIN = frozenset((type(None), int, float, str, range))
+_NOT_SET = object()
 _LONG = 64  # bytes from which a buffer is told by its digest
 
 
@@ -48,14 +51,30 @@ def fingerprint_of(root: object, injected: Iterable[object] = ()) -> tuple[objec
 
 def fields_of(thing: object) -> dict[str, Any] | None:
     """Attributes by name; None for an object that has none."""
-    names = [name for kind in type(thing).__mro__ for name in _names(kind.__dict__.get("__slots__", ()))]
-    found = {name: getattr(thing, name) for name in names if not name.startswith("__") and hasattr(thing, name)}
+    names = _slots(type(thing))
+    found = {name: value for name in names if (value := getattr(thing, name, _NOT_SET)) is not _NOT_SET}
     own = getattr(thing, "__dict__", None)
-    return None if own is None and not names else {**found, **(own or {})}
+    if own is None:
+        return found if names else None
+    return {**found, **own} if found else own
+
+
+# What follows from a class alone is found out once: a search asks it millions of times.
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    named = (name for base in kind.__mro__ for name in _names(base.__dict__.get("__slots__", ())))
+    return tuple(name for name in named if not name.startswith("__"))
 
 
 def _names(slots: str | Iterable[str]) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+@cache
+def _is_shared(kind: type) -> bool:
+    return issubclass(kind, _SHARED)
 
 
 def _own(thing: Any, method: str, otherwise: object) -> Any:
@@ -64,8 +83,9 @@ def _own(thing: Any, method: str, otherwise: object) -> Any:
     return otherwise
 
 
-def _is_frozen(thing: object) -> bool:
-    parameters = getattr(type(thing), "__dataclass_params__", None)
+@cache
+def _is_frozen(kind: type) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
     return parameters is not None and bool(parameters.frozen)
 
 
@@ -74,11 +94,12 @@ class _Copier:
         self.memo = memo
 
     def copy(self, thing: Any) -> Any:
-        if isinstance(thing, _SHARED):
+        kind = type(thing)
+        if _is_shared(kind):
             return thing
         found = self.memo.get(id(thing))
         if found is None:
-            found = thing if _is_frozen(thing) else self._new(thing)
+            found = thing if _is_frozen(kind) else self._new(thing)
         return found
 
     def _new(self, thing: Any) -> Any:
@@ -134,9 +155,12 @@ class _Printer:
         self.seen = seen
 
     def print(self, thing: Any) -> object:
-        for kinds, printed in _ATOMS:
-            if isinstance(thing, kinds):
-                return printed(thing)
+        kind = type(thing)
+        if kind in _PLAIN:  # most of all things by far
+            return thing
+        atom = _atom(kind)
+        if atom is not None:
+            return atom(thing)
         found = self.seen.get(id(thing))
         if found is not None:
             return found
@@ -145,7 +169,7 @@ class _Printer:
         if isinstance(thing, MethodType):
             return ("method", thing.__func__.__qualname__, self.print(thing.__self__))
         self.seen[id(thing)] = ("again", len(self.seen))
-        return (type(thing).__name__, *self._parts(thing))
+        return (kind.__name__, *self._parts(thing))
 
     def _parts(self, thing: Any) -> Iterable[object]:
         if isinstance(thing, dict):
@@ -157,7 +181,7 @@ class _Printer:
         found = fields_of(thing)
         if found is None:
             raise TypeError(f"no fingerprint of {thing!r}: say that it is injected")
-        return [(name, self.print(value)) for name, value in sorted(found.items())]
+        return [(name, self.print(found[name])) for name in sorted(found)]
 
 
 def _by_key(item: tuple[Any, Any]) -> str:
@@ -184,3 +208,8 @@ _ATOMS: tuple[tuple[Any, Callable[[Any], object]], ...] = (
     (frozenset, lambda thing: ("frozenset", *sorted(map(repr, thing)))),
     ((FunctionType, BuiltinFunctionType), lambda thing: thing.__qualname__),
 )
+
+
+@cache
+def _atom(kind: type) -> Callable[[Any], object] | None:
+    return next((printed for kinds, printed in _ATOMS if issubclass(kind, kinds)), None)
