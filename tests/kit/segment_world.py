@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +195,7 @@ def assert_honest(
         if healthy:
             assert not answer.unknown
             assert required <= set(answer.found)
+            assert not required or storage.index.state(ledger_id).trouble is Reason.REASON_NONE
     for frame in must:
         _assert_record_holds(storage, frame, healthy)
     return answers
@@ -201,6 +203,8 @@ def assert_honest(
 
 def _assert_record_holds(storage: Storage, frame: bytes, healthy: bool) -> None:
     header = parse_header(frame)
+    if header.kind == FrameKind.ENTRIES:
+        return
     state = storage.index.state(header.ledger_id)
     if state.trouble is not Reason.REASON_NONE and not healthy:
         return
@@ -216,10 +220,16 @@ def _assert_record_holds(storage: Storage, frame: bytes, healthy: bool) -> None:
 def _ids_by_ledger(frames: Iterable[bytes]) -> dict[int, set[int]]:
     ids: dict[int, set[int]] = {}
     for frame in frames:
-        header = parse_header(frame)
-        if header.kind == FrameKind.ENTRIES:
-            ids.setdefault(header.ledger_id, set()).update(ids_in(frame))
+        ledger_id, found = _entries_of(frame)
+        if found:
+            ids.setdefault(ledger_id, set()).update(found)
     return ids
+
+
+@lru_cache(maxsize=4096)  # a world is checked after each step of its story
+def _entries_of(frame: bytes) -> tuple[int, frozenset[int]]:
+    header = parse_header(frame)
+    return header.ledger_id, frozenset(ids_in(frame) if header.kind == FrameKind.ENTRIES else ())
 
 
 def key_record(ledger_id: int) -> bytes:
