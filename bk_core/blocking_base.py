@@ -57,13 +57,13 @@ class BookKeeperBase(Connection[client.BookKeeper]):
         password: bytes = b"",
         options: PublishOptions | None = None,
     ) -> dict[str, Published]:
-        """As :func:`bk_core.logs.fan_out.publish_to_logs`."""
-        from bk_core.logs import fan_out  # as above
+        """As :func:`bk_core.logs.named_log.publish_to_logs`."""
+        from bk_core.logs import named_log  # as above
         from bk_core.logs.machines.transactions import APPEND
 
         how = APPEND if options is None else options
         return self._thread.call(
-            fan_out.publish_to_logs(self._inner, ledgers, publish_id, password=password, options=how)
+            named_log.publish_to_logs(self._inner, ledgers, publish_id, password=password, options=how)
         )
 
     def begin(self, work: Callable[[client.BookKeeper], Coroutine[Any, Any, T]]) -> Future[T]:

@@ -146,6 +146,14 @@ class NamedLog(Handle[named_log.NamedLog]):
         """
         return self._thread.call(self._inner.overwrite(ledgers, publish_id, options))
 
+    def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
+        """What :meth:`trim_expired` keeps of the log: entries not older than ``retention_ms``, the newest
+        ``retention_bytes``; 0: everything, None: as it is. Returns the head. Unlinks nothing itself.
+
+        Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
+        """
+        return self._thread.call(self._inner.set_retention(retention_ms=retention_ms, retention_bytes=retention_bytes))
+
     def trim(self, before_offset: int) -> int:
         """Forget the entries below ``before_offset``; returns the log's start offset. What a leader still writes is
         never trimmed. Ledgers that lie below altogether are unlinked; vacuum deletes them later."""
@@ -198,10 +206,6 @@ class NamedLog(Handle[named_log.NamedLog]):
     def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
         """What :meth:`vacuum` would delete now with these. Deletes nothing."""
         return self._thread.call(self._inner.vacuum_candidates(delete_delay_ms, txn_retention_ms))
-
-    def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """As :func:`bk_core.logs.upkeep.set_retention`."""
-        return self._thread.call(self._inner.set_retention(retention_ms=retention_ms, retention_bytes=retention_bytes))
 
     def transactions(self) -> list[LogTransactions]:
         """What every application and streaming query has published to the log, in no order (RULES N5)."""

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -21,12 +21,11 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.logs.compaction import ENTRY_COST_BYTES, CompactionLimits, Content, Run, runs_to_compact, weight_of
 from bk_core.logs.head import Extent, LogHead, NewExtent, PublishId, custom_metadata_for
-from bk_core.logs.machines import compaction as machine
-from bk_core.logs.store import LogStore
+from bk_core.logs.machines import ask
+from bk_core.logs.machines.compaction import Compacted, Compaction
+from bk_core.logs.sequences import Answers, carry_out
+from bk_core.logs.store import LogStore, nonce
 from bk_core.model import EntryId, LedgerId
-
-if TYPE_CHECKING:
-    from bk_core.logs.named_log import NamedLog
 
 log = logging.getLogger("bk_core.logs")
 
@@ -47,13 +46,13 @@ class Compactor:
     def __init__(
         self,
         bookkeeper: BookKeeper,
-        named_log: NamedLog,
         store: LogStore,
+        answers: Answers,
         password: bytes,
         limits: CompactionLimits,
         progress: Progress = lambda entries: None,
     ) -> None:
-        self._bookkeeper, self._log, self._store, self._password = bookkeeper, named_log, store, password
+        self._bookkeeper, self._store, self._answers, self._password = bookkeeper, store, answers, password
         self._limits, self._progress = limits, progress
         self._publish_id = PublishId.job(str(uuid4()))  # names this compaction in its ledgers' metadata
         self._head: LogHead | None = None
@@ -63,7 +62,7 @@ class Compactor:
         listed = await self._list()
         return runs_to_compact(listed.extents, listed.limits)
 
-    async def run(self) -> machine.Compacted:
+    async def run(self) -> Compacted:
         """Compact until nothing is left to do, or the limits are reached.
 
         Safe beside everybody else who works on the log, and safe to end at any point: run it again to go on. Raises
@@ -71,47 +70,33 @@ class Compactor:
         and EntryUnreadableError where entries cannot be read, IntegrityError for a copy that is not exact,
         PublishConflictError when others changed the log too often.
         """
-        await self._log.head()  # the password is right
-        steps = machine.Compaction(self._limits)
-        event: machine.Event = machine.Start()
-        while True:
-            for effect in steps.step(event):
-                match effect:
-                    case machine.Finish(result):
-                        return result
-                    case machine.Fail(error):
-                        raise error
-                    case machine.DropCopy(ledger_id):
-                        await self._drop(ledger_id)
-                    case _:
-                        event = await self._carry_out(effect)
+        return await carry_out(Compaction(self._store.name, self._limits, nonce).run(), self._answer)
 
-    async def _carry_out(self, request: machine.Request) -> machine.Event:
-        try:
-            match request:
-                case machine.ListExtents():
-                    return await self._list()
-                case machine.CopyRun(run, number):
-                    return await self._copy(run, number)
-                case machine.VerifyCopy(new):
-                    return machine.CopyVerified(await self._content(new))
-                case machine.ListCopy(run, new):
-                    return machine.CopyListed(await self._log.compact(run, new))
-        except BookKeeperError as error:
-            return machine.RequestFailed(error)
+    async def _answer(self, request: ask.Request) -> Any:
+        match request:
+            case ask.ListExtents():
+                return await self._list()
+            case ask.CopyRun(run, number):
+                return await self._copy(run, number)
+            case ask.ReadCopy(new):
+                return await self._content(new)
+            case ask.DropCopy(ledger_id):
+                return await self._drop(ledger_id)
+        return await self._answers.answer(request)
 
     # --- the requests ------------------------------------------------------------------------------------------------
 
-    async def _list(self) -> machine.ExtentsListed:
-        def read() -> machine.ExtentsListed:
+    async def _list(self) -> ask.ExtentsListed:
+        def read() -> ask.ExtentsListed:
             head = self._store.read(sync=True).value
+            self._store.check_password(head, self._password)
             self._head = head
             extents = self._store.extents(head, head.start_offset, head.next_offset)
-            return machine.ExtentsListed(head.uuid, extents, self._limits.for_log(head))
+            return ask.ExtentsListed(head.uuid, extents, self._limits.for_log(head))
 
         return await asyncio.to_thread(read)
 
-    async def _copy(self, run: Run, number: int) -> machine.Event:
+    async def _copy(self, run: Run, number: int) -> ask.RunCopied:
         writer = await self._create(run, number)
         content = Content()
         try:
@@ -137,7 +122,7 @@ class Compactor:
             ack_quorum_size=metadata.ack_quorum_size,
             fragments=metadata.fragments,
         )
-        return machine.RunCopied(new, content)
+        return ask.RunCopied(new, content)
 
     async def _create(self, run: Run, number: int) -> LedgerWriter:
         """A ledger that is as safe as the safest of the run."""
@@ -169,7 +154,7 @@ class Compactor:
         try:
             await self._bookkeeper.delete_ledger(ledger_id)
         except BookKeeperError as error:
-            log.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._log.name, error)
+            log.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
 
     # --- reading a run -----------------------------------------------------------------------------------------------
 

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bk_core.client.connect import BookKeeper
-from bk_core.client.deletion import delete_record
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
-    BookKeeperError,
     MetadataCorruptError,
     MetadataError,
     NoSuchLedgerError,
@@ -93,17 +91,6 @@ def delete_of_log(
             log.warning("ledger %d stays condemned until the next vacuum: %s", ledger_id, error)
     deleted(told)
     return tuple(gone)
-
-
-def drop(store: MetadataStore, ledgers: Sequence[LedgerId], deleted: TellDeleted) -> None:
-    """Delete a job's own ledgers, as far as possible, and tell ``deleted``: vacuum finds the rest. Blocking."""
-    told: dict[LedgerId, LedgerMetadata | None] = {}
-    for ledger_id in ledgers:
-        try:
-            told[ledger_id] = delete_record(store, ledger_id)
-        except BookKeeperError as error:
-            log.info("ledger %d stays until vacuum: %s", ledger_id, error)
-    deleted(told)
 
 
 def _is_of_log(metadata: LedgerMetadata, log_uuid: str) -> bool:

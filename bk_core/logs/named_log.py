@@ -8,10 +8,9 @@ process the one writer and gives every entry its offset at once: services. A log
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -20,36 +19,26 @@ from uuid import uuid4
 
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.digest import ledger_key
-from bk_core.errors import (
-    BookKeeperError,
-    InvalidArgumentError,
-    LogExistsError,
-    NoSuchLedgerError,
-    NoSuchLogError,
-    WrongDigestTypeError,
-    WrongPasswordError,
-)
+from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError, WrongDigestTypeError
 from bk_core.logs import commit, upkeep
-from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.compaction import CompactionLimits, Run
 from bk_core.logs.compactor import Compactor
 from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.leader import LogLeader
-from bk_core.logs.ledgers import recovered_end
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.change import HeadChange
+from bk_core.logs.machines.change import HeadChange, Intent, change_head
 from bk_core.logs.machines.compaction import Compacted
-from bk_core.logs.machines.publication import Publication, Publish
+from bk_core.logs.machines.publication import Publish, publish_among
 from bk_core.logs.machines.transactions import APPEND, PublishOptions
-from bk_core.logs.machines.upkeep import Compact, Trim
+from bk_core.logs.machines.upkeep import Compact, SetRetention, Trim
 from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.requests import LeadOptions
+from bk_core.logs.sequences import Answers
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
-from bk_core.model import DigestType, LedgerId, Versioned
+from bk_core.model import DigestType, Versioned
 
-__all__ = ["LeadOptions", "LogLeader", "NamedLog"]
+__all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
 
 log = logging.getLogger("bk_core.logs")
 
@@ -84,7 +73,7 @@ class NamedLog:
         with the nearest names; WrongPasswordError unless only the list is of interest (``check_password`` False)."""
         found = await asyncio.to_thread(self._store.read, sync=sync)
         if check_password:
-            self._check_password(found.value)
+            self._store.check_password(found.value, self._password)
         return found
 
     async def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
@@ -161,9 +150,9 @@ class NamedLog:
         ``merge_schema`` lets it add columns (RULES K8).
         """
         await self.head()  # the password is right
-        machine = Publication(Publish(tuple(ledgers), publish_id, _now_ms(), nonce, options))
-        found = await self._carry_out(machine)
-        if not machine.was_attempted:
+        change = HeadChange({self.name: Publish(tuple(ledgers), publish_id, _now_ms(), nonce, options)})
+        found = (await self._answers().carry_out(change.run()))[self.name]
+        if not change.was_attempted:
             log.warning("log %s has %s already: %d rows are skipped", self.name, publish_id.text, found.rows)
         return found
 
@@ -175,40 +164,28 @@ class NamedLog:
         """
         return await self.publish(ledgers, publish_id, replace(options, overwrite=True))
 
-    async def _carry_out(self, machine: HeadChange[R]) -> R:
-        """Run a machine to its end; raises its error."""
-        event: ev.Event = ev.Start()
-        while True:
-            ended = await asyncio.to_thread(self._store.advance, machine, event)
-            if isinstance(ended, ev.Finish):
-                result: R = ended.result
-                return result
-            event = await self._recover(ended.ledgers)
+    async def _change(self, intent: Intent[R]) -> R:
+        """Change the head; raises what refuses it."""
+        await self.head()  # the password is right
+        return await self._answers().carry_out(change_head(self.name, intent))
 
-    async def _recover(self, ledgers: Sequence[LedgerId]) -> ev.Event:
-        found = await asyncio.gather(
-            *(recovered_end(self._bookkeeper, each, self._password) for each in ledgers), return_exceptions=True
-        )
-        ends: dict[LedgerId, LedgerEnd] = {}
-        missing: set[LedgerId] = set()
-        for ledger_id, end in zip(ledgers, found, strict=True):
-            if isinstance(end, LedgerEnd):
-                ends[ledger_id] = end
-            elif isinstance(end, NoSuchLedgerError):
-                missing.add(ledger_id)
-            elif isinstance(end, BookKeeperError):
-                return ev.RequestFailed(end)
-            else:
-                raise end
-        return ev.LedgersRecovered(ends, frozenset(missing))
+    def _answers(self) -> Answers:
+        return Answers.of(self._bookkeeper, [self._store], self._password)
 
     # --- upkeep ------------------------------------------------------------------------------------------------------
+
+    async def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
+        """What :meth:`trim_expired` keeps of the log: entries not older than ``retention_ms``, the newest
+        ``retention_bytes``; 0: everything, None: as it is. Returns the head. Unlinks nothing itself.
+
+        Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
+        """
+        return await self._change(SetRetention(retention_ms, retention_bytes, nonce))
 
     async def trim(self, before_offset: int) -> int:
         """Forget the entries below ``before_offset``; returns the log's start offset. What a leader still writes is
         never trimmed. Ledgers that lie below altogether are unlinked; vacuum deletes them later."""
-        await self.head()
-        return await self._carry_out(HeadChange(Trim(before_offset, nonce)))
+        return await self._change(Trim(before_offset, nonce))
 
     async def trim_expired(self) -> int:
         """Trim what the log's own retention lets go of; returns its start offset. Offsets never go back, so what is
@@ -228,8 +205,7 @@ class NamedLog:
         """
         if not run:
             raise InvalidArgumentError("there is nothing to compact", value="an empty run")
-        await self.head()
-        return await self._carry_out(HeadChange(Compact(tuple(run), ledger, nonce)))
+        return await self._change(Compact(tuple(run), ledger, nonce))
 
     def compactor(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
@@ -239,7 +215,7 @@ class NamedLog:
         ``progress`` hears of entries as they are copied.
         """
         limits = CompactionLimits() if limits is None else limits
-        return Compactor(self._bookkeeper, self, self._store, self._password, limits, progress)
+        return Compactor(self._bookkeeper, self._store, self._answers(), self._password, limits, progress)
 
     async def plan_compaction(self, limits: CompactionLimits | None = None) -> list[Run]:
         """The runs that :meth:`compact_small` would merge now."""
@@ -271,21 +247,13 @@ class NamedLog:
         check_delays(delete_delay_ms, txn_retention_ms, force)
         head = (await self.head()).value
         now_ms = await asyncio.to_thread(self._store.clock_ms)
-        vacuum = Vacuum(head.uuid, now_ms - delete_delay_ms, nonce, txns_before_ms=now_ms - txn_retention_ms)
-        ended = await asyncio.to_thread(self._store.advance, vacuum, ev.Start())
-        assert isinstance(ended, ev.Finish)
-        result: Vacuumed = ended.result
-        return result
+        before_ms, txns_before_ms = now_ms - delete_delay_ms, now_ms - txn_retention_ms
+        vacuum = Vacuum(self.name, head.uuid, before_ms, nonce, txns_before_ms=txns_before_ms)
+        return await self._answers().carry_out(vacuum.run())
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
         """What :meth:`vacuum` would delete now with these. Deletes nothing."""
         return await asyncio.to_thread(upkeep.vacuum_candidates, self._store, delete_delay_ms, txn_retention_ms)
-
-    async def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """As :func:`bk_core.logs.upkeep.set_retention`."""
-        await self.head()  # the password is right
-        change = partial(upkeep.set_retention, retention_ms=retention_ms, retention_bytes=retention_bytes)
-        return await asyncio.to_thread(change, self._store)
 
     async def transactions(self) -> list[LogTransactions]:
         """What every application and streaming query has published to the log, in no order (RULES N5)."""
@@ -374,12 +342,39 @@ class NamedLog:
         await leader.take_over()
         return leader
 
-    def _check_password(self, head: LogHead) -> None:
-        if not hmac.compare_digest(head.ledger_key, ledger_key(self._password)):
-            raise WrongPasswordError(
-                f"the password of log {self.name} is another one",
-                remedy="give the password it was created with (password=, --password, ledgerPassword)",
-            )
+
+async def publish_to_logs(
+    bookkeeper: BookKeeper,
+    ledgers: Mapping[str, Sequence[NewExtent]],
+    publish_id: PublishId,
+    *,
+    password: bytes = b"",
+    options: PublishOptions = APPEND,
+) -> dict[str, Published]:
+    """List closed ledgers, by the name of their log, at the end of each log: all or none, once for each
+    ``publish_id``. ``options`` are as in :meth:`NamedLog.publish`, and the same for all logs.
+
+    A publish that happened before is returned as it was (RULES N4), its base offset −1 in a log that does not remember
+    it. Raises InvalidArgumentError for ``takeover``, more than 100 logs or records that do not fit one step,
+    NoSuchLogError, WrongPasswordError, and what :meth:`NamedLog.publish` raises, naming the log;
+    TransactionReplayDiffersError also where the version was published to other logs. Nothing was published then, unless
+    the outcome is UNKNOWN: publish the same again, and delete nothing.
+    """
+    if options.takeover:
+        raise InvalidArgumentError(
+            "a publish into several logs fences none of their leaders",
+            value="takeover=True",
+            remedy="stop the leaders, or publish with takeover into each log first, without ledgers",
+        )
+    change = HeadChange(publish_among(ledgers, publish_id, now_ms=_now_ms(), nonce=nonce, options=options))
+    for number, name in enumerate(ledgers):  # it exists, and the password is right; one sync does for all
+        await NamedLog(bookkeeper, name, password=password).head(sync=not number)
+    logs = [LogStore(bookkeeper.store, name, bookkeeper.tell_deleted) for name in ledgers]
+    found = await Answers.of(bookkeeper, logs, password).carry_out(change.run())
+    if not change.was_attempted:
+        rows = sum(each.rows for extents in ledgers.values() for each in extents)
+        log.warning("%d logs have %s already: %d rows are skipped", len(ledgers), publish_id.text, rows)
+    return found
 
 
 def check_delays(delete_delay_ms: int, txn_retention_ms: int, force: bool) -> None:

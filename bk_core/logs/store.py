@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of one named log in the metadata store: read, cached, created, compared and set.
 
-Blocking, as the port is; async callers use a thread. Carries out what the machines of :mod:`bk_core.logs.machines` ask
-for, and knows no rule of the log. Pages are immutable, so a page is read once a client (RULES N3).
+Blocking, as the port is; async callers use a thread. Answers what the sequences of :mod:`bk_core.logs.machines` ask of
+one log, and knows no rule of the log. Pages are immutable, so a page is read once a client (RULES N3).
 """
 
 from __future__ import annotations
 
+import hmac
 import random
 import threading
-import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,14 +18,15 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
-    BookKeeperError,
     LogExistsError,
     MetadataConflictError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchLogError,
     Outcome,
+    WrongPasswordError,
 )
 from bk_core.logs.codec import (
     decode_head,
@@ -37,10 +38,9 @@ from bk_core.logs.codec import (
     encode_unlinked,
 )
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, PageRef
-from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, drop, of_log
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.change import Facts, HeadChange, Intent, write_of
-from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, of_log
+from bk_core.logs.machines import ask
+from bk_core.logs.machines.change import write_of
 from bk_core.logs.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
 from bk_core.logs.schemas import schema_in
 from bk_core.logs.unlinking import UnlinkedRecord
@@ -50,7 +50,6 @@ from bk_core.model import LedgerId, Versioned
 CACHED_PARTS_MAX = 1 << 16
 """Extents and references that a client keeps of pages: some 40 MB at most."""
 UNKNOWN_ATTEMPTS_MAX = 5
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.005, 0.5
 NEAREST_LOGS = 3
 
 R = TypeVar("R")
@@ -118,6 +117,14 @@ class LogStore:
         except NoSuchLogError as error:
             raise self._no_such_log() from error
         return Versioned(decode_head(found.value, self.name), found.version)
+
+    def check_password(self, head: LogHead, password: bytes) -> None:
+        """Raises WrongPasswordError unless the log was created with this password."""
+        if not hmac.compare_digest(head.ledger_key, ledger_key(password)):
+            raise WrongPasswordError(
+                f"the password of log {self.name} is another one",
+                remedy="give the password it was created with (password=, --password, ledgerPassword)",
+            )
 
     def page(self, name: str) -> LogPage:
         """A page by name, its CRC checked. Raises MetadataCorruptError."""
@@ -191,108 +198,47 @@ class LogStore:
                 return found
             raise
 
-    def change(self, apply: Apply, done: Callable[[LogHead], R | None]) -> R:
-        """Change the head until ``done`` finds in it what was wanted; :class:`bk_core.logs.machines.change.HeadChange`.
-
-        ``done`` is asked first, and after every compare-and-set, so a lost answer is settled by looking (RULES N4).
-        Raises what ``apply`` and ``done`` raise; PublishConflictError when others were faster each time; and
-        MetadataUnavailableError; the outcome of each is UNKNOWN if some compare-and-set may still be applied.
-        """
-        ended = self.advance(HeadChange(_Wanted(apply, done)), ev.Start())
-        assert isinstance(ended, ev.Finish), ended
-        result: R = ended.result
-        return result
-
-    def advance(self, machine: HeadChange[Any] | Vacuum, event: ev.Event) -> ev.Finish | ev.RecoverLedgers:
-        """Step a machine and carry its effects out until it is done or asks for what takes bookies. Raises its error.
-
-        Blocking. To go on, answer RecoverLedgers with the event for the next call.
-        """
-        while True:
-            effects = machine.step(event)
-            for effect in effects:
-                match effect:
-                    case ev.Finish() | ev.RecoverLedgers():
-                        return effect
-                    case ev.Fail(error):
-                        raise error
-                    case _:
-                        event = self.carry_out(effect)
-
-    def carry_out(self, effect: ev.Effect) -> ev.Event:
-        """The event that answers the effect; of one that has no answer it is never looked at. Blocking."""
-        try:
-            return self._answer(effect)
-        except MetadataConflictError as error:
-            compared = isinstance(effect, ev.WriteHead | ev.DeleteTransactions)
-            return ev.HeadConflicted() if compared else ev.RequestFailed(error)
-        except BookKeeperError as error:  # of a store that is closed under a write, too, nobody knows what became of it
-            if isinstance(effect, ev.WriteHead) and error.outcome is Outcome.UNKNOWN:
-                return ev.HeadWriteUnknown(error)
-            return ev.RequestFailed(error)
-
-    def _answer(self, effect: ev.Effect) -> ev.Event:
-        match effect:
-            case ev.ReadHead(sync, app_id):
-                if sync:
-                    self.store.sync()
+    def answer(self, request: ask.OfOneLog | ask.OfVacuum | ask.OfCompaction) -> Any:
+        """What :mod:`bk_core.logs.machines.ask` says; raises its errors. Not of what takes bookies. Blocking."""
+        match request:
+            case ask.ReadHead(app_id):
                 # The older of the two decides: a record that moves on between the reads fails the multi.
                 transactions = None if app_id is None else self.transactions(app_id)
-                return ev.HeadRead(self.read(), transactions)
-            case ev.ReadPages(names):
-                return ev.PagesRead({name: self.page(name) for name in names})
-            case ev.CheckLedgers(head, extents):
-                check_publishable(self.store, head, extents)
-                return ev.LedgersChecked()
-            case ev.ReadUnlinked():
-                return ev.UnlinkedRead(tuple(self.unlinked()))
-            case ev.CreatePages(pages):
+                return ask.HeadRead(self.read(), transactions)
+            case ask.ReadPages(names):
+                return {name: self.page(name) for name in names}
+            case ask.CheckLedgers(head, extents):
+                return check_publishable(self.store, head, extents)
+            case ask.ReadUnlinked():
+                return tuple(self.unlinked())
+            case ask.CreatePages(pages):
                 for new in pages:
                     self._create_page(new)
-                return ev.PagesCreated()
-            case ev.WriteHead():
-                self.store.write_logs([self.log_write(effect)])
-                return ev.HeadWritten()
-            case ev.Wait(attempt):
-                _back_off(attempt - 1)
-                return ev.WaitEnded()
-        return self._answer_deleting(effect)
+                return None
+        return self._answer_vacuum(request)
 
-    def _answer_deleting(self, effect: ev.Effect) -> ev.Event:
-        match effect:
-            case ev.DropLedgers(ledgers):
-                drop(self.store, ledgers, self._deleted)
-                return ev.WaitEnded()
-            case ev.DropPages(names):
-                self._delete_pages(names)
-                return ev.WaitEnded()
-            case ev.ListOrphans(log_uuid, before_ms):
-                return ev.OrphansListed(tuple(of_log(self.store, log_uuid, before_ms)))
-            case ev.DeleteLedgers(ledgers, log_uuid):
-                return ev.LedgersDeleted(delete_of_log(self.store, log_uuid, ledgers, self._deleted))
-            case ev.ListPages(before_ms):
+    def _answer_vacuum(self, request: ask.Request | ask.OfOneLog) -> Any:
+        match request:
+            case ask.ListOrphans(log_uuid, before_ms):
+                return tuple(of_log(self.store, log_uuid, before_ms))
+            case ask.DeleteLedgers(ledgers, log_uuid):
+                return delete_of_log(self.store, log_uuid, ledgers, self._deleted)
+            case ask.ListPages(before_ms):
                 made = ((page, self.store.page_ctime_ms(self.name, page)) for page in self.store.list_pages(self.name))
-                return ev.PagesListed(tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms))
-            case ev.DeleteUnlinked(names):
-                self.store.delete_unlinked(self.name, names)
-                return ev.UnlinkedDeleted()
-            case ev.DeletePages(names):
-                self._delete_pages(names)
-                return ev.PagesDeleted()
-        return self._answer_transactions(effect)
-
-    def _answer_transactions(self, effect: ev.Effect) -> ev.Event:
-        match effect:
-            case ev.ListTransactions():
-                return ev.TransactionsListed(tuple(self.store.list_txns(self.name)))
-            case ev.ReadTransactions(keys):
+                return tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms)
+            case ask.DeleteUnlinked(names):
+                return self.store.delete_unlinked(self.name, names)
+            case ask.DeletePages(names):
+                return self.delete_pages(names)
+            case ask.ListTransactions():
+                return tuple(self.store.list_txns(self.name))
+            case ask.ReadTransactions(keys):
                 head = self.read()
                 found = {key: self.record(key) for key in keys}
-                return ev.TransactionsRead(head, {key: each for key, each in found.items() if each is not None})
-            case ev.DeleteTransactions(versions, head_version):
-                self.store.delete_txns(self.name, versions, head_version)
-                return ev.TransactionsDeleted()
-        raise AssertionError(effect)
+                return ask.TransactionsRead(head, {key: each for key, each in found.items() if each is not None})
+            case ask.DeleteTransactions(versions, head_version):
+                return self.store.delete_txns(self.name, versions, head_version)
+        raise AssertionError(request)
 
     def clock_ms(self) -> int:
         """What the metadata store's own clock says now: vacuum compares times that it gave. Raises NoSuchLogError."""
@@ -312,14 +258,14 @@ class LogStore:
         found = self.store.read_unlinked(self.name)
         return [UnlinkedRecord(name, made_ms, decode_unlinked(data, name)) for name, made_ms, data in found]
 
-    def log_write(self, effect: ev.WriteHead) -> LogWrite:
+    def log_write(self, write: ask.WriteHead) -> LogWrite:
         """What the store takes for a compare-and-set."""
         txn = None
-        if effect.transactions is not None:
-            data = encode_transactions(effect.transactions)
-            txn = TxnWrite(effect.transactions.key, data, effect.transactions_version)
-        unlinked = None if effect.unlinked.is_empty else encode_unlinked(effect.unlinked)
-        return LogWrite(self.name, encode_head(effect.head), effect.version, txn, unlinked)
+        if write.transactions is not None:
+            data = encode_transactions(write.transactions)
+            txn = TxnWrite(write.transactions.key, data, write.transactions_version)
+        unlinked = None if write.unlinked.is_empty else encode_unlinked(write.unlinked)
+        return LogWrite(self.name, encode_head(write.head), write.version, txn, unlinked)
 
     def write(self, expected: Versioned[LogHead], apply: Apply) -> Versioned[LogHead]:
         """One compare-and-set of the head, its pages first. Raises MetadataConflictError (nothing was applied),
@@ -329,13 +275,13 @@ class LogStore:
         if change.new_pages and (candidates := merge_candidates(expected.value)):
             pages = {ref.name: self.page(ref.name) for ref in candidates}
             change = apply(expected.value, pages)
-        write = self.log_write(write_of(expected, change, Facts(pages=pages)))
+        write = self.log_write(write_of(expected, change, pages))
         for new in change.new_pages:  # unreferenced, before the head that names them (RULES N3)
             self._create_page(new)
         try:
             (written,) = self.store.write_logs([write])
         except MetadataConflictError:
-            self._delete_pages([new.name for new in change.new_pages])  # nobody can have seen their names
+            self.delete_pages([new.name for new in change.new_pages])  # nobody can have seen their names
             raise
         return Versioned(change.head, written.version)
 
@@ -351,27 +297,13 @@ class LogStore:
                     raise
         self._cache.put(new.name, new.page)
 
-    def _delete_pages(self, names: Sequence[str]) -> None:
+    def delete_pages(self, names: Sequence[str]) -> None:
+        """As far as can be: vacuum finds the rest."""
         for name in names:
             try:
                 self.store.delete_page(self.name, name)
             except MetadataError:
-                return  # vacuum finds it
-
-
-class _Wanted(Intent[R]):
-    """An intent out of two functions."""
-
-    def __init__(self, apply: Apply, done: Callable[[LogHead], R | None]) -> None:
-        self._apply, self._done = apply, done
-
-    def settled(self, head: LogHead, facts: Facts) -> R | None:
-        """See :class:`Intent`."""
-        return self._done(head)
-
-    def decide(self, head: LogHead, facts: Facts) -> Change:
-        """See :class:`Intent`."""
-        return self._apply(head, facts.pages)
+                return
 
 
 def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:
@@ -385,7 +317,3 @@ def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:
 
 def _base_offset(part: Extent | PageRef) -> int:
     return part.base_offset
-
-
-def _back_off(attempt: int) -> None:
-    time.sleep(_random.uniform(BACKOFF_MIN_S, min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** (attempt + 1))))

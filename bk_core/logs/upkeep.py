@@ -1,45 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever looks after a log asks beside its changes: its settings, its transactions, and what a vacuum would take.
+"""What whoever looks after a log asks beside its changes: its transactions, and what a vacuum would take.
 Blocking, as :class:`bk_core.logs.store.LogStore` is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from bk_core.errors import InvalidArgumentError, MetadataConflictError, MetadataUnavailableError, Outcome
-from bk_core.logs.head import LogHead, LogTransactions
+from bk_core.errors import MetadataConflictError, MetadataUnavailableError, Outcome
+from bk_core.logs.head import LogTransactions
 from bk_core.logs.ledgers import of_log
 from bk_core.logs.machines.vacuum import Vacuumed
-from bk_core.logs.paging import Change, Pages, fit, ledgers_listed
-from bk_core.logs.store import LogStore, nonce
+from bk_core.logs.paging import ledgers_listed
+from bk_core.logs.store import LogStore
 from bk_core.logs.unlinking import ledgers_kept, pages_kept
 
 FORGET_ATTEMPTS_MAX = 10
-RETENTION_MAX = 2**62
-
-
-def set_retention(store: LogStore, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-    """What ``trim --expired`` keeps of the log: entries not older than ``retention_ms``, the newest
-    ``retention_bytes``; 0: everything, None: as it is. Returns the head. Unlinks nothing itself.
-
-    Raises InvalidArgumentError for a negative number, NoSuchLogError, PublishConflictError, MetadataUnavailableError.
-    """
-    for name, value in (("retention_ms", retention_ms), ("retention_bytes", retention_bytes)):
-        if value is not None and not 0 <= value <= RETENTION_MAX:
-            raise InvalidArgumentError(f"{name} is 0, for ever, or a positive number", value=f"{name}={value}")
-
-    def wanted(head: LogHead) -> LogHead:
-        return replace(
-            head,
-            retention_ms=head.retention_ms if retention_ms is None else retention_ms,
-            retention_bytes=head.retention_bytes if retention_bytes is None else retention_bytes,
-        )
-
-    def apply(head: LogHead, pages: Pages) -> Change:
-        return fit(wanted(head), nonce, pages)
-
-    return store.change(apply, lambda head: head if wanted(head) == head else None)
 
 
 def transactions(store: LogStore) -> Iterator[LogTransactions]:

@@ -17,14 +17,14 @@ from bk_core.errors import (
 )
 from bk_core.logs import commit
 from bk_core.logs.codec import encode_head, encode_transactions
-from bk_core.logs.fan_out import LogsRecords
 from bk_core.logs.head import LogHead, LogTransactions, NewExtent, Published, PublishId
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.fan_out import FanOut
+from bk_core.logs.machines.change import HeadChange
+from bk_core.logs.machines.publication import publish_among
 from bk_core.logs.machines.transactions import PublishOptions, Transaction, recorded
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import DigestType, Fragment, LedgerState
+from tests.kit.log_changes import carried_out
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write
 
 pytestmark = pytest.mark.rule("K10")
@@ -54,10 +54,18 @@ def ledger(store: MetadataStore, rows: int = 2) -> NewExtent:
 
 
 def publish(
-    store: MetadataStore, ledgers: dict[str, list[NewExtent]], job: PublishId, txn: Transaction | None = None
+    store: MetadataStore,
+    ledgers: dict[str, list[NewExtent]],
+    job: PublishId,
+    txn: Transaction | None = None,
+    **limits: int,
 ) -> dict[str, Published]:
-    machine = FanOut.of(ledgers, job, now_ms=5, nonce=nonce, options=PublishOptions(transaction=txn))
-    return LogsRecords(store, list(ledgers)).advance(machine, ev.Start())
+    return carried_out(
+        [LogStore(store, log) for log in ledgers],
+        HeadChange(
+            publish_among(ledgers, job, now_ms=5, nonce=nonce, options=PublishOptions(transaction=txn)), **limits
+        ).run(),
+    )
 
 
 def ends(store: MetadataStore, *logs: str) -> list[int]:
@@ -104,9 +112,8 @@ def test_a_store_that_stays_away_leaves_the_outcome_unknown(metadata_world: Meta
     ledgers = {"a": [ledger(store)], "b": [ledger(store)]}
 
     metadata_world.lose_next_answer(store, applied=True)
-    machine = FanOut.of(ledgers, JOB, now_ms=5, nonce=nonce, failures_max=1)
     with pytest.raises(MetadataUnavailableError) as raised:
-        LogsRecords(store, ["a", "b"]).advance(machine, ev.Start())
+        publish(store, ledgers, JOB, failures_max=1)
     assert raised.value.outcome is Outcome.UNKNOWN
     assert publish(metadata_world.open(), ledgers, JOB)["a"].base_offset == 0
     assert ends(metadata_world.open(), "a", "b") == [2, 2]
@@ -180,7 +187,7 @@ def _aged(head: LogHead) -> tuple[LogHead, LogTransactions]:
 def test_logs_that_cannot_fit_one_step_are_refused_with_their_number_and_size(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bk_core.logs.machines.fan_out.STEP_BYTES_MAX", 500)
+    monkeypatch.setattr("bk_core.logs.machines.change.STEP_BYTES_MAX", 500)
     made(store, "a", "b")
     with pytest.raises(InvalidArgumentError, match=r"2 logs, \d+ of 500 bytes"):
         publish(store, {"a": [ledger(store)], "b": [ledger(store)]}, JOB)

@@ -12,6 +12,7 @@ from bk_core.logs.head import LogHead, NewExtent, Published, PublishId
 from bk_core.logs.paging import Change, Pages
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import MetadataStore
+from tests.kit.log_changes import change
 from tests.kit.metadata_worlds import MetadataWorld
 
 EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
@@ -35,7 +36,7 @@ def publish(store: MetadataStore, first: int, count: int) -> Published:
     def apply(head: LogHead, pages: Pages) -> Change:
         return commit.publish(head, new, publish_id, now_ms=3, nonce=nonce, pages=pages)
 
-    return LogStore(store, "events").change(apply, lambda head: commit.already_published(head, publish_id, count))
+    return change(LogStore(store, "events"), apply, lambda head: commit.already_published(head, publish_id, count))
 
 
 @pytest.mark.rule("N1")

@@ -24,7 +24,7 @@ from bk_core.logs.compaction import (
 )
 from bk_core.logs.compactor import Compactor
 from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
-from bk_core.logs.machines import compaction as machine
+from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from tests.kit.memory_cluster import memory_cluster
@@ -92,7 +92,7 @@ def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets(diges
             metadata = (await bookkeeper.read_metadata(extent.ledger_id)).value
             assert extent.fragments == metadata.fragments
             assert metadata.digest_type is digest_type
-            assert await log.compactor().run() == machine.Compacted()  # nothing is left to do
+            assert await log.compactor().run() == Compacted()  # nothing is left to do
 
     run(work())
 
@@ -197,7 +197,7 @@ def test_a_leader_goes_on_while_its_log_is_compacted_and_its_open_ledger_is_left
     run(work())
 
 
-async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, between: object) -> machine.Compacted:
+async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, between: object) -> Compacted:
     """Runs it with ``between`` awaited after the first copy was verified."""
     content, is_done = compactor._content, False
 

@@ -13,7 +13,6 @@ from tests.sim.logs import LogViolation, run_log_schedule
 from tests.sim.mutants.logs import MUTANTS
 
 SOMETIMES = {
-    "aborted before an attempt",
     "answer lost, applied",
     "answer lost, late",
     "answer lost, never",
@@ -68,7 +67,7 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
 
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
-    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [3097896187] * 2  # under any PYTHONHASHSEED
+    assert [run_log_schedule(7).fingerprint for _ in range(2)] == [779912635] * 2  # under any PYTHONHASHSEED
 
 
 @pytest.mark.sim

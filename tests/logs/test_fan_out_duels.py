@@ -30,7 +30,6 @@ SOMETIMES = {
     "answer lost, never",
     "answer lost, refused",
     "late write applied",
-    "aborted before an attempt",
     "overwritten",
     "transactions vacuumed",
 }

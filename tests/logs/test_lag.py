@@ -10,13 +10,14 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
-from bk_core.logs.fan_out import LogsRecords, publish_to_logs
 from bk_core.logs.head import NewExtent, PublishId
 from bk_core.logs.ledgers import check_publishable
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.named_log import NamedLog
+from bk_core.logs.machines import ask
+from bk_core.logs.named_log import NamedLog, publish_to_logs
+from bk_core.logs.store import LogStore
 from bk_core.logs.upkeep import vacuum_candidates
 from bk_core.metadata.memory import MemoryStore, MemoryTree
+from tests.kit.log_changes import answers
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.logs.leader_kit import PASSWORD, log_of, read_all, run
 
@@ -127,7 +128,7 @@ def test_every_log_of_a_fan_out_is_read_behind_one_sync() -> None:
     run(work())
 
 
-def test_machine_of_a_fan_out_is_answered_behind_its_sync() -> None:
+def test_logs_that_are_changed_are_read_behind_one_sync() -> None:
     async def work() -> None:
         async with memory_cluster() as cluster:
             writing, driver = clients(cluster)
@@ -138,12 +139,9 @@ def test_machine_of_a_fan_out_is_answered_behind_its_sync() -> None:
             for name in names:
                 extent = await task(writing, b"x")
                 await NamedLog(writing, name, password=PASSWORD).publish([extent], PublishId.job("x"))
-            records = LogsRecords(driver.store, names)
-            request = ev.ForLogs({name: ev.ReadHead() for name in names}, sync=True)
-            answered = await asyncio.to_thread(records._carry_out, request)
-            assert isinstance(answered, ev.LogsAnswered)
-            heads = [each.head.value for each in answered.answers.values() if isinstance(each, ev.HeadRead)]
-            assert [head.next_offset for head in heads] == [1, 1]
+            answering = answers([LogStore(driver.store, name) for name in names])
+            heads = await answering.answer(ask.ForLogs({name: ask.ReadHead() for name in names}, sync=True))
+            assert {name: read.head.value.next_offset for name, read in heads.items()} == {"a": 1, "b": 1}
 
     run(work())
 

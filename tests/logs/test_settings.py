@@ -30,19 +30,19 @@ def test_a_log_keeps_for_ever_until_it_is_told_otherwise() -> None:
         async with memory_cluster() as cluster:
             log = log_of(cluster.client())
             with pytest.raises(NoSuchLogError):
-                upkeep.set_retention(log.records, retention_ms=1)
+                await log.set_retention(retention_ms=1)
             assert (await log.create()).retention_ms == 0
-            upkeep.set_retention(log.records, retention_ms=1000)
-            head = upkeep.set_retention(log.records, retention_bytes=5)
+            await log.set_retention(retention_ms=1000)
+            head = await log.set_retention(retention_bytes=5)
             assert (head.retention_ms, head.retention_bytes) == (1000, 5)
-            upkeep.set_retention(log.records, retention_ms=0)
+            await log.set_retention(retention_ms=0)
             found = await log.head()
             assert (found.value.retention_ms, found.value.retention_bytes) == (0, 5)
-            assert upkeep.set_retention(log.records) == found.value
+            assert await log.set_retention() == found.value
             assert (await log.head()).version == found.version, "nothing was to be changed"
             for wrong in (-1, 2**63):
                 with pytest.raises(InvalidArgumentError, match="retention_bytes"):
-                    upkeep.set_retention(log.records, retention_bytes=wrong)
+                    await log.set_retention(retention_bytes=wrong)
 
     run(work())
 
@@ -55,7 +55,7 @@ def test_a_setting_whose_answer_was_lost_is_looked_for(applied: bool) -> None:
             log = log_of(bookkeeper)
             await log.create()
             bookkeeper.store.tree.lose_next_answer(applied=applied)
-            upkeep.set_retention(log.records, retention_ms=7)
+            await log.set_retention(retention_ms=7)
             assert (await log.head()).value.retention_ms == 7
 
     run(work())

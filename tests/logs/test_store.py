@@ -19,25 +19,23 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs import commit
-from bk_core.logs import store as log_store
-from bk_core.logs.fan_out import LogsRecords
+from bk_core.logs import commit, sequences
 from bk_core.logs.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.change import ATTEMPTS_MAX
-from bk_core.logs.machines.fan_out import FanOut
+from bk_core.logs.machines.change import ATTEMPTS_MAX, HeadChange
+from bk_core.logs.machines.publication import publish_among
 from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.paging import Change, Pages
 from bk_core.logs.store import LogStore, PageCache, nonce
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import LogWrite
+from tests.kit.log_changes import carried_out, change
 
 EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_store, "BACKOFF_MAX_S", 0.006)
+    monkeypatch.setattr(sequences, "BACKOFF_MAX_S", 0.006)
 
 
 @pytest.fixture
@@ -75,7 +73,7 @@ def publish(store: LogStore, first: int, count: int, name: str = "") -> Publishe
     def apply(head: LogHead, pages: Pages) -> Change:
         return commit.publish(head, new, publish_id, now_ms=3, nonce=nonce, pages=pages)
 
-    return store.change(apply, lambda head: commit.already_published(head, publish_id, 10 * count))
+    return change(store, apply, lambda head: commit.already_published(head, publish_id, 10 * count))
 
 
 def test_a_log_is_made_once(events: LogStore) -> None:
@@ -287,11 +285,11 @@ def test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_wa
     assert caught.value.outcome is Outcome.UNKNOWN
     assert len(LogStore(MemoryStore(memory.cluster), "events").extents(events.read().value, 0, 1000)) == 100
 
-    machine = FanOut.of(
+    intents = publish_among(
         {"events": []}, PublishId.job("fan"), now_ms=3, nonce=nonce, options=PublishOptions(overwrite=True)
     )
     with pytest.raises(ClientClosedError) as caught:
-        LogsRecords(memory, ["events"]).advance(machine, ev.Start())
+        carried_out([events], HeadChange(intents).run())
     assert caught.value.outcome is Outcome.UNKNOWN
     assert events.read().value.epoch == 1
 

@@ -1,34 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machines of a log, fed every event in every state that they can be brought into: a search from the first state
-on, over heads as friends and rivals may write them. Each move that a machine's table allows is seen, and no other."""
+"""The leadership of a log, fed every event in every state that it can be brought into: a search from the first state
+on, over heads as friends and rivals may write them. Each move that the machine's table allows is seen, and no other.
+(Sequences are searched in test_sequences.py.)"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
-from bk_core.logs import paging
-from bk_core.logs.commit import condemn, publish, seal
-from bk_core.logs.head import LogHead, LogTransactions, NewExtent, PublishId, Unlinked
-from bk_core.logs.machines import change, leadership_states, vacuum
-from bk_core.logs.machines import change_events as cev
+from bk_core.logs.commit import seal
 from bk_core.logs.machines import leadership_events as lev
-from bk_core.logs.machines.change import HeadChange
-from bk_core.logs.machines.fan_out import FanOut
-from bk_core.logs.machines.fan_out_parts import PublishAmong, fan_out_id
+from bk_core.logs.machines import leadership_states
 from bk_core.logs.machines.leadership import LogLeadership
-from bk_core.logs.machines.publication import Publication, Publish
-from bk_core.logs.machines.transactions import PublishOptions
-from bk_core.logs.machines.upkeep import Absolve, Compact
-from bk_core.logs.machines.vacuum import Vacuum
-from bk_core.logs.paging import TAIL_EXTENTS_MAX
-from bk_core.logs.unlinking import UnlinkedRecord
-from bk_core.model import Fragment, Versioned
+from bk_core.model import Versioned
 from tests.kit.transitions import members, printed, words
 from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, end, listed, opened, rolling, run, serving
 
@@ -173,216 +162,3 @@ def test_every_event_in_every_state_of_a_leadership_leads_where_its_table_says()
     states = leadership_states.State.__members__
     assert {(state, kind) for state, kind, _ in found.moves} == {(state, kind) for state in states for kind in kinds}
     assert found.pairs() == table_of(leadership_states.MOVES)
-
-
-# --- changes of the head, publishing, vacuum ---
-
-
-def extent(ledger_id: int) -> NewExtent:
-    return NewExtent(
-        ledger_id=ledger_id,
-        entry_count=10,
-        size_bytes=10,
-        created_ms=2,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=(Fragment(0, ("b1", "b2", "b3")),),
-    )
-
-
-JOB = PublishId.job("a")
-UNUSED = LogTransactions(app_id="app", last_used_ms=5)
-
-
-def published(head: LogHead, *ledgers: int, job: str = "other") -> LogHead:
-    return publish(
-        head, [extent(ledger) for ledger in ledgers], PublishId.job(job), now_ms=3, nonce=NONCE, pages={}
-    ).head
-
-
-def change_events(machine: HeadChange[Any] | Vacuum) -> Iterable[cev.Event]:
-    inner = machine._change if isinstance(machine, Vacuum) else machine
-    found = inner._found if isinstance(inner, HeadChange) else None
-    known = found.version if found is not None else 0
-    yield from (
-        cev.Start(),
-        cev.Abort(),
-        cev.LedgersChecked(),
-        cev.PagesCreated(),
-        cev.PagesRead(PAGES),
-        cev.HeadWritten(),
-    )
-    yield from (cev.HeadConflicted(), cev.HeadWriteUnknown(AWAY), cev.WaitEnded(), cev.PagesDeleted())
-    yield from (cev.RequestFailed(AWAY), cev.RequestFailed(GONE))
-    for head in HEADS:
-        yield cev.HeadRead(Versioned(head, known + 1))
-    yield cev.HeadRead(Versioned(found.value if found is not None else EMPTY, known))
-    yield cev.LedgersRecovered({20: end(5), 3: end(5)})
-    yield cev.LedgersRecovered({}, frozenset({20}))
-    yield from (cev.OrphansListed(ledgers) for ledgers in ((), (30,), (30, 31)))
-    yield from (cev.LedgersDeleted(ledgers) for ledgers in ((), (30,), (30, 31)))
-    yield from (cev.PagesListed(names) for names in ((), ("p-lost",), tuple(PAGES)))
-    yield from (cev.UnlinkedRead(records) for records in ((), UNLINKED))
-    yield cev.UnlinkedDeleted()
-    yield cev.TransactionsDeleted()
-    yield cev.LogsAnswered({"a": cev.PagesCreated()})
-    yield from (cev.TransactionsListed(keys) for keys in ((), (UNUSED.key,)))
-    for records in ({}, {UNUSED.key: Versioned(UNUSED, known)}):
-        yield cev.TransactionsRead(Versioned(EMPTY, known), records)
-
-
-_SPILLED = publish(
-    EMPTY,
-    [extent(100 + each) for each in range(TAIL_EXTENTS_MAX + 1)],
-    PublishId.job("big"),
-    now_ms=3,
-    nonce=NONCE,
-    pages={},
-)
-PAGES = {new.name: new.page for new in _SPILLED.new_pages}
-assert PAGES
-UNLINKED = (
-    UnlinkedRecord("old", 999, Unlinked(names=("p-lost",), ledgers=(30,))),
-    UnlinkedRecord("young", 1000, Unlinked(pages=_SPILLED.head.pages, ledgers=(31,))),
-)
-
-HEADS = (
-    _SPILLED.head,
-    EMPTY,
-    OTHER,
-    REBORN,
-    published(EMPTY, 3),
-    published(EMPTY, 3, 4, 5),
-    published(EMPTY, 9, job="a"),
-    condemn(EMPTY, (30,), nonce=NONCE, pages={}).head,
-)
-
-
-def change_key(machine: HeadChange[Any] | Vacuum) -> object:
-    """What decides: which head it knows, what it knows beside it, and how often it tried."""
-    own: tuple[object, ...] = (type(machine).__name__, machine.state)
-    inner: HeadChange[Any] | None
-    if isinstance(machine, Vacuum):
-        inner, own = machine._change, (*own, machine._candidates, machine.result, machine._keys, machine._looks)
-        own = (*own, machine.txns_before_ms, machine._unneeded, inner and inner._facts.unlinked)
-    else:
-        inner = machine
-    if inner is None:
-        return own
-    head = next((place for place, head in enumerate(HEADS) if inner._found and inner._found.value is head), None)
-    facts = inner._facts
-    known = (facts.is_checked, *sorted(facts.pages), *sorted(facts.ends), facts.missing)
-    doubt = {inner._found.version - each.version for each in inner._doubts if inner._found}
-    tried = (inner._attempts, inner._failures, inner.was_attempted, *sorted(doubt))
-    names = getattr(inner.intent, "names", ())
-    return (*own, type(inner.intent).__name__, names, inner.state, head, known, tried, inner.result is None)
-
-
-def check_change(found: Search, moves: Any, kinds: set[str], without: Collection[tuple[str, str]] = ()) -> None:
-    states = {state.name for state in moves}
-    assert {(state, kind) for state, kind, _ in found.moves} == {(state, kind) for state in states for kind in kinds}
-    assert found.pairs() == table_of(moves).difference(without)
-    done_by = {kind for state, kind, after in found.moves if (state, after) == ("WRITING", "DONE")}
-    assert done_by <= {"HeadWritten"}, "whatever else came, the head has to be looked at"
-
-
-@pytest.mark.rule("N4")
-def test_every_event_in_every_state_of_a_publish_leads_where_its_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "TAIL_EXTENTS_MAX", 3)
-    monkeypatch.setattr(paging, "TAIL_EXTENTS_KEPT", 1)
-    first = next(page.extents[0] for page in PAGES.values() if page.extents)
-    intent = Publish((extent(9),), JOB, 5, NoNonce(), PublishOptions(takeover=True))
-    firsts = [
-        Publication(intent, attempts_max=2, failures_max=2),
-        HeadChange(Compact((first,), extent(first.ledger_id), NoNonce()), attempts_max=2, failures_max=2),
-    ]
-    known = members(*members(cev.Effect))
-    found = Search(firsts, change_events, known, ("DONE", "FAILED"), key=change_key)
-    check_change(found, change.MOVES, {cls.__name__ for cls in members(cev.Event)})
-
-
-def fan_out_events(machine: FanOut) -> Iterable[cev.Event]:
-    """Two logs' answers, of which the second's vary, and everything that is no answer of several logs."""
-    found = machine._parts["b"].found
-    known = found.version if found is not None else 0
-    yield from (each for each in change_events(HeadChange(Absolve((), NoNonce()))) if type(each) not in BULKY)
-    yield from BULKY.values()
-    same = (cev.PagesCreated(), cev.PagesRead(PAGES), cev.LedgersChecked())
-    for answer in (*same, cev.RequestFailed(GONE), cev.RequestFailed(AWAY)):
-        yield cev.LogsAnswered({"b": answer})
-        yield cev.LogsAnswered({"a": cev.LedgersChecked(), "b": answer})
-    yield cev.LogsAnswered({"a": cev.LedgersChecked(), "b": cev.LedgersRecovered({20: end(5)})})
-    for head in FAN_HEADS:
-        read = cev.HeadRead(Versioned(head, known + 1))
-        yield cev.LogsAnswered({"a": cev.HeadRead(Versioned(EMPTY, known + 1)), "b": read})
-    again = {log: part.found or Versioned(EMPTY, 0) for log, part in machine._parts.items()}
-    yield cev.LogsAnswered({log: cev.HeadRead(head) for log, head in again.items()})
-
-
-BULKY: dict[type, cev.Event] = {
-    cev.HeadRead: cev.HeadRead(Versioned(EMPTY, 1)),
-    cev.PagesRead: cev.PagesRead({}),
-    cev.PagesListed: cev.PagesListed(()),
-    cev.UnlinkedRead: cev.UnlinkedRead(()),
-    cev.TransactionsRead: cev.TransactionsRead(Versioned(EMPTY, 1), {}),
-}
-FAN_ID = fan_out_id(JOB, {"a": 10, "b": 10})
-FAN_HEADS = (
-    _SPILLED.head,
-    OTHER,
-    REBORN,
-    published(EMPTY, 3),
-    publish(EMPTY, [extent(9)], FAN_ID, now_ms=3, nonce=NONCE, pages={}).head,
-)
-
-
-def fan_out_key(machine: FanOut) -> object:
-    """What decides: which heads it knows, what it knows beside them, and how often it tried."""
-    parts: list[object] = []
-    for part in machine._parts.values():
-        head = next((place for place, head in enumerate(FAN_HEADS) if part.found and part.found.value is head), None)
-        facts = (part.facts.is_checked, *sorted(part.facts.pages), *sorted(part.facts.ends), part.facts.missing)
-        doubt = {part.read.version - each.made[log].version for each in machine._doubts for log in "ab" if part.found}
-        parts.append((head, facts, *sorted(doubt)))
-    tried = (machine._attempts, machine._failures, machine.was_attempted)
-    return (machine.state, tuple(parts), tried, tuple(machine._asked))
-
-
-@pytest.mark.rule("K10")
-@pytest.mark.rule("N4")
-def test_every_event_in_every_state_of_a_fan_out_leads_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "TAIL_EXTENTS_MAX", 2)
-    monkeypatch.setattr(paging, "TAIL_EXTENTS_KEPT", 1)
-    intents = {log: PublishAmong((extent(number),), FAN_ID, 5, NoNonce()) for log, number in (("a", 9), ("b", 10))}
-    first = FanOut(intents, attempts_max=2, failures_max=2)
-    known = members(*members(cev.Effect))
-    found = Search([first], fan_out_events, known, ("DONE", "FAILED"), key=fan_out_key, states_max=300)
-    no_page_tells = {("ASKING", "DONE")}  # of a publish the head does
-    check_change(found, change.MOVES, {cls.__name__ for cls in members(cev.Event)}, no_page_tells)
-
-
-@pytest.mark.rule("N6")
-def test_every_event_in_every_state_of_a_vacuum_leads_where_its_table_says() -> None:
-    without_ledgers = Vacuum(EMPTY.uuid, 1000, NoNonce(), txns_before_ms=10)
-    for event in (cev.Start(), cev.OrphansListed(()), cev.HeadRead(Versioned(EMPTY, 0))):
-        without_ledgers.step(event)
-    for_ever = without_ledgers.copy()
-    for_ever.txns_before_ms = 0  # transactions are kept
-    firsts = [Vacuum(EMPTY.uuid, 1000, NoNonce()), for_ever, without_ledgers]
-    nothing_more = (cev.HeadRead(Versioned(EMPTY, 0)), cev.UnlinkedRead(()))
-    for events in ((cev.PagesListed(()), *nothing_more), (cev.TransactionsListed((UNUSED.key,)),)):
-        firsts.append(firsts[-1].copy())
-        for event in events:
-            firsts[-1].step(event)
-    for each, records in ((for_ever, ()), (without_ledgers, UNLINKED[:1])):  # and where a page is about to go
-        firsts.append(each.copy())
-        for event in (cev.PagesListed(("p-lost",)), nothing_more[0], cev.UnlinkedRead(records)):
-            firsts[-1].step(event)
-    condemned = (cev.HeadRead(Versioned(EMPTY, 0)), cev.UnlinkedRead(()), cev.HeadWritten())
-    firsts.append(Vacuum(EMPTY.uuid, 1000, NoNonce()))
-    for event in (cev.Start(), cev.OrphansListed((30, 31)), *condemned, cev.LedgersDeleted((30,))):
-        firsts[-1].step(event)
-    known = members(*members(cev.Effect))
-    found = Search(firsts, change_events, known, ("DONE", "FAILED"), key=change_key)
-    check_change(found, vacuum.MOVES, {cls.__name__ for cls in members(cev.Event)})

@@ -11,10 +11,9 @@ import pytest
 
 from bk_core.logs import commit, paging, unlinking, upkeep
 from bk_core.logs.codec import encode_unlinked
-from bk_core.logs.fan_out import publish_to_logs
 from bk_core.logs.head import HEAD_BYTES_MAX, LogHead, NewExtent, PublishId, Unlinked
 from bk_core.logs.machines.transactions import PublishOptions
-from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS, NamedLog
+from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS, NamedLog, publish_to_logs
 from bk_core.logs.paging import Change, Pages
 from bk_core.logs.store import PageCache
 from bk_core.logs.unlinking import UNLINKED_BYTES_MAX, unlinked_by
@@ -23,6 +22,7 @@ from tests.logs.change_kit import EMPTY, NONCE, extent
 from tests.logs.leader_kit import PASSWORD, log_of, run
 from tests.logs.test_compaction import content_of, publish, values
 
+OVERWRITE = PublishOptions(overwrite=True)
 AGE_MS = 10 * DELETE_DELAY_MS
 ENTRIES = 20
 
@@ -155,8 +155,7 @@ def test_an_overwrite_of_several_logs_says_of_each_what_it_unlinked() -> None:
                 log = NamedLog(bookkeeper, name, password=PASSWORD)
                 listed[name] = (await publish(bookkeeper, log, values(0, 2))).ledger_id
             anew: dict[str, list[NewExtent]] = {name: [] for name in listed}
-            over = PublishOptions(overwrite=True)
-            await publish_to_logs(bookkeeper, anew, PublishId.job("anew"), password=PASSWORD, options=over)
+            await publish_to_logs(bookkeeper, anew, PublishId.job("anew"), password=PASSWORD, options=OVERWRITE)
             for name, ledger_id in listed.items():
                 (record,) = NamedLog(bookkeeper, name, password=PASSWORD).records.unlinked()
                 assert record.unlinked == Unlinked(ledgers=(ledger_id,))

@@ -105,22 +105,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-change-of-a-log-begins-with-any-head",
         path="bk_core/logs/machines/change.py",
-        old="        sync = self._found is None or bool(self._doubts)\n",
-        new="        sync = bool(self._doubts)\n",
-        tests=("tests/logs/test_changes.py",),
+        old="sync=is_first or bool(self._doubts))",
+        new="sync=bool(self._doubts))",
+        tests=("tests/logs/test_changes.py", "tests/logs/test_fan_out.py"),
         breaks="a publish is refused because of a leader that ended, or a version that was published since",
         rule="M5",
     ),
     Mutant(
-        name="lag-fan-out-begins-with-any-heads",
-        path="bk_core/logs/fan_out.py",
-        old="""                    if sync:
-                        self._store.sync()
+        name="lag-change-asks-nobody-before-it-reads-heads",
+        path="bk_core/logs/sequences.py",
+        old="""                if sync:
+                    await asyncio.to_thread(self._first.store.sync)
 """,
-        new="""                    pass
-""",
-        tests=(f"{_LOGS}::test_machine_of_a_fan_out_is_answered_behind_its_sync",),
-        breaks="a write into many logs fails because of a leader that ended before it began",
+        new="",
+        tests=(f"{_LOGS}::test_logs_that_are_changed_are_read_behind_one_sync",),
+        breaks="a write into logs fails because of a leader that ended before it began",
         rule="M5",
     ),
     Mutant(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of ``bk_core/logs`` outside its machines."""
+"""Mutants of ``bk_core/logs`` outside its machines and sequences."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a leader deletes the pages of a head whose answer was lost",
         path="bk_core/logs/store.py",
         old="""        except MetadataConflictError:
-            self._delete_pages([new.name for new in change.new_pages])""",
+            self.delete_pages([new.name for new in change.new_pages])""",
         new="""        except MetadataError:
-            self._delete_pages([new.name for new in change.new_pages])""",
+            self.delete_pages([new.name for new in change.new_pages])""",
         tests=(f"{_STORE}test_pages_of_a_leaders_head_stay_when_its_answer_is_lost",),
         breaks="the head was applied and names pages that are gone: the log cannot be read any more",
         rule="N4",
@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a head does not put on record what it unlinks",
         path="bk_core/logs/store.py",
-        old="unlinked = None if effect.unlinked.is_empty else encode_unlinked(effect.unlinked)",
+        old="unlinked = None if write.unlinked.is_empty else encode_unlinked(write.unlinked)",
         new="unlinked = None",
         tests=(
             f"{_STORE}test_a_leaders_head_puts_on_record_what_it_unlinks",
@@ -75,21 +75,43 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a client that is closed under a publish says that nothing was applied",
-        path="bk_core/logs/store.py",
-        old="if isinstance(effect, ev.WriteHead) and error.outcome is Outcome.UNKNOWN:",
-        new="if isinstance(error, MetadataUnavailableError) and isinstance(effect, ev.WriteHead):",
+        path="bk_core/logs/machines/change.py",
+        old="            if error.outcome is Outcome.UNKNOWN:  # also of a store that is closed under a write\n",
+        new="            if isinstance(error, MetadataUnavailableError) and error.outcome is Outcome.UNKNOWN:\n",
         tests=(f"{_STORE}test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_was_applied",),
         breaks="a job is told that its publish was not applied, though it was, and its pages are deleted",
         rule="N4",
     ),
     Mutant(
-        name="a client that is closed under a publish to several logs says that nothing was applied",
-        path="bk_core/logs/fan_out.py",
-        old="return ev.HeadWriteUnknown(error) if error.outcome is Outcome.UNKNOWN else ev.RequestFailed(error)",
-        new="return ev.RequestFailed(error)",
-        tests=(f"{_STORE}test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_was_applied",),
-        breaks="a job is told that its publish was not applied, though it was, and its pages are deleted",
+        name="an error that a sequence is told of passes it by",
+        path="bk_core/logs/sequences.py",
+        old="                step, told = steps.throw, error\n",
+        new="                raise\n",
+        tests=(f"{_STORE}test_a_publish_whose_answer_is_lost_happens_once",),
+        breaks="a publish whose answer is lost fails at once, and nobody looks whether it was applied",
         rule="N4",
+    ),
+    Mutant(
+        name="the driver writes the heads of several logs one after the other",
+        path="bk_core/logs/sequences.py",
+        old="                return await asyncio.to_thread(self._first.store.write_logs, made)\n",
+        new="                return [await asyncio.to_thread(self._first.store.write_logs, [each]) for each in made]\n",
+        tests=(
+            "tests/contracts/test_fan_out_contract.py::test_a_rival_in_one_log_is_outlasted_and_both_are_there[memory]",
+        ),
+        breaks="a write into several logs is in some of them and not in others",
+        rule="K10",
+    ),
+    Mutant(
+        name="a ledger that cannot be recovered is one that does not exist",
+        path="bk_core/logs/sequences.py",
+        old="            elif isinstance(end, NoSuchLedgerError):\n",
+        new="            elif isinstance(end, BookKeeperError):\n",
+        tests=(
+            "tests/logs/test_sequence_driver.py::test_a_ledger_that_cannot_be_recovered_now_is_not_one_that_does_not_exist",
+        ),
+        breaks="a ledger that cannot be recovered now is taken for one that was deleted outside the log",
+        rule="N2",
     ),
     Mutant(
         name="a log made after ours was deleted is deleted too",

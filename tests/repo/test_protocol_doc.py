@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/protocol.md names every event, effect and state of the code, and its tables are the code's own.
+"""docs/protocol.md names every event, effect, request and state of the code, and its tables are the code's own.
 
 Between ``<!-- table: name -->`` and ``<!-- end -->`` stands what is made here from docstrings, the machines' MOVES and
-the tables of the transition sweeps; ``pytest --rewrite tests/repo/test_protocol_doc.py`` writes it anew.
+the tables of the sweeps; ``pytest --rewrite tests/repo/test_protocol_doc.py`` writes it anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 import bk_core.logs.machines
 import bk_core.protocol
 from bk_core import quorum
-from bk_core.logs.machines import change, change_events, compaction, leadership_events, leadership_states, vacuum
+from bk_core.logs.machines import ask, leadership_events, leadership_states
 from bk_core.protocol import events
 from bk_core.protocol.delivery import LaneState
 from bk_core.protocol.follower import FollowEffect, FollowEvent
@@ -33,6 +33,7 @@ from bk_core.protocol.writer import WriterEffect, WriterEvent, WriterState
 from bookie_server import machine_events
 from tests.bookie_server import test_transitions as bookie_sweep
 from tests.kit.transitions import IMPOSSIBLE, members
+from tests.logs import test_sequences as sequence_sweep
 from tests.protocol import test_transitions_reader as reader_sweep
 from tests.protocol import test_transitions_recovery as recovery_sweep
 from tests.protocol import test_transitions_writer as writer_sweep
@@ -50,17 +51,20 @@ def dataclasses_of(module: ModuleType) -> list[type]:
 
 EVENTS = members(
     *members(WriterEvent, RecoveryEvent, ReadEvent, FollowEvent, machine_events.Event),
-    *members(change_events.Event, leadership_events.LeadershipEvent),
+    *members(leadership_events.LeadershipEvent),
 )
 EFFECTS = members(
     *members(WriterEffect, RecoveryEffect, ReadEffect, FollowEffect, machine_events.Effect),
-    *members(change_events.Effect, leadership_events.LeadershipEffect),
+    *members(leadership_events.LeadershipEffect),
 )
+REQUESTS = members(*members(ask.Request), *members(ask.OfOneLog))
 
 
 def kind_of(cls: type) -> str:
-    """``part``: of an event or an effect."""
+    """``part``: of an event or an effect, of a request or its answer."""
     assert not (cls in EVENTS and cls in EFFECTS)
+    if cls in REQUESTS:
+        return "request"
     return "event" if cls in EVENTS else "effect" if cls in EFFECTS else "part"
 
 
@@ -74,7 +78,7 @@ def meaning_of(cls: type) -> str:
 
 
 def words_table(module: ModuleType) -> list[str]:
-    rows = sorted(dataclasses_of(module), key=lambda cls: ("event", "effect", "part").index(kind_of(cls)))
+    rows = sorted(dataclasses_of(module), key=lambda cls: ("event", "effect", "request", "part").index(kind_of(cls)))
     made = [f"| {kind_of(cls)} | `{cls.__name__}` | {meaning_of(cls)} |" for cls in rows]
     return ["| | name | meaning |", "|---|---|---|", *made]
 
@@ -103,6 +107,15 @@ def moves_table(moves: Mapping[Any, Iterable[Any]]) -> list[str]:
     return out
 
 
+def follows_table(table: Mapping[str, str]) -> list[str]:
+    """What a sequence asks next, or how it ends."""
+    out = ["| after | comes |", "|---|---|"]
+    for name, following in table.items():
+        comes = (each if each in ("done", "fails") else f"`{each}`" for each in following.split())
+        out.append(f"| `{name}` | {', '.join(comes)} |")
+    return out
+
+
 def quorum_table() -> list[str]:
     out = ["| E/Qw/Qa | negatives | fewest answers that may cover | most that may not |", "|---|---|---|---|"]
     for e, qw, qa in SHAPES:
@@ -119,15 +132,16 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "client words": lambda: words_table(events),
     "bookie words": lambda: words_table(machine_events),
     "leadership words": lambda: words_table(leadership_events),
-    "change words": lambda: words_table(change_events),
+    "sequence words": lambda: words_table(ask),
     "writer moves": lambda: sweep_table(writer_sweep.TABLE, WriterState.__members__),
     "recovery moves": lambda: sweep_table(recovery_sweep.TABLE, Phase.__members__),
     "reader moves": lambda: sweep_table(reader_sweep.READ_TABLE, reader_sweep.READ_STATES),
     "follower moves": lambda: sweep_table(reader_sweep.TABLE, reader_sweep.FOLLOW_STATES),
     "bookie moves": lambda: sweep_table(bookie_sweep.TABLE, bookie_sweep.STATES),
     "leadership moves": lambda: moves_table(leadership_states.MOVES),
-    "change moves": lambda: moves_table(change.MOVES),
-    "vacuum moves": lambda: moves_table(vacuum.MOVES),
+    "change steps": lambda: follows_table(sequence_sweep.CHANGE),
+    "vacuum steps": lambda: follows_table(sequence_sweep.VACUUM),
+    "compaction steps": lambda: follows_table(sequence_sweep.COMPACTION),
 }
 
 
@@ -157,9 +171,6 @@ SECTIONS = {
     LaneState: "Lane",
     Phase: "Recovery",
     leadership_states.State: "Leadership",
-    change.State: "Head change",
-    vacuum.State: "Vacuum",
-    compaction.State: "Compaction",
 }
 
 
@@ -192,6 +203,12 @@ def test_states_that_are_not_in_an_enum_are_those_of_the_sweeps() -> None:
     assert state_rows(section("Bookie")) == list(bookie_sweep.STATES)
 
 
+def test_the_tables_of_sequences_name_requests_and_every_request_is_in_one() -> None:
+    tables = (sequence_sweep.CHANGE, sequence_sweep.VACUUM, sequence_sweep.COMPACTION)
+    named = {name for table in tables for name in table}
+    assert named == {cls.__name__ for cls in REQUESTS} - {"ForLogs"}
+
+
 def test_names_of_classes_in_the_page_exist() -> None:
     known = {cls.__name__ for module in MODULES for cls in dataclasses_of(module)}
     known |= {cls.__name__ for cls in STATES} | ELSEWHERE
@@ -199,7 +216,7 @@ def test_names_of_classes_in_the_page_exist() -> None:
     assert named - known == set()
 
 
-MODULES = (events, machine_events, change_events, leadership_events)
+MODULES = (events, machine_events, ask, leadership_events)
 ELSEWHERE = {"LedgerMetadata", "LedgerState", "NewExtent"}
 
 

@@ -130,12 +130,8 @@ def do_lead(world: World, command: Command) -> None:
 
 
 def do_publish(world: World, command: Command) -> None:
-    """``publish J 8 9``: job J publishes closed ledgers into the log; ``publish J abort``: it will not after all."""
+    """``publish J 8 9``: job J publishes closed ledgers into the log."""
     name, *words = command.arguments
-    publisher = world.clients.get(name)
-    if isinstance(publisher, Publisher) and words == ["abort"]:
-        publisher.abort()
-        return
     takeover, job = command.options.get("takeover") == "yes", command.options.get("job", name)
     world.clients[name] = Publisher(world, name, [int(word) for word in words], takeover=takeover, job=job)
 

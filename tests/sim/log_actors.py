@@ -14,17 +14,17 @@ from bk_core.errors import (
     TransactionVersionRegressedError,
 )
 from bk_core.logs.head import NewExtent, PublishId
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.change import HeadChange
-from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publication, Publish
+from bk_core.logs.machines.change import HeadChange, Intent
+from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publish
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import ledgers_listed, page_names, sealed_extents
 from bk_core.logs.schemas import encode
 from bk_core.model import LedgerId
-from tests.sim.log_compactor import Compactor, Replacing
+from tests.sim.log_compactor import Compactor
 from tests.sim.log_leader import QUORUM, Leader
+from tests.sim.log_runner import Runner
 from tests.sim.log_unlinking import DELAYS
 from tests.sim.logs import TXN_RETENTION, UUID, Actor, LogWorld, require
 
@@ -53,57 +53,17 @@ def new_extent(ledger_id: LedgerId, count: int, made: int, schema_number: int = 
     )
 
 
-def vacuum_of(world: LogWorld, before: int) -> Vacuum:
-    return Vacuum(UUID, before, world.nonce, txns_before_ms=world.time - TXN_RETENTION)
+def vacuum_of(world: LogWorld, before: int) -> Runner:
+    vacuum = Vacuum(world.name, UUID, before, world.nonce, txns_before_ms=world.time - TXN_RETENTION)
+    return Runner([world], vacuum.run(), "vacuum")
 
 
-class Runner:
-    """A driver in miniature for every machine of change_events: one request at a time."""
+class Changer(Runner):
+    """Changes the head of one log."""
 
-    def __init__(self, world: LogWorld, machine: HeadChange[Any] | Vacuum) -> None:
-        self.world, self.machine, self.is_done = world, machine, False
-        self.heads_written, self.is_unapplied = 0, False
-        self._request: ev.Effect | None = None
-        self._take(ev.Start())
-
-    def act(self) -> None:
-        """Carry one request out."""
-        assert self._request is not None
-        self._take(self.world.answer(self._request, self.applied))
-
-    def applied(self) -> None:
-        """A head of ours was written. Nobody was told that this would never be."""
-        self.heads_written += 1
-        require(not self.is_unapplied, f"{self.machine} failed, not applied, and then it was")
-
-    def _take(self, event: ev.Event) -> None:
-        for effect in self.machine.step(event):
-            match effect:
-                case ev.DropPages(names):
-                    for name in names:
-                        self.world.delete_page(name)
-                case ev.DropLedgers(ledgers):
-                    self.world.reached["aborted before an attempt"] += 1
-                    for ledger in ledgers:
-                        self.world.delete_ledger(ledger)
-                case ev.Finish(result):
-                    self.is_done = True
-                    self.ended(result)
-                case ev.Fail(error):
-                    self.is_done = True
-                    self.failed(error)
-                case _:
-                    self._request = effect
-
-    def ended(self, result: Any) -> None:
-        """It is done."""
-        self.world.reached[type(getattr(self.machine, "intent", self.machine)).__name__.lower() + " done"] += 1
-
-    def failed(self, error: BookKeeperError) -> None:
-        """It is not."""
-        self.world.reached[f"failed {error.code} {error.outcome.value}"] += 1
-        self.is_unapplied = error.outcome is Outcome.NOT_APPLIED
-        require(not (self.is_unapplied and self.heads_written), f"{self.machine} was applied, and says {error}")
+    def __init__(self, world: LogWorld, intent: Intent[Any], **limits: int) -> None:
+        change = HeadChange({world.name: intent}, **limits)
+        super().__init__([world], change.run(), type(intent).__name__.lower())
 
 
 @dataclass
@@ -121,7 +81,7 @@ class Job:
     attempts: int = 0
 
 
-class Publisher(Runner):
+class Publisher(Changer):
     """One attempt: the tasks write ledgers of their own, the driver publishes them."""
 
     def __init__(self, world: LogWorld, job: Job) -> None:
@@ -144,18 +104,12 @@ class Publisher(Runner):
                 merge_schema=True,
             ),
         )
-        super().__init__(world, Publication(intent, failures_max=world.random.choice((2, 5))))
-
-    def act(self) -> None:
-        """One request; or the job is cancelled."""
-        if self.world.chance(0.02):
-            self._take(ev.Abort())
-        else:
-            super().act()
+        super().__init__(world, intent, failures_max=world.random.choice((2, 5)))
 
     def ended(self, result: Any) -> None:
         """What is reported as published is there."""
         super().ended(result)
+        result = result[self.world.name]
         self.job.is_published = True
         if result.base_offset == FORGOTTEN_OFFSET:
             self.world.reached["replayed by its transaction alone"] += 1
@@ -171,7 +125,7 @@ class Publisher(Runner):
         self.job.is_doubtful = self.job.is_doubtful or error.outcome is Outcome.UNKNOWN
 
 
-class Compacter(Runner):
+class Compacter(Changer):
     """Copies a run of sealed extents into a ledger of its own and lists that."""
 
     def __init__(self, world: LogWorld) -> None:
@@ -183,28 +137,7 @@ class Compacter(Runner):
         run = list(takewhile(lambda extent: extent.schema_number == number, run))
         values = [value for extent in run for value in world.ledgers[extent.ledger_id].values]
         new = new_extent(world.make_ledger(values, schema=schema), len(values), world.time, number)
-        super().__init__(
-            world, HeadChange(Compact(tuple(run), new, world.nonce), failures_max=world.random.choice((2, 5)))
-        )
-
-
-class Replace(Runner, Replacing):
-    """Lists the copy of a compaction; it knows how that ended."""
-
-    def __init__(self, world: LogWorld, machine: HeadChange[Any]) -> None:
-        self.result: Any = None
-        self.error: BookKeeperError | None = None
-        super().__init__(world, machine)
-
-    def ended(self, result: Any) -> None:
-        """It is listed."""
-        super().ended(result)
-        self.result = result
-
-    def failed(self, error: BookKeeperError) -> None:
-        """It is not, or nobody knows."""
-        super().failed(error)
-        self.error = error
+        super().__init__(world, Compact(tuple(run), new, world.nonce), failures_max=world.random.choice((2, 5)))
 
 
 @dataclass
@@ -220,6 +153,8 @@ class Stage:
     versions: dict[str, int] = field(default_factory=dict)
     kinds: list[str] = field(default_factory=list)  # each schedule draws some (swarm)
     actors_max: int = 0
+    favoured: Actor | None = None
+    turns: int = 0  # that it has alone
 
     def __post_init__(self) -> None:
         random = self.world.random
@@ -242,20 +177,40 @@ class Stage:
         elif draw < 0.23:
             self._crash(self.actors.pop(world.random.randrange(len(self.actors))))
         elif draw < 0.25:
-            self.stalled.append(self.actors.pop(world.random.randrange(len(self.actors))))
+            self._stall()
         elif self.stalled and draw < 0.26:
             world.reached["old actor came back"] += 1
             self.actors.append(self.stalled.pop(world.random.randrange(len(self.stalled))))
         else:
-            actor = world.random.choice(self.actors)
+            actor = self._whose_turn()
             actor.act()
             if actor.is_done:
                 self.actors.remove(actor)
 
+    def _whose_turn(self) -> Actor:
+        """Anybody's; sometimes one goes on alone for a while, rather than one that is on the edge."""
+        random = self.world.random
+        if self.turns and self.favoured in self.actors:
+            self.turns -= 1
+            return self.favoured
+        if random.random() < 0.05:
+            calm = [actor for actor in self.actors if not getattr(actor, "is_on_the_edge", False)]
+            self.favoured, self.turns = random.choice(calm or self.actors), 20
+            return self.favoured
+        return random.choice(self.actors)
+
+    def _stall(self) -> None:
+        """Rather somebody to whom it matters what others do meanwhile."""
+        edgy = [actor for actor in self.actors if getattr(actor, "is_on_the_edge", False)]
+        actor = self.world.random.choice(edgy or self.actors)
+        self.actors.remove(actor)
+        self.stalled.append(actor)
+
     def _arrive(self) -> None:
         world = self.world
         kind = world.random.choice(self.kinds)
-        if world.late and world.random.random() < 0.25:
+        is_edgy = any(getattr(actor, "is_on_the_edge", False) for actor in self.stalled)
+        if (world.late or is_edgy) and world.random.random() < 0.25:
             kind = "vacuum"  # what it deletes, a write that comes late may name
         if kind == "again" and self.jobs:
             self.actors.append(Publisher(world, world.random.choice(self.jobs[-4:])))
@@ -263,19 +218,26 @@ class Stage:
             self.actors.append(Publisher(world, self._older()))
         elif kind == "trim":
             offset = world.random.randint(0, world.head.value.next_offset + 2)
-            self.actors.append(Runner(world, HeadChange(Trim(offset, world.nonce))))
+            self.actors.append(Changer(world, Trim(offset, world.nonce)))
         elif kind == "compact" and world.head.value.next_offset > world.head.value.start_offset:
             self.actors.append(Compacter(world))
         elif kind == "compaction":
-            self.actors.append(Compactor(world, lambda change: Replace(world, change)))
+            self.actors.append(Compactor(world))
         elif kind == "vacuum":
-            before = world.time - world.random.choice([d for d in DELAYS if d >= world.unlinkings.delay])
-            self.actors.append(Runner(world, vacuum_of(world, before)))
+            self._vacuum()
         elif kind == "leader":
             self.actors.append(Leader(world, self))
         else:
             self.jobs.append(self._job())
             self.actors.append(Publisher(world, self.jobs[-1]))
+
+    def _vacuum(self) -> None:
+        """It gets the turn while somebody is on the edge."""
+        world = self.world
+        before = world.time - world.random.choice([d for d in DELAYS if d >= world.unlinkings.delay])
+        self.actors.append(vacuum_of(world, before))
+        if any(getattr(actor, "is_on_the_edge", False) for actor in (*self.actors, *self.stalled)):
+            self.favoured, self.turns = self.actors[-1], 20
 
     def _job(self) -> Job:
         random, number = self.world.random, len(self.jobs)
@@ -329,7 +291,7 @@ class Stage:
         self._run_all(steps)
         require(not world.head.value.open_extents, "the last leader left the log open")
         world.unlinkings.delay = -steps  # whatever happens until it ends is old enough
-        self.actors = [Runner(world, vacuum_of(world, world.time + steps))]
+        self.actors = [vacuum_of(world, world.time + steps)]
         self._run_all(steps)
 
     def _run_all(self, steps: int) -> None:

@@ -7,20 +7,19 @@ A multi compares every head and record first and then writes all. Its answer may
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, TransactionReplayDiffersError
+from bk_core.errors import BookKeeperError, MetadataConflictError, Outcome, TransactionReplayDiffersError
 from bk_core.logs.head import PublishId
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines import fan_out
-from bk_core.logs.machines.fan_out import FanOut
-from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
+from bk_core.logs.machines import change
+from bk_core.logs.machines.change import HeadChange
+from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, publish_among
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from tests.sim.log_actors import Stage, new_extent
 from tests.sim.log_limits import WINDOWS, small_limits
+from tests.sim.log_runner import Runner
 from tests.sim.logs import (
     SETTLE_STEPS,
     STEPS,
@@ -33,7 +32,7 @@ from tests.sim.logs import (
 
 LOGS = ("a", "b", "c")
 LEDGERS_OF_A_LOG = 1_000_000
-STEP_BYTES = (1_500, fan_out.STEP_BYTES_MAX)
+STEP_BYTES = (1_500, change.STEP_BYTES_MAX)
 """Room in a multi: some schedules must make their heads small together, and sometimes fail."""
 
 
@@ -49,17 +48,13 @@ class FanJob:
     is_doubtful: bool = False
 
 
-class FanPublisher:
-    """One attempt: a driver in miniature. What is asked of several logs is answered one log at a time."""
+class FanPublisher(Runner):
+    """One attempt: the tasks write ledgers of their own, the driver publishes them into all logs."""
 
     def __init__(self, stage: FanStage, job: FanJob) -> None:
-        self.stage, self.job, self.is_done = stage, job, False
-        self.applied_count, self.is_unapplied = 0, False
-        self._requests: dict[str, ev.Effect] = {}
-        self._answers: dict[str, ev.Event] = {}
-        self._single: ev.Effect | None = None
+        self.stage, self.job = stage, job
         ledgers = {log: self._ledgers(log, values) for log, values in job.values.items()}
-        self.machine = FanOut.of(
+        intents = publish_among(
             {
                 log: [new_extent(each, count, stage.worlds[log].time) for each, count in made]
                 for log, made in ledgers.items()
@@ -68,94 +63,44 @@ class FanPublisher:
             now_ms=stage.first.time,
             nonce=stage.first.nonce,
             options=PublishOptions(overwrite=job.overwrite, transaction=job.transaction),
-            failures_max=stage.random.choice((2, 5)),
         )
-        self._take(ev.Start())
+        publish = HeadChange(intents, failures_max=stage.random.choice((2, 5)))
+        # The first world is the one whose faults are those of a multi.
+        worlds = [stage.first, *(stage.worlds[log] for log in job.values if stage.worlds[log] is not stage.first)]
+        super().__init__(worlds, publish.run(), "fan-out")
 
     def _ledgers(self, log: str, values: list[str]) -> list[tuple[int, int]]:
         half = len(values) // 2
         parts = [part for part in (values[:half], values[half:]) if part]
         return [(self.stage.worlds[log].make_ledger(part), len(part)) for part in parts]
 
-    def act(self) -> None:
-        """One request of one log; or the job is cancelled."""
-        random = self.stage.random
-        if self.stage.first.chance(0.02):
-            self._take(ev.Abort())
-        elif self._requests:
-            log = random.choice(sorted(self._requests))
-            self._answers[log] = self.stage.worlds[log].answer(self._requests.pop(log))
-            if not self._requests:
-                answers, self._answers = self._answers, {}
-                self._take(ev.LogsAnswered(answers))
-        else:
-            assert self._single is not None
-            self._take(self._answer(self._single))
+    def answer(self, request: Any) -> Any:
+        """A multi."""
+        try:
+            return super().answer(request)
+        except MetadataConflictError:
+            self.world.reached["multi conflicted"] += 1
+            raise
 
-    def _answer(self, effect: ev.Effect) -> ev.Event:
-        if not isinstance(effect, ev.WriteHeads):
-            return ev.WaitEnded()
-        found = self.stage.first.compare_and_set(partial(self._multi, dict(effect.writes)))
-        match found:
-            case "written":
-                return ev.HeadWritten()
-            case "conflict":
-                self.stage.first.reached["multi conflicted"] += 1
-                return ev.HeadConflicted()
-            case "unknown":
-                return ev.HeadWriteUnknown(MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN))
-        return ev.RequestFailed(MetadataUnavailableError("refused", outcome=Outcome.NOT_APPLIED))
-
-    def _multi(self, writes: dict[str, ev.WriteHead]) -> bool:
-        worlds = self.stage.worlds
-        if not all(worlds[log].matches(write) for log, write in writes.items()):
-            return False
-        for log, write in writes.items():
-            worlds[log].write(write)
-        self.applied_count += 1
-        require(not self.is_unapplied, f"{self.job} failed, not applied, and then it was")
-        return True
-
-    def _take(self, event: ev.Event) -> None:
-        for effect in self.machine.step(event):
-            match effect:
-                case ev.DropPagesOf(names):
-                    for log, pages in names.items():
-                        for page in pages:
-                            self.stage.worlds[log].delete_page(page)
-                case ev.DropLedgers(ledgers):
-                    for ledger in ledgers:
-                        self.stage.worlds[LOGS[ledger // LEDGERS_OF_A_LOG]].delete_ledger(ledger)
-                case ev.Finish(results):
-                    self._ended(results)
-                case ev.Fail(error):
-                    self._failed(error)
-                case ev.ForLogs(requests, sync):
-                    self._requests = {
-                        log: replace(each, sync=sync) if isinstance(each, ev.ReadHead) else each
-                        for log, each in requests.items()
-                    }
-                case _:
-                    self._single = effect
-
-    def _ended(self, results: Any) -> None:
-        self.is_done = self.job.is_published = True
-        reached = self.stage.first.reached
-        reached["fan-out done"] += 1
-        forgotten = [log for log, found in results.items() if found.base_offset == FORGOTTEN_OFFSET]
-        reached["one log remembers for all"] += 0 < len(forgotten) < len(results)
-        reached["fan-out into several"] += len(results) > 1
-        for log, found in results.items():
+    def ended(self, result: Any) -> None:
+        """What is reported as published is there."""
+        super().ended(result)
+        self.job.is_published = True
+        reached = self.world.reached
+        forgotten = [log for log, found in result.items() if found.base_offset == FORGOTTEN_OFFSET]
+        reached["one log remembers for all"] += 0 < len(forgotten) < len(result)
+        reached["fan-out into several"] += len(result) > 1
+        for log, found in result.items():
             if log not in forgotten:
                 values = self.stage.worlds[log].history[found.base_offset : found.base_offset + found.rows]
                 require(values == self.job.values[log], f"{self.job} published {values} to {log}")
 
-    def _failed(self, error: BookKeeperError) -> None:
-        self.is_done, self.is_unapplied = True, error.outcome is Outcome.NOT_APPLIED
-        self.stage.first.reached[f"fan-out failed {error.code} {error.outcome.value}"] += 1
-        self.stage.first.reached["fan-out differs"] += isinstance(error, TransactionReplayDiffersError)
+    def failed(self, error: BookKeeperError) -> None:
+        """Whoever does not know tries again."""
+        self.world.reached[f"fan-out failed {error.code} {error.outcome.value}"] += 1
+        self.world.reached["fan-out differs"] += isinstance(error, TransactionReplayDiffersError)
         self.job.is_doubtful = self.job.is_doubtful or error.outcome is Outcome.UNKNOWN
-        require(not (self.is_unapplied and self.applied_count), f"{self.job} was applied, and says {error}")
+        self.watch.failed(error)
 
 
 @dataclass
@@ -172,7 +117,7 @@ class FanStage:
     def __post_init__(self) -> None:
         late: list[Any] = []
         for number, log in enumerate(LOGS):
-            world = LogWorld(self.random, late=late, next_ledger=number * LEDGERS_OF_A_LOG)
+            world = LogWorld(self.random, name=log, late=late, next_ledger=number * LEDGERS_OF_A_LOG)
             self.stages[log] = Stage(world)
         for world in self.worlds.values():
             world.reached = self.first.reached
@@ -278,11 +223,11 @@ class FanStage:
 def run_fan_out_schedule(seed: int, *, steps: int = 3 * STEPS) -> LogOutcome:
     """One schedule over three logs. Raises LogViolation."""
     random = Random(seed)
-    room, before = random.choice(STEP_BYTES), fan_out.STEP_BYTES_MAX
+    room, before = random.choice(STEP_BYTES), change.STEP_BYTES_MAX
     with small_limits(random.choice(WINDOWS)):
         stage = FanStage(random)
         try:
-            fan_out.STEP_BYTES_MAX = room
+            change.STEP_BYTES_MAX = room
             for _ in range(steps):
                 stage.step()
             stage.settle(SETTLE_STEPS)
@@ -290,5 +235,5 @@ def run_fan_out_schedule(seed: int, *, steps: int = 3 * STEPS) -> LogOutcome:
         except (BookKeeperError, AssertionError, KeyError) as error:
             raise LogViolation(f"seed {seed}, step {stage.first.time}: {type(error).__name__}: {error}") from error
         finally:
-            fan_out.STEP_BYTES_MAX = before
+            change.STEP_BYTES_MAX = before
     return LogOutcome(seed, stage.first.time, stage.first.reached, _digest(stage.first))

@@ -16,7 +16,7 @@ from bk_core.logs import commit
 from bk_core.logs.commit import NewOpenExtent
 from bk_core.logs.head import LogHead
 from bk_core.logs.machines import leadership_events as le
-from bk_core.logs.machines.change import Facts, write_of
+from bk_core.logs.machines.change import write_of
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_states import State as Leading
 from bk_core.logs.paging import Change, last_ledgers
@@ -133,7 +133,7 @@ class Leader:
         if world.head.version == expected.version:
             for new in change.new_pages:
                 world.pages[new.name], world.page_made[new.name] = new.page, world.time
-        write = write_of(expected, change, Facts(pages=world.pages))
+        write = write_of(expected, change, world.pages)
         match world.compare_and_set(lambda: world.write(write)):
             case "written":
                 return le.HeadWritten(world.head)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many actors over one named log, at the grain of one request: the production machines of bk_core.logs.machines, a
-metadata store of a few lines, and every fault that a compare-and-set can have.
+"""Many actors over one named log, at the grain of one request: the production machines and sequences of
+bk_core.logs.machines, a metadata store of a few lines, and every fault that a compare-and-set can have.
 
 The oracle is ``LogWorld.history``: the value at each offset that was ever sealed. Every head that is written is
 flattened and compared with it, so nothing is lost, moved, doubled or brought back without being noticed at once.
@@ -12,14 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
-from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, PublishConflictError
+from bk_core.errors import (
+    BookKeeperError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    Outcome,
+    PublishConflictError,
+)
 from bk_core.logs import commit, paging
 from bk_core.logs.codec import encode_head
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, NewExtent
-from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines import ask
 from bk_core.logs.paging import NewPage, ledgers_listed, page_names, sealed_extents
 from bk_core.model import LedgerId, Versioned
 from tests.sim.log_limits import WINDOWS, small_limits
@@ -72,6 +78,7 @@ class LogWorld:
 
     random: Random
     is_faulty: bool = True
+    name: str = "log"
     head: Versioned[LogHead] = field(
         default_factory=lambda: Versioned(commit.create(uuid=UUID, created_ms=1, ledger_key=b""), 0)
     )
@@ -158,8 +165,8 @@ class LogWorld:
             return self.random.choice(self.older[-3:])
         return self.head
 
-    def write(self, write: ev.WriteHead, applied: Callable[[], None] = lambda: None) -> bool:
-        """Compare and set; False: another version. Tells ``applied``."""
+    def write(self, write: ask.WriteHead) -> bool:
+        """Compare and set; False: another version."""
         if not self.matches(write):
             return False
         head, txn = write.head, write.transactions
@@ -175,10 +182,9 @@ class LogWorld:
         self.older.append(before)
         self.unlinkings.changed(before.value, head, self.head.version, write.unlinked, self.pages, self.time)
         self.reached["pages unlinked with what they name"] += bool(write.unlinked.pages)
-        applied()
         return True
 
-    def matches(self, write: ev.WriteHead) -> bool:
+    def matches(self, write: ask.WriteHead) -> bool:
         """Whether a write would be applied."""
         if write.version != self.head.version:
             return False
@@ -198,6 +204,17 @@ class LogWorld:
         elif kind == "late":
             self.late.append(write)
         return "refused" if kind == "refused" else "unknown"
+
+    def compared(self, write: Callable[[], bool]) -> None:
+        """:meth:`compare_and_set` as the metadata store tells it: raises unless it is written."""
+        match self.compare_and_set(write):
+            case "conflict":
+                self.reached["conflict"] += 1
+                raise MetadataConflictError("another version")
+            case "unknown":
+                raise MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN)
+            case "refused":
+                raise MetadataUnavailableError("refused", outcome=Outcome.NOT_APPLIED)
 
     def _check(self, before: LogHead, head: LogHead) -> None:
         require(
@@ -247,102 +264,81 @@ class LogWorld:
             found = self.history[offset] if offset < len(self.history) else None
             require(found == value, f"offset {offset} was {found}, now {value}")
 
-    # --- what the machines ask for ---
+    # --- what the sequences ask for ---
 
-    def answer(self, effect: ev.Effect, applied: Callable[[], None] = lambda: None) -> ev.Event:
-        """Carry a request out, or not. ``applied`` is called when a head of it is written, perhaps late."""
-        if not isinstance(effect, ev.WriteHead | ev.Wait) and self.chance(0.04):
-            if isinstance(effect, ev.CreatePages):
-                self._create(effect.pages[: len(effect.pages) // 2])
-            return ev.RequestFailed(MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED))
-        match effect:
-            case ev.ReadHead(sync, app_id):
+    def answer(self, request: ask.OfOneLog | ask.OfVacuum, *, sync: bool = False) -> Any:
+        """Carry a request out, or raise."""
+        if self.chance(0.04):
+            if isinstance(request, ask.CreatePages):
+                self._create(request.pages[: len(request.pages) // 2])
+            raise MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED)
+        match request:
+            case ask.ReadHead(app_id):
                 found = self.transactions.get(app_id) if app_id else None
-                return ev.HeadRead(self.read(sync=sync), found)
-            case ev.ReadPages(names):
+                return ask.HeadRead(self.read(sync=sync), found)
+            case ask.ReadPages(names):
                 if missing := [name for name in names if name not in self.pages]:
-                    return ev.RequestFailed(PublishConflictError(f"pages {missing} are gone: the head was an old one"))
-                return ev.PagesRead({name: self.pages[name] for name in names})
-            case ev.CheckLedgers(_, extents):
+                    raise PublishConflictError(f"pages {missing} are gone: the head was an old one")
+                return {name: self.pages[name] for name in names}
+            case ask.CheckLedgers(_, extents):
                 return self._check_ledgers(extents)
-            case ev.RecoverLedgers(ledgers):
+            case ask.RecoverLedgers(ledgers):
                 self.reached["takeover by a publish"] += 1
                 there = {each for each in ledgers if each in self.ledgers}
                 ends = {each: self.recover(each) for each in ledgers if each in there}
-                return ev.LedgersRecovered(ends, frozenset(ledgers) - there)
-            case ev.CreatePages(pages):
-                self._create(pages)
-                return ev.PagesCreated()
-            case ev.WriteHead():
-                return self._write_head(lambda: self.write(effect, applied))
-        return self._answer_vacuum(effect)
+                return ask.LedgersRecovered(ends, frozenset(ledgers) - there)
+            case ask.CreatePages(pages):
+                return self._create(pages)
+            case ask.ReadUnlinked():
+                return tuple(self.unlinkings.records.values())
+        return self._answer_vacuum(request)
 
-    def _answer_vacuum(self, effect: ev.Effect) -> ev.Event:
-        match effect:
-            case ev.ReadUnlinked():
-                return ev.UnlinkedRead(tuple(self.unlinkings.records.values()))
-            case ev.ListOrphans(_, before_ms):
-                ours = [each for each, ledger in self.ledgers.items() if ledger.is_ours and ledger.made < before_ms]
-                return ev.OrphansListed(tuple(ours))
-            case ev.DeleteLedgers(ledgers):
-                gone = [each for each in ledgers if not self.chance(0.1)]
+    def _answer_vacuum(self, request: ask.OfVacuum) -> Any:
+        match request:
+            case ask.ListOrphans(_, before_ms):
+                return tuple(each for each, found in self.ledgers.items() if found.is_ours and found.made < before_ms)
+            case ask.DeleteLedgers(ledgers):
+                gone = tuple(each for each in ledgers if not self.chance(0.1))
                 for each in gone:
                     self.delete_ledger(each)
                 self.reached["vacuumed"] += len(gone)
-                return ev.LedgersDeleted(tuple(gone))
-            case ev.ListPages(before_ms):
-                return ev.PagesListed(tuple(name for name in self.pages if self.page_made[name] < before_ms))
-            case ev.DeleteUnlinked(names):
+                return gone
+            case ask.ListPages(before_ms):
+                return tuple(name for name in self.pages if self.page_made[name] < before_ms)
+            case ask.DeleteUnlinked(names):
                 for name in names:
                     self.unlinkings.records.pop(name, None)
-                return ev.UnlinkedDeleted()
-            case ev.DeletePages(names):
+                return None
+            case ask.DeletePages(names):
                 for name in names:
                     self.delete_page(name)
                 self.reached["pages vacuumed"] += len(names)
-                return ev.PagesDeleted()
-        return self._answer_transactions(effect)
+                return None
+        return self._answer_transactions(request)
 
-    def _answer_transactions(self, effect: ev.Effect) -> ev.Event:
-        match effect:
-            case ev.ListTransactions():
-                return ev.TransactionsListed(tuple(found.value.key for found in self.transactions.values()))
-            case ev.ReadTransactions(keys):
+    def _answer_transactions(self, request: ask.OfVacuum) -> Any:
+        match request:
+            case ask.ListTransactions():
+                return tuple(found.value.key for found in self.transactions.values())
+            case ask.ReadTransactions(keys):
                 found = {record.value.key: record for record in self.transactions.values() if record.value.key in keys}
-                return ev.TransactionsRead(self.read(sync=False), found)
-            case ev.DeleteTransactions(versions, head_version):
-                answer = self._write_head(lambda: self.delete_transactions(versions, head_version))
-                self.reached["transactions vacuumed"] += isinstance(answer, ev.HeadWritten)
-                match answer:
-                    case ev.HeadWritten():
-                        return ev.TransactionsDeleted()
-                    case ev.HeadWriteUnknown(error):
-                        return ev.RequestFailed(error)
-                return answer
-        return ev.WaitEnded()
+                return ask.TransactionsRead(self.read(sync=False), found)
+            case ask.DeleteTransactions(versions, head_version):
+                self.compared(lambda: self.delete_transactions(versions, head_version))
+                self.reached["transactions vacuumed"] += 1
+                return None
+        raise AssertionError(request)
 
-    def _check_ledgers(self, extents: tuple[NewExtent, ...]) -> ev.Event:
+    def _check_ledgers(self, extents: tuple[NewExtent, ...]) -> None:
         for extent in extents:
             ledger = self.ledgers.get(extent.ledger_id)
             if ledger is None or not ledger.is_closed or len(ledger.values) != extent.end_entry_id:
                 self.reached["ledger gone before its publish"] += 1
-                return ev.RequestFailed(PublishConflictError(f"ledger {extent.ledger_id} is not as reported"))
-        return ev.LedgersChecked()
+                raise PublishConflictError(f"ledger {extent.ledger_id} is not as reported")
 
     def _create(self, pages: tuple[NewPage, ...]) -> None:
         for new in pages:
             self.pages[new.name], self.page_made[new.name] = new.page, self.time
-
-    def _write_head(self, write: Callable[[], bool]) -> ev.Event:
-        match self.compare_and_set(write):
-            case "written":
-                return ev.HeadWritten()
-            case "conflict":
-                self.reached["conflict"] += 1
-                return ev.HeadConflicted()
-            case "unknown":
-                return ev.HeadWriteUnknown(MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN))
-        return ev.RequestFailed(MetadataUnavailableError("refused", outcome=Outcome.NOT_APPLIED))
 
 
 def require(condition: bool, why: str) -> None:

@@ -1,44 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change of a log's head, whatever it is for: publish, overwrite, trim, compact, condemn. Pure (RULES N3, N4).
+"""One change of the heads of some logs, whatever it is for: publish, overwrite, trim, compact, condemn. Pure (RULES N3,
+N4, K10). Mostly it is one log; a publish may go into many at once, into all of them or into none.
 
-READ the head → is what is wanted there already? then DONE → ASK what must be known about this head → CREATE pages →
-WRITE by compare-and-set → look again. What is wanted is an :class:`Intent`; it knows the rules of its own change and
-nothing of the store.
+Read the heads → is what is wanted there already? then done → ask what must be known about these heads → create pages →
+write all heads by one compare-and-set → look again. What is wanted of a log is an :class:`Intent`; it knows the rules
+of its own change and nothing of the store.
 
-A conflict reads again. So does an answer that was lost: looking is the only way to learn what became of it. It stays in
-doubt as long as the head has the version that it was compared with, and after that unless the head shows that it was
-never applied: what was applied may have been trimmed, replaced or forgotten since. An error says NOT_APPLIED only if
-nothing is in doubt. Whatever is known about the world
-beside the head (do the ledgers still exist?) counts only if it was asked after the head was read that it is used for:
-what makes it untrue changes the head first.
+A conflict reads again. So does an answer that was lost: looking is the only way to learn what became of it. The write
+stays in doubt as long as the heads have the versions that it was compared with, and after that unless one of them shows
+that it was never applied: what was applied may have been trimmed, replaced or forgotten since. An error says
+NOT_APPLIED only if nothing is in doubt. Whatever is known about the world beside a head (do the ledgers still exist?)
+counts only if it was asked after the head was read that it is used for: what makes it untrue changes the head first.
+
+Where it ends early, nothing was changed, or there are pages that no head names, which vacuum finds. Only while a write
+has no answer may the heads be as wanted: then whoever comes next looks for what is wanted, before anything else.
 """
 
 from __future__ import annotations
 
-import enum
-from copy import copy
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome, PublishConflictError
+from bk_core.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    Outcome,
+    PublishConflictError,
+)
+from bk_core.logs.codec import encode_head, encode_transactions, encode_unlinked
 from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.head import LogHead, LogPage, LogTransactions
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.paging import Change, PagesNeeded, merge_candidates
+from bk_core.logs.machines import ask
+from bk_core.logs.machines.ask import Steps
+from bk_core.logs.paging import Change, Pages, PagesNeeded, merge_candidates
 from bk_core.logs.unlinking import UnlinkedRecord, unlinked_by
 from bk_core.model import LedgerId, Versioned
 
 ATTEMPTS_MAX = 30
 FAILURES_MAX = 5
+STEP_BYTES_MAX = 1_040_000
+"""What a multi may hold: ZooKeeper refuses 1 MiB (RULES N3)."""
+LOG_OVERHEAD_BYTES = 300
+"""Of a log in a multi: paths but for the name, versions, rights."""
 
 R = TypeVar("R")
-Ask: TypeAlias = ev.CheckLedgers | ev.RecoverLedgers | ev.ReadUnlinked
-Effects: TypeAlias = list[ev.Effect]
+Ask: TypeAlias = ask.CheckLedgers | ask.RecoverLedgers | ask.ReadUnlinked
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside the head. ``is_checked``, ``unlinked`` and ``transactions`` are those of the head that was
+    """What is known beside a head. ``is_checked``, ``unlinked`` and ``transactions`` are those of the head that was
     read last."""
 
     pages: dict[str, LogPage] = field(default_factory=dict)
@@ -49,32 +64,23 @@ class Facts:
     unlinked: tuple[UnlinkedRecord, ...] | None = None  # every record that there was; None: not asked
     is_written: bool = False  # the head is the one that our own compare-and-set made
 
-    def with_answer(self, answer: ev.Event) -> Facts:
-        """These, and what was asked for about the head that was read last."""
-        match answer:
-            case ev.PagesRead(pages):
-                return replace(self, pages={**self.pages, **pages})
-            case ev.LedgersChecked():
+    def with_answer(self, request: ask.OfOneLog, answer: Any) -> Facts:
+        """These, and what was answered about the head that was read last."""
+        match request:
+            case ask.ReadPages():
+                return replace(self, pages={**self.pages, **answer})
+            case ask.CheckLedgers():
                 return replace(self, is_checked=True)
-            case ev.LedgersRecovered(ends, missing):
-                return replace(self, ends={**self.ends, **ends}, missing=self.missing | missing)
-            case ev.UnlinkedRead(records):
-                return replace(self, unlinked=records)
-        raise AssertionError(answer)
-
-
-def write_of(found: Versioned[LogHead], change: Change, facts: Facts) -> ev.WriteHead:
-    """The compare-and-set that makes ``change`` of the head ``found``; what it unlinks goes on record (RULES N6)."""
-    version = None
-    if change.transactions is not None and facts.transactions is not None:
-        version = facts.transactions.version
-    unlinked = unlinked_by(found.value, change, facts.pages)
-    return ev.WriteHead(change.head, found.version, change.transactions, version, unlinked)
+            case ask.RecoverLedgers():
+                return replace(self, ends={**self.ends, **answer.ends}, missing=self.missing | answer.missing)
+            case ask.ReadUnlinked():
+                return replace(self, unlinked=answer)
+        raise AssertionError(request)
 
 
 class Intent(Generic[R]):
-    """What is wanted of a log. Both methods are asked about each head that is read, may raise PagesNeeded, and have no
-    effects of their own."""
+    """What is wanted of a log. ``settled``, ``decide`` and ``rules_out`` are asked about each head that is read, may
+    raise PagesNeeded, and have no effects of their own."""
 
     app_id: str | None = None
     """Whose transactions are read with the head."""
@@ -94,225 +100,328 @@ class Intent(Generic[R]):
         compare-and-set without an answer would have made, with the version ``moved`` − 1 ≥ 0 changes before this."""
         return False
 
+    def forgotten(self) -> R:
+        """The result, where another log tells that it is done and this one does not remember. Only of what may be
+        wanted of several logs."""
+        raise NotImplementedError
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """A compare-and-set that got no answer: the version it was compared with, and what it would have made."""
-
-    version: int
-    made: LogHead
-    error: BookKeeperError
-
-
-class State(enum.Enum):
-    """Where a change stands."""
-
-    NEW = "new"
-    READING = "reading"
-    ASKING = "asking"
-    CREATING = "creating"
-    WRITING = "writing"
-    WAITING = "waiting"
-    DONE = "done"
-    FAILED = "failed"
+    def tightened(self, change: Change, facts: Facts) -> Change:
+        """The same change with the smallest head there is. Only of what may be wanted of several logs."""
+        raise NotImplementedError
 
 
-_ENDS = (State.DONE, State.FAILED)
-_DECIDED = (State.ASKING, State.CREATING, State.WRITING)
-MOVES: dict[State, tuple[State, ...]] = {
-    State.NEW: (State.READING, State.FAILED),
-    State.READING: (*_DECIDED, State.WAITING, *_ENDS),
-    State.ASKING: (*_DECIDED, State.WAITING, *_ENDS),
-    State.CREATING: (State.WRITING, State.WAITING, State.FAILED),
-    State.WRITING: (State.WAITING, *_ENDS),
-    State.WAITING: (State.READING, State.FAILED),
-    State.DONE: (),
-    State.FAILED: (),
-}
-"""The legal moves: checked at every step, and the picture in docs/protocol.md."""
+@dataclass(slots=True)
+class _Part(Generic[R]):
+    """One log: what is wanted of it, what is known of it, and what was decided about the head ``found``."""
 
+    intent: Intent[R]
+    found: Versioned[LogHead] | None = None
+    facts: Facts = field(default_factory=Facts)
+    change: Change | None = None
 
-class HeadChange(Generic[R]):
-    """Carries one intent out. Step it with one event at a time, beginning with Start; every list of effects ends in
-    one request, in Finish or in Fail. An event that does not belong to the state is late or doubled, and ignored."""
+    @property
+    def read(self) -> Versioned[LogHead]:
+        """The head that was read last, with its version."""
+        assert self.found is not None
+        return self.found
 
-    def __init__(self, intent: Intent[R], *, attempts_max: int = ATTEMPTS_MAX, failures_max: int = FAILURES_MAX):
-        self.intent = intent
-        self.state = State.NEW
-        self.was_attempted = False  # a compare-and-set was sent
-        self.result: R | None = None
-        self._attempts, self._attempts_max = 0, attempts_max
-        self._failures, self._failures_max = 0, failures_max
-        self._facts = Facts()
-        self._found: Versioned[LogHead] | None = None
-        self._change: Change | None = None
-        self._doubts: tuple[Doubt, ...] = ()
+    @property
+    def head(self) -> LogHead:
+        """The head that was read last."""
+        return self.read.value
 
-    def copy(self) -> HeadChange[R]:
-        """An independent machine in the same state; all that it holds is replaced, never changed."""
-        return copy(self)
+    @property
+    def decided(self) -> Change:
+        """The change that was decided on last."""
+        assert self.change is not None
+        return self.change
 
-    def step(self, event: ev.Event) -> Effects:
-        """Take one event; returns the effects in the order they are to be carried out."""
-        before = self.state
-        effects = self._step(event)
-        assert self.state is before or self.state in MOVES[before], (before, event, self.state)
-        return effects
+    def learn_head(self, answer: ask.HeadRead) -> None:
+        """What was asked about another head does not count for this one."""
+        is_known = self.found is not None and self.found.version == answer.head.version
+        self.found, self.facts = answer.head, replace(self.facts, transactions=answer.transactions)
+        if not is_known:
+            self.facts = replace(self.facts, is_checked=False, unlinked=None)
 
-    def _step(self, event: ev.Event) -> Effects:
-        match self.state, event:
-            case State.NEW, ev.Start():
-                return self._read()
-            case State.WAITING, ev.WaitEnded():
-                return self._read()
-            case State.READING, ev.HeadRead(head, transactions):
-                return self._on_read(head, transactions)
-            case State.ASKING, (ev.PagesRead() | ev.LedgersChecked() | ev.LedgersRecovered() | ev.UnlinkedRead()):
-                return self._look(self._facts.with_answer(event))
-            case State.CREATING, ev.PagesCreated():
-                return self._write()
-            case State.WRITING, _:
-                return self._on_write_ended(event)
-            case ((State.READING | State.ASKING | State.CREATING), ev.RequestFailed(error)):
-                return self._on_failed(error)
-        return []
-
-    # --- looking and deciding ---
-
-    def _read(self) -> Effects:
-        sync = self._found is None or bool(self._doubts)
-        return self._to(State.READING, ev.ReadHead(sync=sync, app_id=self.intent.app_id))
-
-    def _on_read(self, head: Versioned[LogHead], transactions: Versioned[LogTransactions] | None) -> Effects:
-        before, self._found = self._found, head
-        if before is not None and before.value.uuid != head.value.uuid:
-            return self._fail(PublishConflictError("the log was deleted and made again"))
-        is_new = before is None or before.version != head.version
-        facts = replace(self._facts, transactions=transactions)
-        return self._look(replace(facts, is_checked=False, unlinked=None) if is_new else facts)
-
-    def _look(self, facts: Facts) -> Effects:
-        assert self._found is not None
-        self._facts = facts
-        try:
-            if (result := self._settled(self._found.value)) is not None:
-                return self._finish(result)
-            if not self.intent.is_repeatable and (effects := self._give_up(self._found.version)) is not None:
-                return effects
-            decision = self.intent.decide(self._found.value, facts)
-            if isinstance(decision, Change) and decision.new_pages:
-                self._want_merged(self._found.value)
-        except PagesNeeded as needed:
-            return self._to(State.ASKING, ev.ReadPages(needed.names))
-        except BookKeeperError as error:
-            return self._fail(error)
+    def decide(self) -> Ask | None:
+        """Decide about the head, or say what must be known first. Raises PagesNeeded, and what refuses the change."""
+        decision = self.intent.decide(self.head, self.facts)
         if not isinstance(decision, Change):
-            return self._to(State.ASKING, decision)
-        self._change = decision
-        if decision.new_pages:
-            return self._to(State.CREATING, ev.CreatePages(decision.new_pages))
-        return self._write()
+            return decision
+        self.put(decision)
+        return None
 
-    def _settled(self, head: LogHead) -> R | None:
-        """What the intent says of the head. Unless that is as wanted, some of what is in doubt may be ruled out."""
-        try:
-            result = self.intent.settled(head, self._facts)
-        except PagesNeeded:
-            raise
-        except BookKeeperError:
-            self._judge_doubts()
-            raise
-        if result is None:
-            self._judge_doubts()
-        return result
+    def put(self, change: Change) -> None:
+        """This is the change. Where pages are made anyway, raises PagesNeeded for those that they can be merged with
+        (RULES N3)."""
+        if change.new_pages:
+            missing = [ref.name for ref in merge_candidates(self.head) if ref.name not in self.facts.pages]
+            if missing:
+                raise PagesNeeded(missing)
+        self.change = change
 
-    def _judge_doubts(self) -> None:
-        """The head that a write was compared with, or an older one, says nothing: it may still come."""
-        assert self._found is not None
-        head, version, rules_out = self._found.value, self._found.version, self.intent.rules_out
-        self._doubts = tuple(
-            doubt
-            for doubt in self._doubts
-            if version <= doubt.version or not rules_out(doubt.made, version - doubt.version, head, self._facts)
-        )
+    def write(self) -> ask.WriteHead:
+        """The compare-and-set of what was decided."""
+        found = self.facts.transactions
+        return write_of(self.read, self.decided, self.facts.pages, None if found is None else found.version)
 
-    def _give_up(self, version: int) -> Effects | None:
-        """It may have been there, and been forgotten."""
-        forgotten = [doubt for doubt in self._doubts if doubt.version < version]
-        return self._fail(forgotten[0].error) if forgotten else None
-
-    def _want_merged(self, head: LogHead) -> None:
-        """Pages are made anyway: read those that they can be merged with (RULES N3)."""
-        if missing := [ref.name for ref in merge_candidates(head) if ref.name not in self._facts.pages]:
-            raise PagesNeeded(missing)
-
-    # --- writing ---
-
-    def _write(self) -> Effects:
-        assert self._found is not None
-        assert self._change is not None
-        self.was_attempted = True
-        return self._to(State.WRITING, write_of(self._found, self._change, self._facts))
-
-    def _on_write_ended(self, event: ev.Event) -> Effects:
-        assert self._change is not None
-        match event:
-            case ev.HeadWritten():
-                return self._finish(self._written(self._change))
-            case ev.HeadConflicted():
-                return [*self._drop_pages(), *self._pause()]
-            case ev.HeadWriteUnknown(error):
-                self._doubted(error)
-                return self._on_failed(error)
-            case ev.RequestFailed(error):
-                return [*self._drop_pages(), *self._on_failed(error)]
-        return []
-
-    def _doubted(self, error: BookKeeperError) -> None:
-        assert self._found is not None
-        assert self._change is not None
-        self._doubts = (*self._doubts, Doubt(self._found.version, self._change.head, error))
-
-    def _written(self, change: Change) -> R:
+    def written(self) -> R:
+        """The result, now that the head is what was decided."""
+        change = self.decided
         transactions = None if change.transactions is None else Versioned(change.transactions, 0)
-        pages = {**self._facts.pages, **{new.name: new.page for new in change.new_pages}}
-        facts = replace(self._facts, pages=pages, transactions=transactions, is_written=True)
+        pages = {**self.facts.pages, **{new.name: new.page for new in change.new_pages}}
+        facts = replace(self.facts, pages=pages, transactions=transactions, is_written=True)
         result = self.intent.settled(change.head, facts)
         assert result is not None, "the change does not do what it is for"
         return result
 
-    def _drop_pages(self) -> Effects:
-        assert self._change is not None
-        return [ev.DropPages(tuple(new.name for new in self._change.new_pages))] if self._change.new_pages else []
 
-    # --- trouble and the end ---
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A write that got no answer: by log, the head it would have made and the version it was compared with."""
 
-    def _on_failed(self, error: BookKeeperError) -> Effects:
-        """A store that is away may come back; everything else is final."""
-        self._failures += 1
-        if not isinstance(error, MetadataUnavailableError) or self._failures >= self._failures_max:
-            return self._fail(error)
-        return self._pause()
+    made: Mapping[str, Versioned[LogHead]]
+    error: BookKeeperError
 
-    def _pause(self) -> Effects:
-        self._attempts += 1
-        if self._attempts >= self._attempts_max:
-            return self._fail(
-                PublishConflictError(
-                    f"others changed the log first, {self._attempts} times",
-                    remedy="try again, with fewer writers at a time",
-                )
+
+class _Again(Exception):
+    """The heads are to be read again: others were faster, or the store was away (``error``) and may come back."""
+
+    def __init__(self, error: MetadataUnavailableError | None = None) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class HeadChange(Generic[R]):
+    """Carries out what is wanted of some logs, by their names. :meth:`run` is the sequence, to be run once."""
+
+    def __init__(
+        self,
+        intents: Mapping[str, Intent[R]],
+        *,
+        attempts_max: int = ATTEMPTS_MAX,
+        failures_max: int = FAILURES_MAX,
+    ) -> None:
+        self.was_attempted = False  # a compare-and-set was sent
+        self._parts = {log: _Part(intent) for log, intent in sorted(intents.items())}
+        self._attempts_max, self._failures_max = attempts_max, failures_max
+        self._doubts: list[_Doubt] = []
+
+    def run(self) -> Steps[dict[str, R]]:
+        """The result of each log. Raises what refused it for one of them, which the error names, and
+        PublishConflictError when others were always faster; ``outcome`` says whether it may yet turn out to be done."""
+        try:
+            return (yield from self._attempts())
+        except BookKeeperError as error:
+            error.outcome = Outcome.UNKNOWN if self._doubts else Outcome.NOT_APPLIED
+            raise
+
+    def _attempts(self) -> Steps[dict[str, R]]:
+        failures = 0
+        for attempt in range(1, self._attempts_max + 1):
+            try:
+                yield from self._read()
+                results = yield from self._look()
+                if results is not None:
+                    return results
+                yield from self._create_pages()
+                yield from self._write()
+                return {log: part.written() for log, part in self._parts.items()}
+            except _Again as again:
+                failures += again.error is not None
+                if again.error is not None and failures >= self._failures_max:
+                    raise again.error from None
+            if attempt < self._attempts_max:
+                yield ask.Wait(attempt)
+        raise PublishConflictError(
+            f"others changed the log first, {self._attempts_max} times",
+            remedy="try again, with fewer writers at a time",
+        )
+
+    # --- reading, looking and deciding ---
+
+    def _read(self) -> Steps[None]:
+        """Read the heads: as they are now, the first time and while something is in doubt."""
+        is_first = any(part.found is None for part in self._parts.values())
+        heads = {log: ask.ReadHead(part.intent.app_id) for log, part in self._parts.items()}
+        answers = yield from self._ask(heads, sync=is_first or bool(self._doubts))
+        for log, part in self._parts.items():
+            before = part.found
+            part.learn_head(answers[log])
+            if before is not None and before.value.uuid != part.head.uuid:
+                raise _named(PublishConflictError("the log was deleted and made again"), log)
+
+    def _look(self) -> Steps[dict[str, R] | None]:
+        """The results, if all is as wanted. Otherwise None, and the changes are decided."""
+        while True:
+            found, pages, refused = self._settled()
+            if found:  # by one write: whichever log remembers it tells of all
+                parts = self._parts.items()
+                return {log: found[log] if log in found else part.intent.forgotten() for log, part in parts}
+            wanted = pages or self._judge_doubts()
+            if not wanted:
+                if refused is not None:
+                    raise refused
+                self._check_forgotten()
+                wanted = self._decide() or self._fit_together()
+            if not wanted:
+                return None
+            answers = yield from self._ask(wanted)
+            for log, answer in answers.items():
+                self._parts[log].facts = self._parts[log].facts.with_answer(wanted[log], answer)
+
+    def _settled(self) -> tuple[dict[str, R], dict[str, ask.OfOneLog], BookKeeperError | None]:
+        """What the heads show to be done, the pages that it takes to say so, and why the first log refuses it."""
+        found: dict[str, R] = {}
+        pages: dict[str, ask.OfOneLog] = {}
+        refused: BookKeeperError | None = None
+        for log, part in self._parts.items():
+            try:
+                if (result := part.intent.settled(part.head, part.facts)) is not None:
+                    found[log] = result
+            except PagesNeeded as needed:
+                pages[log] = ask.ReadPages(needed.names)
+            except BookKeeperError as error:
+                refused = refused or _named(error, log)
+        return found, pages, refused
+
+    def _judge_doubts(self) -> dict[str, ask.OfOneLog]:
+        """Nothing is as wanted: drop the doubts that this rules out. Returns the pages that it takes to say so."""
+        pages: dict[str, ask.OfOneLog] = {}
+        self._doubts = [doubt for doubt in self._doubts if not self._is_ruled_out(doubt, pages)]
+        return pages
+
+    def _is_ruled_out(self, doubt: _Doubt, pages: dict[str, ask.OfOneLog]) -> bool:
+        """One log that went on without it is enough: the write was not applied then, and never will be. A head that it
+        was compared with, or an older one, says nothing: it may still come."""
+        for log, part in self._parts.items():
+            made, moved = doubt.made[log].value, part.read.version - doubt.made[log].version
+            try:
+                if moved > 0 and part.intent.rules_out(made, moved, part.head, part.facts):
+                    return True
+            except PagesNeeded as needed:
+                pages[log] = ask.ReadPages(needed.names)
+        return False
+
+    def _check_forgotten(self) -> None:
+        """Raises the error of a write that may have been applied before a log went on, and been forgotten: what must
+        happen once cannot be tried again."""
+        for doubt in self._doubts:
+            for log, part in self._parts.items():
+                if not part.intent.is_repeatable and part.read.version > doubt.made[log].version:
+                    raise doubt.error
+
+    def _decide(self) -> dict[str, ask.OfOneLog]:
+        """Decide about each log; returns what must be known first. Raises what refuses one of the changes."""
+        wanted: dict[str, ask.OfOneLog] = {}
+        for log, part in self._parts.items():
+            try:
+                needed = part.decide()
+                if needed is not None:
+                    wanted[log] = needed
+            except PagesNeeded as pages:
+                wanted[log] = ask.ReadPages(pages.names)
+            except BookKeeperError as error:
+                raise _named(error, log) from None
+        return wanted
+
+    def _fit_together(self) -> dict[str, ask.OfOneLog]:
+        """See that one multi holds all heads: those that are too large together move what they list into pages. (One
+        fits by its own limit.) Returns the pages to read first; raises InvalidArgumentError if it is still too much
+        (RULES N3)."""
+        if len(self._parts) == 1 or self._step_bytes() <= STEP_BYTES_MAX:
+            return {}
+        wanted: dict[str, ask.OfOneLog] = {}
+        for log, part in self._parts.items():
+            try:
+                part.put(part.intent.tightened(part.decided, part.facts))
+            except PagesNeeded as pages:
+                wanted[log] = ask.ReadPages(pages.names)
+        if not wanted and (size := self._step_bytes()) > STEP_BYTES_MAX:
+            raise InvalidArgumentError(
+                "the records of the logs do not fit one step of the metadata store",
+                value=f"{len(self._parts)} logs, {size} of {STEP_BYTES_MAX} bytes",
+                remedy="write fewer logs at a time",
             )
-        return self._to(State.WAITING, ev.Wait(self._attempts))
+        return wanted
 
-    def _finish(self, result: R) -> Effects:
-        self.result = result
-        return self._to(State.DONE, ev.Finish(result))
+    def _step_bytes(self) -> int:
+        return sum(bytes_of(log, part.write()) for log, part in self._parts.items())
 
-    def _fail(self, error: BookKeeperError) -> Effects:
-        error.outcome = Outcome.UNKNOWN if self._doubts else Outcome.NOT_APPLIED
-        return self._to(State.FAILED, ev.Fail(error))
+    # --- writing ---
 
-    def _to(self, state: State, *effects: ev.Effect) -> Effects:
-        self.state = state
-        return list(effects)
+    def _create_pages(self) -> Steps[None]:
+        parts = self._parts.items()
+        creates = {log: ask.CreatePages(part.decided.new_pages) for log, part in parts if part.decided.new_pages}
+        if creates:
+            yield from self._ask(creates)
+
+    def _write(self) -> Steps[None]:
+        """Write all heads. Pages are dropped where certainly no head names them."""
+        self.was_attempted = True
+        try:
+            yield ask.WriteHeads({log: part.write() for log, part in self._parts.items()})
+        except MetadataConflictError:
+            yield from self._drop_pages()
+            raise _Again from None
+        except BookKeeperError as error:
+            if error.outcome is Outcome.UNKNOWN:  # also of a store that is closed under a write
+                made = {log: Versioned(part.decided.head, part.read.version) for log, part in self._parts.items()}
+                self._doubts.append(_Doubt(made, error))
+            else:
+                yield from self._drop_pages()
+            raise _again_if_away(error) from error
+
+    def _drop_pages(self) -> Steps[None]:
+        parts = self._parts.items()
+        names = {log: tuple(new.name for new in part.decided.new_pages) for log, part in parts}
+        if any(names.values()):
+            with suppress(BookKeeperError):
+                yield ask.DropPages({log: pages for log, pages in names.items() if pages})
+
+    def _ask(self, requests: Mapping[str, ask.OfOneLog], *, sync: bool = False) -> Steps[Mapping[str, Any]]:
+        """The answers by log: one that cannot answer holds all of them up. A store that is away may come back;
+        everything else is final."""
+        try:
+            answers: Mapping[str, Any] = yield ask.ForLogs(requests, sync)
+        except MetadataUnavailableError as error:
+            raise _Again(error) from error
+        for log, answer in answers.items():
+            if isinstance(answer, BookKeeperError):
+                raise _again_if_away(_named(answer, log))
+        return answers
+
+
+def change_head(log: str, intent: Intent[R]) -> Steps[R]:
+    """What is wanted of one log; :meth:`HeadChange.run`."""
+    results = yield from HeadChange({log: intent}).run()
+    return results[log]
+
+
+def write_of(
+    found: Versioned[LogHead], change: Change, pages: Pages, transactions_version: int | None = None
+) -> ask.WriteHead:
+    """The compare-and-set that makes ``change`` of the head ``found``; what it unlinks goes on record (RULES N6)."""
+    version = None if change.transactions is None else transactions_version
+    return ask.WriteHead(
+        change.head, found.version, change.transactions, version, unlinked_by(found.value, change, pages)
+    )
+
+
+def bytes_of(log: str, write: ask.WriteHead) -> int:
+    """What a log takes of a multi."""
+    size = len(encode_head(write.head)) + 3 * len(log) + LOG_OVERHEAD_BYTES
+    if write.transactions is not None:
+        size += len(encode_transactions(write.transactions))
+    return size if write.unlinked.is_empty else size + len(encode_unlinked(write.unlinked))
+
+
+def _again_if_away(error: BookKeeperError) -> Exception:
+    return _Again(error) if isinstance(error, MetadataUnavailableError) else error
+
+
+def _named(error: BookKeeperError, log: str) -> BookKeeperError:
+    """The error, which says of which log it speaks."""
+    if f"log {log}" not in str(error):
+        error.value = f"log {log}, {error.value}" if error.value else f"log {log}"
+    return error

@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing closed ledgers: all or none, once for each publish id; appending or overwriting. Pure (RULES N2 to N7).
+"""Publishing closed ledgers: all or none, once for each publish id; appending or overwriting; into one log or into many
+in one step. Pure (RULES N2 to N7, K10).
 
 The ledgers of a job are its own until a compare-and-set names them. From then on they may be the log's, whatever the
-answer was, and nobody but vacuum deletes them: neither an abort, nor a retry that finds them published already.
+answer was, and nobody but vacuum deletes them, not even a retry that finds them published already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bk_core.errors import NoSuchLedgerError, PublishConflictError
+from bk_core.errors import InvalidArgumentError, NoSuchLedgerError, TransactionReplayDiffersError
 from bk_core.logs import commit, schemas
 from bk_core.logs.head import PUBLISHED_MAX, LogHead, NewExtent, Published, PublishId
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines.change import Ask, Effects, Facts, HeadChange, Intent, State
+from bk_core.logs.machines import ask
+from bk_core.logs.machines.change import Ask, Facts, Intent
 from bk_core.logs.machines.transactions import APPEND, PublishOptions, Transaction, check_input, recorded, replayed
-from bk_core.logs.paging import Change, Nonce, last_ledgers
+from bk_core.logs.paging import Change, Nonce, last_ledgers, tightened
 from bk_core.model import LedgerId
 
+LOGS_MAX = 100
+"""Logs of one step (RULES K10)."""
 FORGOTTEN_OFFSET = -1
-"""Base offset of a replayed publish that only its transaction remembers."""
+"""Base offset of a publish that happened and that the log does not remember: only its transaction, or another log of
+the same step does."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,7 @@ class Publish(Intent[Published]):
         if found is not None:
             check_input(record, self.transaction)
         elif (version := replayed(record, self.transaction, self.rows)) is not None:
-            found = Published(
-                publish_id=version.publish_id,
-                base_offset=FORGOTTEN_OFFSET,
-                rows=version.rows,
-                time_ms=version.time_ms,
-            )
+            found = _forgotten(version.publish_id, version.rows, version.time_ms)
         return found
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
@@ -71,11 +71,11 @@ class Publish(Intent[Published]):
         if head.open_extents and self.options.takeover:
             ledgers = to_fence(head, facts)
             if not facts.missing.union(facts.ends) >= set(ledgers):
-                return ev.RecoverLedgers(ledgers)
+                return ask.RecoverLedgers(ledgers)
             head = commit.sealed(head, facts.ends)
         commit.check_unpublished(head, self.extents)
         if not facts.is_checked:
-            return ev.CheckLedgers(head, self.extents)
+            return ask.CheckLedgers(head, self.extents)
         change = self._put(head, facts)
         if self.transaction is None:
             return change
@@ -103,6 +103,59 @@ class Publish(Intent[Published]):
                 return True
         return moved < PUBLISHED_MAX
 
+    def forgotten(self) -> Published:
+        """A publish that happened and that this log remembers nothing of any more."""
+        return _forgotten(self.publish_id.digest, self.rows, self.now_ms)
+
+    def tightened(self, change: Change, facts: Facts) -> Change:
+        """All that can be in pages is."""
+        return tightened(change, self.nonce, facts.pages)
+
+
+@dataclass(frozen=True)
+class PublishAmong(Publish):
+    """One log's part of a publish into several (:func:`publish_among`). Its ``publish_id`` names the logs and their
+    rows. So whichever head remembers it tells that all logs have it, whatever the others have forgotten since; and a
+    head that has moved on without it tells that none of them ever will."""
+
+    def settled(self, head: LogHead, facts: Facts) -> Published | None:
+        """As :meth:`Publish.settled`. Raises TransactionReplayDiffersError too where the version has other logs."""
+        found = super().settled(head, facts)
+        if found is not None and found.publish_id != self.publish_id.digest:
+            assert self.transaction is not None
+            raise TransactionReplayDiffersError(
+                f"version {self.transaction.version} was published before to other logs or with other rows there",
+                value=f"transaction {self.transaction.app_id}",
+                remedy="an older checkpoint was restored or the input was cut differently: use a new query or version",
+            )
+        return found
+
+
+def publish_among(
+    ledgers: Mapping[str, Sequence[NewExtent]],
+    publish_id: PublishId,
+    *,
+    now_ms: int,
+    nonce: Nonce,
+    options: PublishOptions = APPEND,
+) -> dict[str, PublishAmong]:
+    """What is wanted of each log when these ledgers, by log, are published in one step. Raises InvalidArgumentError for
+    no log, or more than 100."""
+    if not 1 <= len(ledgers) <= LOGS_MAX:
+        raise InvalidArgumentError(
+            f"a write goes to at most {LOGS_MAX} logs, because they are published in one step",
+            value=f"{len(ledgers)} logs",
+            remedy="write fewer logs at a time",
+        )
+    among = fan_out_id(publish_id, {log: sum(each.rows for each in extents) for log, extents in ledgers.items()})
+    return {log: PublishAmong(tuple(extents), among, now_ms, nonce, options) for log, extents in ledgers.items()}
+
+
+def fan_out_id(publish_id: PublishId, rows: Mapping[str, int]) -> PublishId:
+    """The id of a publish that puts so many rows into each of these logs: another one for other logs or counts."""
+    parts = "".join(f"{log}\n{count}\n" for log, count in sorted(rows.items()))
+    return PublishId(f"{publish_id.text}/logs/{hashlib.sha256(parts.encode()).hexdigest()}")
+
 
 def to_fence(head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:
     """Every open extent, and at least the last two ledgers (RULES N2, MUST 15). Raises PagesNeeded, and
@@ -117,29 +170,5 @@ def to_fence(head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:
     return tuple(dict.fromkeys((*opened, *last_ledgers(head, facts.pages))))
 
 
-class Publication(HeadChange[Published]):
-    """A job's publish, from its ledgers being written to its end. Abort instead of Start, or at any time after."""
-
-    intent: Publish
-
-    def __init__(self, intent: Publish, *, attempts_max: int = 30, failures_max: int = 5) -> None:
-        super().__init__(intent, attempts_max=attempts_max, failures_max=failures_max)
-
-    def _step(self, event: ev.Event) -> Effects:
-        if isinstance(event, ev.Abort):
-            return self._abort() if self.state not in (State.DONE, State.FAILED) else []
-        return super()._step(event)
-
-    def _abort(self) -> Effects:
-        """Delete the ledgers only if no compare-and-set was ever sent: one without an answer may come late."""
-        error = PublishConflictError("the publish was aborted")
-        if self.state is State.WRITING:
-            self._doubted(error)
-        effects = self._fail(error)
-        ledgers = ledgers_of(self.intent.extents)
-        return effects if self.was_attempted or not ledgers else [ev.DropLedgers(ledgers), *effects]
-
-
-def ledgers_of(extents: Sequence[NewExtent]) -> tuple[LedgerId, ...]:
-    """The ledgers, each once, in order."""
-    return tuple(dict.fromkeys(extent.ledger_id for extent in extents))
+def _forgotten(publish_id: bytes, rows: int, time_ms: int) -> Published:
+    return Published(publish_id=publish_id, base_offset=FORGOTTEN_OFFSET, rows=rows, time_ms=time_ms)

@@ -1,20 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a log in shape: trim, compact, and the steps of vacuum, as intents of a change of the head. Pure
-(RULES N6, N7). All but vacuum only unlink."""
+"""What keeps a log in shape: retention, trim, compact, and the steps of vacuum, as intents of a change of the head.
+Pure (RULES N6, N7). All but vacuum only unlink."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bk_core.errors import LogRecreatedError
+from bk_core.errors import InvalidArgumentError, LogRecreatedError
 from bk_core.logs import commit
 from bk_core.logs.head import CONDEMNED_MAX, Extent, LogHead, NewExtent
-from bk_core.logs.machines import change_events as ev
+from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import Ask, Facts, Intent
-from bk_core.logs.paging import Change, Nonce, ledgers_listed, sealed_extents
+from bk_core.logs.paging import Change, Nonce, fit, ledgers_listed, sealed_extents
 from bk_core.logs.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
 from bk_core.model import LedgerId
+
+RETENTION_MAX = 2**62
+
+
+@dataclass(frozen=True)
+class SetRetention(Intent[LogHead]):
+    """Keep entries not older than ``retention_ms``, and the newest ``retention_bytes``; 0: everything, None: as it is.
+    The result is the head. Raises InvalidArgumentError for a negative number."""
+
+    retention_ms: int | None
+    retention_bytes: int | None
+    nonce: Nonce
+
+    def __post_init__(self) -> None:
+        for name in ("retention_ms", "retention_bytes"):
+            if (value := getattr(self, name)) is not None and not 0 <= value <= RETENTION_MAX:
+                raise InvalidArgumentError(f"{name} is 0, for ever, or a positive number", value=f"{name}={value}")
+
+    def settled(self, head: LogHead, facts: Facts) -> LogHead | None:
+        """The head, if it says so."""
+        return head if self._wanted(head) == head else None
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """Say so."""
+        return fit(self._wanted(head), self.nonce, facts.pages)
+
+    def _wanted(self, head: LogHead) -> LogHead:
+        return replace(
+            head,
+            retention_ms=head.retention_ms if self.retention_ms is None else self.retention_ms,
+            retention_bytes=head.retention_bytes if self.retention_bytes is None else self.retention_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -55,7 +87,7 @@ class Compact(Intent[Extent]):
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
         """Replace the run, if it is all there still."""
         change = commit.replace_extents(head, self.run, self.new, nonce=self.nonce, pages=facts.pages)
-        return change if facts.is_checked else ev.CheckLedgers(head, (self.new,))
+        return change if facts.is_checked else ask.CheckLedgers(head, (self.new,))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
         """The run is there: what was replaced never comes back. (The new extent may be trimmed or replaced itself.)"""
@@ -88,7 +120,7 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
         """Condemn. Nothing is unlinked between the head and the records that are asked for after it, or the head has
         another version then."""
         if facts.unlinked is None:
-            return ev.ReadUnlinked()
+            return ask.ReadUnlinked()
         return commit.condemn(head, self._to_add(head, facts), nonce=self.nonce, pages=facts.pages)
 
     def _to_add(self, head: LogHead, facts: Facts) -> Sequence[LedgerId]:
@@ -150,4 +182,4 @@ class FencePages(Intent[Unneeded]):
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
         """The same head, as a new version."""
-        return ev.ReadUnlinked() if facts.unlinked is None else Change(head)
+        return ask.ReadUnlinked() if facts.unlinked is None else Change(head)

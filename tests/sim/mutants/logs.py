@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects put into the machines of named logs; ``run_log_schedule`` of tests/sim/logs.py finds each of them.
+"""Defects put into the machines and sequences of named logs; ``run_log_schedule`` of tests/sim/logs.py finds each.
 
 ``MUTANTS`` lists (name, rule, context manager): the defect is there while the context lasts.
 """
@@ -10,28 +10,27 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from types import MethodType
 from typing import Any
 
 from bk_core.errors import BookKeeperError, Outcome, PublishConflictError
 from bk_core.logs import commit, compaction, paging, schemas, unlinking
 from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.compaction import Content
 from bk_core.logs.head import Extent, LogHead, Published, Unlinked
-from bk_core.logs.machines import change as change_machine
-from bk_core.logs.machines import change_events as ev
-from bk_core.logs.machines import compaction as compaction_machine
+from bk_core.logs.machines import ask, publication, upkeep
+from bk_core.logs.machines import change as head_change
 from bk_core.logs.machines import leadership_events as le
-from bk_core.logs.machines import publication, upkeep, vacuum
-from bk_core.logs.machines.change import Effects, Facts, HeadChange
+from bk_core.logs.machines.ask import Steps
+from bk_core.logs.machines.change import Facts, HeadChange
 from bk_core.logs.machines.compaction import Compaction
 from bk_core.logs.machines.leadership import LogLeadership
-from bk_core.logs.machines.publication import Publication, Publish, ledgers_of
+from bk_core.logs.machines.publication import Publish
 from bk_core.logs.machines.upkeep import Condemn, FencePages
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.paging import Change, Pages, last_ledgers
 from bk_core.logs.schemas import Registered
 from bk_core.model import LedgerId
-from tests.sim.logs import LogWorld
+from tests.sim.logs import UUID, LogWorld
 
 
 @contextmanager
@@ -46,21 +45,42 @@ def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 # --- publishing -------------------------------------------------------------------------------------------------------
 
-_STEP, _ABORT, _WRITE_ENDED = Publication._step, Publication._abort, HeadChange._on_write_ended
-_CHANGE_STEP, _ON_READ, _SETTLED = HeadChange._step, HeadChange._on_read, Publish.settled
+_PART = head_change._Part
+_RUN, _WRITE, _DROP_PAGES = HeadChange.run, HeadChange._write, HeadChange._drop_pages
+_LEARN_HEAD, _SETTLED = _PART.learn_head, Publish.settled
 _PUBLISH, _CHECK, _RECOVER = commit.publish, commit.check_unpublished, LogWorld.recover
 _OVERWRITE, _PUT, _REGISTERED, _PAGE_NAMES = commit.overwrite, Publish._put, schemas.registered, paging.page_names
 
 
-def _deletes_duplicates(self: Publication, event: ev.Event) -> Effects:
-    effects = _STEP(self, event)
-    if any(isinstance(effect, ev.Finish) for effect in effects) and not isinstance(event, ev.HeadWritten):
-        return [ev.DropLedgers(ledgers_of(self.intent.extents)), *effects]
-    return effects
+def ledgers_deleted(change: HeadChange[Any]) -> Steps[None]:
+    """Those of a job that thinks that nobody else has them."""
+    published = {log: part.intent.extents for log, part in change._parts.items() if isinstance(part.intent, Publish)}
+    ledgers = {log: tuple(new.ledger_id for new in extents) for log, extents in published.items() if extents}
+    if ledgers:
+        yield ask.ForLogs({log: ask.DeleteLedgers(each, UUID) for log, each in ledgers.items()})
 
 
-def _abort_deletes(self: Publication) -> Effects:
-    return [ev.DropLedgers(ledgers_of(self.intent.extents)), *(e for e in _ABORT(self) if isinstance(e, ev.Fail))]
+def _deletes_duplicates(self: HeadChange[Any]) -> Steps[dict[str, Any]]:
+    was_there = True
+
+    def write(self: HeadChange[Any]) -> Steps[None]:
+        nonlocal was_there
+        yield from _WRITE(self)
+        was_there = False
+
+    self._write = MethodType(write, self)
+    results = yield from _RUN(self)
+    if was_there:
+        yield from ledgers_deleted(self)
+    return results
+
+
+def deletes_in_doubt(self: HeadChange[Any]) -> Steps[dict[str, Any]]:
+    try:
+        return (yield from _RUN(self))
+    except BookKeeperError:
+        yield from ledgers_deleted(self)
+        raise
 
 
 def _looks_only_at_its_own_head(self: Publish, head: LogHead, facts: Facts) -> Published | None:
@@ -88,36 +108,55 @@ def _publish_under_a_leader() -> Iterator[None]:
         yield
 
 
-def _checked_once(self: HeadChange[Any], head: Any, transactions: Any) -> Effects:
-    was_checked = self._facts.is_checked
-    look = self._look
-    self._look = lambda facts: look(replace(facts, is_checked=facts.is_checked or was_checked))
+def checked_once(self: Any, answer: ask.HeadRead) -> None:
+    was_checked = self.facts.is_checked
+    _LEARN_HEAD(self, answer)
+    self.facts = replace(self.facts, is_checked=was_checked)
+
+
+def _pages_after_head(self: HeadChange[Any]) -> Steps[None]:
+    yield from ()
+
+
+def unknown_is_failed(self: HeadChange[Any]) -> Steps[None]:
+    """Nothing is in doubt: neither is it looked at again, nor does the error say so."""
+    doubts = list(self._doubts)
     try:
-        return _ON_READ(self, head, transactions)
+        yield from _WRITE(self)
     finally:
-        del self._look
+        self._doubts = doubts
 
 
-def _page_after_head(self: HeadChange[Any], event: ev.Event) -> Effects:
-    effects = _CHANGE_STEP(self, event)
-    return self._write() if effects and isinstance(effects[-1], ev.CreatePages) else effects
+def _unknown_is_final(self: HeadChange[Any]) -> Steps[None]:
+    try:
+        yield from unknown_is_failed(self)
+    except head_change._Again as again:
+        if again.error is not None and again.error.outcome is Outcome.UNKNOWN:
+            raise again.error from None
+        raise
 
 
-def _unknown_is_failed(self: HeadChange[Any], event: ev.Event) -> Effects:
-    return self._fail(event.error) if isinstance(event, ev.HeadWriteUnknown) else _WRITE_ENDED(self, event)
+def conflict_is_success(self: HeadChange[Any]) -> Steps[None]:
+    try:
+        yield from _WRITE(self)
+    except head_change._Again as again:
+        if again.error is not None:
+            raise
 
 
-def _conflict_is_success(self: HeadChange[Any], event: ev.Event) -> Effects:
-    return _WRITE_ENDED(self, ev.HeadWritten() if isinstance(event, ev.HeadConflicted) else event)
+def _unknown_drops_pages(self: HeadChange[Any]) -> Steps[None]:
+    doubts = len(self._doubts)
+    try:
+        yield from _WRITE(self)
+    except (head_change._Again, BookKeeperError):
+        if len(self._doubts) > doubts:
+            yield from _DROP_PAGES(self)
+        raise
 
 
-def _unknown_drops_pages(self: HeadChange[Any], event: ev.Event) -> Effects:
-    drop = self._drop_pages() if isinstance(event, ev.HeadWriteUnknown) else []
-    return [*drop, *_WRITE_ENDED(self, event)]
-
-
-def _doubts_end_early(self: HeadChange[Any]) -> None:
-    self._doubts = ()
+def _doubts_end_early(self: HeadChange[Any]) -> dict[str, Any]:
+    self._doubts = []
+    return {}
 
 
 def _renumbered(head: LogHead, wanted: bytes, merge: bool, **more: Any) -> Registered:
@@ -170,17 +209,15 @@ def _no_fence(self: FencePages, head: LogHead, facts: Facts) -> upkeep.Unneeded 
     return None if facts.unlinked is None else _FENCE_SETTLED(self, head, replace(facts, is_written=True))
 
 
-_FENCE_SETTLED, _UNLINKED_BY = FencePages.settled, change_machine.unlinked_by
-_CHANGED, _VACUUM_STEP = Vacuum._on_changed, Vacuum._step
+_FENCE_SETTLED, _UNLINKED_BY = FencePages.settled, head_change.unlinked_by
+_LISTED = Compaction._list
 
 
-def _records_read_once(self: HeadChange[Any], head: Any, transactions: Any) -> Effects:
-    known, look = self._facts.unlinked, self._look
-    self._look = lambda facts: look(facts if facts.unlinked is not None else replace(facts, unlinked=known))
-    try:
-        return _ON_READ(self, head, transactions)
-    finally:
-        del self._look
+def _records_read_once(self: Any, answer: ask.HeadRead) -> None:
+    known = self.facts.unlinked
+    _LEARN_HEAD(self, answer)
+    if self.facts.unlinked is None:
+        self.facts = replace(self.facts, unlinked=known)
 
 
 def _records_only_of_the_tail(before: LogHead, change: Change, pages: Pages) -> Unlinked:
@@ -192,27 +229,14 @@ def _pages_alone(before: LogHead, change: Change, pages: Pages) -> Unlinked:
     return replace(found, pages=(), names=(*found.names, *(ref.name for ref in found.pages)))
 
 
-def _pages_deleted_first(self: Vacuum, result: Any) -> Effects:
-    if self.state is vacuum.State.FENCING_PAGES and result.pages:
-        self._unneeded = result
-        return self._to(vacuum.State.DELETING_PAGES, ev.DeletePages(result.pages))
-    return _CHANGED(self, result)
-
-
-def _then_their_records(self: Vacuum, event: ev.Event) -> Effects:
-    match self.state, event:
-        case vacuum.State.DELETING_PAGES, ev.PagesDeleted() if self._unneeded.records:
-            return [ev.DeleteUnlinked(self._unneeded.records)]
-        case vacuum.State.DELETING_PAGES, ev.UnlinkedDeleted():
-            return self._list_txns()
-    return _VACUUM_STEP(self, event)
-
-
-@contextmanager
-def _records_outlive_their_pages() -> Iterator[None]:
+def _records_outlive_their_pages(self: Vacuum) -> Steps[None]:
     """A crash between the two leaves a record of pages that are gone."""
-    with _patched(Vacuum, "_on_changed", _pages_deleted_first), _patched(Vacuum, "_step", _then_their_records):
-        yield
+    names = yield ask.ListPages(self.before_ms)
+    unneeded = yield from self._change(FencePages(names, self.before_ms))
+    if unneeded.pages:
+        yield ask.DeletePages(unneeded.pages)
+    if unneeded.records:
+        yield ask.DeleteUnlinked(unneeded.records)
 
 
 def _compact_blindly(head: LogHead, run: Any, new: Any, *, nonce: Any, pages: Any = None) -> Change:
@@ -222,22 +246,18 @@ def _compact_blindly(head: LogHead, run: Any, new: Any, *, nonce: Any, pages: An
     return paging.splice(head, start, end, [commit._sealed(new, start)], nonce=nonce, pages=pages)
 
 
-_COMPACTION_FAILED = Compaction._on_failed
+def _unverified(self: Compaction, copied: ask.RunCopied) -> Steps[Any]:
+    yield ask.ReadCopy(copied.new)
+    return copied.content
 
 
-def _unverified(self: Compaction, content: Content) -> compaction_machine.Effects:
-    assert self._copied is not None
-    return _VERIFIED(self, self._copied.content)
-
-
-_VERIFIED = Compaction._on_verified
-
-
-def _copies_dropped_in_doubt(self: Compaction, error: BookKeeperError) -> compaction_machine.Effects:
-    effects = _COMPACTION_FAILED(self, error)
-    if self._copied is not None and error.outcome is Outcome.UNKNOWN:
-        return [compaction_machine.DropCopy(self._copied.new.ledger_id), *effects]
-    return effects
+def _copies_dropped_in_doubt(self: Compaction, run: Any, copied: ask.RunCopied) -> Steps[Extent]:
+    try:
+        return (yield from _LISTED(self, run, copied))
+    except BookKeeperError as error:
+        if error.outcome is Outcome.UNKNOWN:
+            yield ask.DropCopy(copied.new.ledger_id)
+        raise
 
 
 def _any_schema(self: Any, extent: Extent) -> bool:
@@ -270,36 +290,36 @@ def _always_delete_spare(self: LogLeadership, error: Any) -> Any:
 
 Planted = Callable[[], AbstractContextManager[None]]
 MUTANTS: list[tuple[str, str, Planted]] = [
-    ("delete on own duplicate", "N4", partial(_patched, Publication, "_step", _deletes_duplicates)),
-    ("abort after an unknown commit", "N4", partial(_patched, Publication, "_abort", _abort_deletes)),
+    ("delete on own duplicate", "N4", partial(_patched, HeadChange, "run", _deletes_duplicates)),
+    ("a job that fails in doubt deletes", "N4", partial(_patched, HeadChange, "run", deletes_in_doubt)),
     ("publish without looking for its id", "N4", partial(_patched, Publish, "settled", _looks_only_at_its_own_head)),
-    ("a lost answer is a failure", "N4", partial(_patched, HeadChange, "_on_write_ended", _unknown_is_failed)),
+    ("a lost answer is a failure", "N4", partial(_patched, HeadChange, "_write", _unknown_is_final)),
     (
         "a doubt ends though the head is the same",
         "N4",
         partial(_patched, HeadChange, "_judge_doubts", _doubts_end_early),
     ),
-    ("a conflict is a success", "N4", partial(_patched, HeadChange, "_on_write_ended", _conflict_is_success)),
+    ("a conflict is a success", "N4", partial(_patched, HeadChange, "_write", conflict_is_success)),
     ("publish under an open leader", "N2", _publish_under_a_leader),
     ("takeover fences only the last ledger", "MUST15", partial(_patched, LogWorld, "recover", _recover_only_last)),
     ("a leader deletes a ledger in doubt", "N4", partial(_patched, LogLeadership, "_fail", _always_delete_spare)),
     ("condemned ledger published", "N6", partial(_patched, commit, "_check_listable", lambda head, new: None)),
-    ("ledgers checked before the head was read", "N6", partial(_patched, HeadChange, "_on_read", _checked_once)),
+    ("ledgers checked before the head was read", "N6", partial(_patched, _PART, "learn_head", checked_once)),
     ("deleted without being condemned", "N6", partial(_patched, Condemn, "settled", _no_condemning)),
     ("condemned though a page lists it", "N6", partial(_patched, unlinking, "ledgers_listed", _only_tail)),
     ("pages deleted under a change", "N3", partial(_patched, FencePages, "settled", _no_fence)),
-    ("page created after the head", "N3", partial(_patched, HeadChange, "_step", _page_after_head)),
-    ("pages of a write in doubt deleted", "N3", partial(_patched, HeadChange, "_on_write_ended", _unknown_drops_pages)),
+    ("page created after the head", "N3", partial(_patched, HeadChange, "_create_pages", _pages_after_head)),
+    ("pages of a write in doubt deleted", "N3", partial(_patched, HeadChange, "_write", _unknown_drops_pages)),
     ("transactions in use are vacuumed", "N5", partial(_patched, Vacuum, "_is_unused", lambda self, record: True)),
     ("transactions vacuumed unseen", "N5", partial(_patched, LogWorld, "compares", lambda *args: True)),
     ("transactions not looked up", "N5", partial(_patched, publication, "replayed", lambda *args: None)),
     ("offsets reused after an overwrite", "N7", partial(_patched, commit, "overwrite", _overwrite_from_zero)),
     ("compaction of what was replaced", "N7", partial(_patched, commit, "replace_extents", _compact_blindly)),
-    ("a copy is listed unverified", "N7", partial(_patched, Compaction, "_on_verified", _unverified)),
+    ("a copy is listed unverified", "N7", partial(_patched, Compaction, "_read_back", _unverified)),
     (
         "a copy is deleted though it may be listed",
         "N4",
-        partial(_patched, Compaction, "_on_failed", _copies_dropped_in_doubt),
+        partial(_patched, Compaction, "_list", _copies_dropped_in_doubt),
     ),
     ("compaction mixes schemas", "K8", partial(_patched, compaction._Group, "takes", _any_schema)),
     ("trim unlinks what it cuts", "N7", partial(_patched, paging._Splice, "covers", _touches)),
@@ -309,8 +329,8 @@ MUTANTS: list[tuple[str, str, Planted]] = [
     ("an overwrite forgets old schemas", "K8", partial(_patched, commit, "overwrite", _schemas_unlinked)),
     ("pages of schemas are vacuumed", "K8", partial(_patched, unlinking, "page_names", _pages_without_schemas)),
     ("age counts from the making", "N6", partial(_patched, upkeep, "young", lambda facts, before_ms: [])),
-    ("records are not read again", "N6", partial(_patched, HeadChange, "_on_read", _records_read_once)),
-    ("no page is on record", "N6", partial(_patched, change_machine, "unlinked_by", _records_only_of_the_tail)),
-    ("what a page held is not on record", "N6", partial(_patched, change_machine, "unlinked_by", _pages_alone)),
-    ("a record outlives its pages", "N6", _records_outlive_their_pages),
+    ("records are not read again", "N6", partial(_patched, _PART, "learn_head", _records_read_once)),
+    ("no page is on record", "N6", partial(_patched, head_change, "unlinked_by", _records_only_of_the_tail)),
+    ("what a page held is not on record", "N6", partial(_patched, head_change, "unlinked_by", _pages_alone)),
+    ("a record outlives its pages", "N6", partial(_patched, Vacuum, "_delete_pages", _records_outlive_their_pages)),
 ]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of a log's sequences (:mod:`bk_core.logs.machines.ask`): answers one request after the other until the
+sequence ends. Knows no rule of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any, TypeVar
+
+from bk_core.client.connect import BookKeeper
+from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.logs.commit import LedgerEnd
+from bk_core.logs.ledgers import recovered_end
+from bk_core.logs.machines import ask
+from bk_core.logs.machines.ask import Steps
+from bk_core.logs.store import LogStore
+from bk_core.model import LedgerId
+
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.005, 0.5
+LOGS_AT_ONCE = 8
+"""Logs that are asked something at a time."""
+
+R = TypeVar("R")
+Answer = Callable[[ask.Request], Awaitable[Any]]
+Recover = Callable[[LedgerId], Awaitable[LedgerEnd]]
+"""Fences, recovers and closes a ledger."""
+
+
+async def carry_out(steps: Steps[R], answer: Answer) -> R:
+    """What the sequence returns; raises its error. Cancelled, it ends where it stands, as in a crash."""
+    with closing(steps):
+        step: Callable[[Any], ask.Request] = steps.send
+        told: Any = None
+        while True:
+            try:
+                request = step(told)
+            except StopIteration as ended:
+                result: R = ended.value
+                return result
+            try:
+                step, told = steps.send, await answer(request)
+            except BookKeeperError as error:
+                step, told = steps.throw, error
+
+
+class Answers:
+    """Answers what sequences ask of these logs, which are of one metadata store. What only a vacuum asks is asked of
+    the first."""
+
+    def __init__(self, logs: Iterable[LogStore], recover: Recover) -> None:
+        self._logs = {log.name: log for log in logs}
+        self._first = next(iter(self._logs.values()))
+        self._recover = recover
+        self._turns = asyncio.Semaphore(LOGS_AT_ONCE)
+
+    @classmethod
+    def of(cls, bookkeeper: BookKeeper, logs: Iterable[LogStore], password: bytes) -> Answers:
+        """Of logs whose ledgers are recovered by this client."""
+        return cls(logs, partial(recovered_end, bookkeeper, password=password))
+
+    async def carry_out(self, steps: Steps[R]) -> R:
+        """See :func:`carry_out`."""
+        return await carry_out(steps, self.answer)
+
+    async def answer(self, request: ask.Request) -> Any:
+        """Raises BookKeeperError."""
+        match request:
+            case ask.ForLogs(requests, sync):
+                if sync:
+                    await asyncio.to_thread(self._first.store.sync)
+                answers = await asyncio.gather(*(self._of_one(log, each) for log, each in requests.items()))
+                return dict(zip(requests, answers, strict=True))
+            case ask.WriteHeads(writes):
+                made = [self._logs[log].log_write(write) for log, write in writes.items()]
+                return await asyncio.to_thread(self._first.store.write_logs, made)
+            case ask.DropPages(names):
+                for log, pages in names.items():
+                    await asyncio.to_thread(self._logs[log].delete_pages, pages)
+                return None
+            case ask.Wait(attempt):
+                longest_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2**attempt)
+                return await asyncio.sleep(random.uniform(BACKOFF_MIN_S, longest_s))
+        return await asyncio.to_thread(self._first.answer, request)
+
+    async def _of_one(self, log: str, request: ask.OfOneLog) -> Any:
+        """The answer, or the error why there is none."""
+        try:
+            async with self._turns:
+                if isinstance(request, ask.RecoverLedgers):
+                    return await self._recover_all(request.ledgers)
+                return await asyncio.to_thread(self._logs[log].answer, request)
+        except BookKeeperError as error:
+            return error
+
+    async def _recover_all(self, ledgers: Sequence[LedgerId]) -> ask.LedgersRecovered:
+        found = await asyncio.gather(*map(self._recover, ledgers), return_exceptions=True)
+        ends: dict[LedgerId, LedgerEnd] = {}
+        missing: set[LedgerId] = set()
+        for ledger_id, end in zip(ledgers, found, strict=True):
+            if isinstance(end, LedgerEnd):
+                ends[ledger_id] = end
+            elif isinstance(end, NoSuchLedgerError):
+                missing.add(ledger_id)
+            else:
+                raise end
+        return ask.LedgersRecovered(ends, frozenset(missing))
