@@ -57,8 +57,8 @@ def publish(
     Without rows nothing changes, unless the old ones are to go, the transaction is to be remembered or a log gets its
     columns (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would
     lose rows), InvalidArgumentError for too many logs, and what :meth:`NamedLog.publish` and
-    :func:`~bk_core.logs.named_log.publish_to_logs` raise; an outcome that is unknown is settled by the publish id when it
-    is tried again.
+    :func:`~bk_core.logs.named_log.publish_to_logs` raise; an outcome that is unknown is settled by the publish id when
+    it is tried again.
     """
     check_complete(messages)
     ledgers, how = extents_by_log(messages), replace(wanted, schema=schema_of(messages))

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bk_core.entries.batch import U32
+from bk_core.entries.batch import I64, U32
 
 HEADER_BYTES = 32
 CACHED_LENGTHS = 256  # 32 KiB each
@@ -97,6 +97,11 @@ class CrcTables:
     def shift_one(self, crc: int, length: int) -> int:
         """One CRC moved on by ``length`` bytes."""
         return int(self.shift(np.array([crc], dtype=np.uint32), np.array([length], dtype=np.uint32))[0])
+
+    def joined(self, crcs: U32, lengths: I64) -> int:
+        """The CRC of pieces one behind the other (together below 16 MiB), from the CRC and length of each."""
+        behind = int(lengths.sum()) - np.cumsum(lengths)
+        return int(np.bitwise_xor.reduce(self.shift(crcs, behind.astype(np.uint32)))) if crcs.size else 0
 
     def _shifted_header(self, length: int) -> U32:
         """The header tables for headers that ``length`` bytes of payload follow; cached by length."""

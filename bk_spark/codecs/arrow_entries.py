@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``, writing: rows to record batches that fill entries."""
+"""Codec ``arrow``, writing: rows to entries, each a directory and the record batch that it tells of.
+
+The directory (:mod:`bk_core.entries.arrow_directory`) says of each column where it is, its CRC32C, its nulls, and its
+least and greatest value. Arrow finds those values, or numpy in Arrow's buffers; nothing here runs Python per row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.ipc as ipc
+import pyarrow.compute as pc
 
-from bk_core.entries.batch import EntryBatch
+from bk_core.entries import arrow_directory
+from bk_core.entries.arrow_directory import BOUND_BYTES_MAX, HAS_MAX, HAS_MIN, NO_BOUNDS, Bounds, Column
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.entries.digest import crc32c
 from bk_core.logs import schemas as log_schemas
-from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.codecs import arrow_message, arrow_schema, spark_types
+from bk_spark.codecs.arrow_message import Head, Shape
 from bk_spark.codecs.codec import too_large
 
 ENTRY_BYTES_WANTED = 1 << 20
@@ -22,8 +32,17 @@ FILLED = 0.9
 """Part of it that is aimed at, as slices of a batch do not compress alike."""
 RAW_BYTES_MAX = 16 << 20
 """Bytes of an entry's columns before they are compressed, unless it is one row."""
-COMPRESSED_BYTES_MIN = 4096
-"""Smaller ones grow by being compressed: each column has a length and a frame of its own."""
+SMALL_BYTES = 4096
+"""An entry of fewer bytes of columns is not compressed: each column would have a length and a frame of its own. Nor
+does it say bounds or align its buffers, which would take more than a reader saves."""
+BUFFER_UNIT = 64
+"""Buffers that are not compressed begin at multiples of this in the entry, as Arrow recommends: who puts the entry at
+such an address can use them where they are."""
+_ZEROS = bytes(BUFFER_UNIT)
+_U64, _I64 = np.dtype("<u8"), np.dtype("<i8")
+
+Pieces = list[Bytes]
+"""The bytes of an entry, to be joined once with all others."""
 
 
 @dataclass(slots=True)
@@ -49,21 +68,23 @@ class ArrowEntries:
         if not rows.num_rows:
             return
         batch = spark_types.conformed(rows, arrow_schema.from_bytes(self.schema))
-        made, todo = list[memoryview](), self._cuts(batch)
+        size = batch.nbytes
+        made, todo = list[Pieces](), self._cuts(batch.num_rows, size)
         while todo:
             start, stop = todo.pop()
-            entry = self._entry(batch.slice(start, stop - start), first_row + start)
+            part = batch.slice(start, stop - start)
+            entry = self._entry(part, size if part.num_rows == batch.num_rows else part.nbytes, first_row + start)
             if entry is not None:
                 made.append(entry)
             else:
                 middle = (start + stop) // 2
                 todo += [(middle, stop), (start, middle)]
-        self._ratio = sum(map(len, made)) / max(1, batch.nbytes)
-        yield EntryBatch.from_list(made)
+        lengths = np.array([_bytes_of(entry) for entry in made], dtype=np.uint32)
+        self._ratio = int(lengths.sum()) / max(1, size)
+        yield EntryBatch(lengths=lengths, payload=memoryview(b"".join([piece for entry in made for piece in entry])))
 
-    def _cuts(self, batch: pa.RecordBatch) -> list[tuple[int, int]]:
+    def _cuts(self, rows: int, size: int) -> list[tuple[int, int]]:
         """Rows of like number, the first ones last."""
-        rows, size = batch.num_rows, batch.nbytes
         wanted = self.entry_bytes_wanted * FILLED
         parts = int(
             max(-(-size * self._ratio // wanted), -(-size // RAW_BYTES_MAX), -(-rows // arrow_message.ROWS_MAX))
@@ -71,24 +92,146 @@ class ArrowEntries:
         parts = min(max(parts, 1), rows)
         return [(rows * part // parts, rows * (part + 1) // parts) for part in reversed(range(parts))]
 
-    def _entry(self, rows: pa.RecordBatch, first_row: int) -> memoryview | None:
-        """The bytes of an entry; None where it must be cut. Raises EntryTooLargeError for a single row."""
-        if rows.num_rows == 1 and rows.nbytes > arrow_message.BODY_BYTES_MAX:
-            raise too_large(first_row, rows.nbytes, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
-        entry = message_of(rows, self.compression if rows.nbytes >= COMPRESSED_BYTES_MIN else "none")
+    def _entry(self, rows: pa.RecordBatch, size: int, first_row: int) -> Pieces | None:
+        """The bytes of an entry of columns of ``size``; None where it must be cut. Raises EntryTooLargeError for a
+        single row."""
+        if rows.num_rows == 1 and size > arrow_message.BODY_BYTES_MAX:
+            raise too_large(first_row, size, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
+        entry = entry_of(rows, self.compression, _layout(self.schema), small=size < SMALL_BYTES)
         most = self.entry_bytes_max if rows.num_rows == 1 else min(self.entry_bytes_wanted, self.entry_bytes_max)
-        if len(entry) <= most:
+        if _bytes_of(entry) <= most:
             return entry
         if rows.num_rows == 1:
-            raise too_large(first_row, len(entry), self.entry_bytes_max)
+            raise too_large(first_row, _bytes_of(entry), self.entry_bytes_max)
         return None
 
 
-def message_of(rows: pa.RecordBatch, compression: str) -> memoryview:
-    """The encapsulated RecordBatch message of ``rows``."""
-    options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
-    sink = pa.BufferOutputStream()
-    writer = ipc.new_stream(sink, rows.schema, options=options)
-    writer.write_batch(rows)
-    written = memoryview(sink.getvalue())
-    return written[8 + int.from_bytes(written[4:8], "little") :]  # behind the schema's message
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is known of the entries of a schema: their shape, and how each column's bounds are found, if they are."""
+
+    shape: Shape
+    bounds: list[Callable[[pa.Array], Bounds] | None]
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Layout:
+        return cls(Shape.of(schema), [_finder(field.type) for field in schema])
+
+
+def entry_of(rows: pa.RecordBatch, compression: str, layout: Layout, *, small: bool = False) -> Pieces:
+    """The bytes of an entry, of which those of Arrow's message are views. ``layout`` is that of the schema; ``small``
+    as SMALL_BYTES says."""
+    compression, shape = "none" if small else compression, layout.shape
+    message = arrow_message.written(rows, compression)
+    head = arrow_message.head_of(message)
+    data: Bytes = head.data
+    body = message[len(data) :]
+    aligned = compression == "none" and not small and head.rows > 0 and len(body) > 0
+    if aligned:
+        data, regions = _aligned(head, body, shape)
+    else:
+        inner = [head.buffers[first][0] for first in shape.buffers[1:-1]]
+        regions = [[body[start:end]] for start, end in pairwise((0, *inner, len(body)))]
+    nulls = [head.nodes[first][1] for first in shape.nodes[:-1]]
+    finders = [None] * len(nulls) if small else layout.bounds
+    bounds = map(_bounds_of, rows.columns, finders, nulls)
+    columns = list(map(Column, map(_bytes_of, regions), map(_crc_of, regions), nulls, bounds))
+    unit = BUFFER_UNIT if aligned else arrow_directory.UNIT
+    directory = arrow_directory.encode(rows.num_rows, len(data), crc32c(data), columns, unit=unit)
+    return [directory, data, *(piece for region in regions for piece in region)]
+
+
+def _aligned(head: Head, body: memoryview, shape: Shape) -> tuple[Bytes, list[Pieces]]:
+    """The head of a message and the pieces of each column, with zeros between the buffers so that each begins at a
+    multiple of BUFFER_UNIT in the body."""
+    pieces, buffers, end = list[Pieces](), list[tuple[int, int]](), 0
+    for offset, size in head.buffers:
+        padding = -size % BUFFER_UNIT
+        pieces.append([part for part in (body[offset : offset + size], _ZEROS[:padding]) if len(part)])
+        buffers.append((end, size))
+        end += size + padding
+    regions = [[piece for buffer in pieces[start:stop] for piece in buffer] for start, stop in pairwise(shape.buffers)]
+    return head.with_numbers(head.rows, head.nodes, buffers, end), regions
+
+
+def _bounds_of(column: pa.Array, find: Callable[[pa.Array], Bounds] | None, nulls: int) -> Bounds:
+    """The bounds of a column as docs/formats.md §7 writes them; none of nulls alone."""
+    if find is None or nulls == len(column):
+        return NO_BOUNDS
+    return find(column.drop_null() if nulls else column)
+
+
+def _finder(kind: pa.DataType) -> Callable[[pa.Array], Bounds] | None:
+    """What finds the bounds of a column of this type that has values and no nulls. None for lists, structs and maps."""
+    types = pa.types
+    if types.is_string(kind) or types.is_binary(kind):
+        return _bytes_bounds
+    if types.is_boolean(kind):
+        return _truth_bounds
+    if types.is_decimal128(kind):
+        return _decimal_bounds
+    if types.is_float32(kind) or types.is_float64(kind):
+        return partial(_float_bounds, np.dtype(f"<f{kind.bit_width // 8}"))
+    if types.is_signed_integer(kind) or (types.is_temporal(kind) and not types.is_interval(kind)):
+        return partial(_integer_bounds, np.dtype(f"<i{kind.bit_width // 8}"))
+    return None
+
+
+def _bytes_bounds(column: pa.Array) -> Bounds:
+    found = pc.min_max(column)  # byte by byte, which for UTF-8 is the order of its characters
+    least, greatest = (memoryview(found[name].as_buffer()) for name in ("min", "max"))
+    return arrow_directory.rounded_outward(bytes(least[: BOUND_BYTES_MAX + 1]), bytes(greatest[: BOUND_BYTES_MAX + 1]))
+
+
+def _truth_bounds(column: pa.Array) -> Bounds:
+    true = column.true_count
+    return _exact(bytes([true == len(column)]), bytes([true > 0]))
+
+
+def _integer_bounds(dtype: np.dtype[Any], column: pa.Array) -> Bounds:
+    numbers = _numbers(column, dtype)
+    return _exact(numbers.min().tobytes(), numbers.max().tobytes())
+
+
+def _float_bounds(dtype: np.dtype[Any], column: pa.Array) -> Bounds:
+    numbers = _numbers(column, dtype)
+    low, high = numbers.min(), numbers.max()
+    if np.isnan(low):  # the least of values with a NaN is NaN to numpy; to Spark it is greater than all others
+        return NO_BOUNDS
+    # −0.0 equals 0.0, but who compares bits puts it before
+    return _exact((-abs(low) if low == 0 else low).tobytes(), (abs(high) if high == 0 else high).tobytes())
+
+
+def _decimal_bounds(column: pa.Array) -> Bounds:
+    """Of numbers of 128 bits, the lower half first."""
+    halves = _numbers(column, _U64, 2).reshape(-1, 2)
+    lower, upper = halves[:, 0], halves[:, 1].view(_I64)
+    low, high = upper.min(), upper.max()
+    least, greatest = lower[upper == low].min(), lower[upper == high].max()
+    return _exact(least.tobytes() + low.tobytes(), greatest.tobytes() + high.tobytes())
+
+
+def _exact(low: bytes, high: bytes) -> Bounds:
+    return Bounds(low, high, HAS_MIN | HAS_MAX)
+
+
+def _numbers(column: pa.Array, dtype: np.dtype[Any], each: int = 1) -> np.ndarray[Any, Any]:
+    """The values of a column where they lie, ``each`` numbers a value."""
+    start, stop = each * column.offset, each * (column.offset + len(column))
+    return np.frombuffer(column.buffers()[1], dtype=dtype)[start:stop]
+
+
+@lru_cache(maxsize=64)
+def _layout(schema: bytes) -> Layout:
+    return Layout.of(arrow_schema.from_bytes(schema))
+
+
+def _bytes_of(pieces: Sequence[Bytes]) -> int:
+    return sum(map(len, pieces))
+
+
+def _crc_of(pieces: Sequence[Bytes]) -> int:
+    crc = 0
+    for piece in pieces:
+        crc = crc32c(piece, crc)
+    return crc

@@ -1,75 +1,151 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at an entry before Arrow decodes it: is it one RecordBatch message, and how much memory would it take.
+"""The head of an Arrow RecordBatch message: what Arrow says of the buffers that follow it (Arrow's Message.fbs).
 
-Arrow checks a message's structure, and afterwards the columns that came of it; but it believes what a compressed
-buffer says of its length, and allocates so much, and it would take any number of rows. So that is read first, from the
-message's own table (Arrow's Message.fbs), within the entry's bytes whatever they say. Once an entry, not once a row.
+Arrow checks a message's structure when it decodes it, and afterwards the columns that came of it. But it believes what
+a compressed buffer says of its length, and allocates so much, and it takes any number of rows. So the head is read here
+first, within its own bytes whatever they say. It is also written here: a message with other buffers has the head of one
+that Arrow wrote, with other numbers in the same places. This costs Python once an entry, never once a row.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
 
 ROWS_MAX = 1 << 16
 """Rows of an entry."""
 BODY_BYTES_MAX = 64 << 20
 """Bytes of an entry's columns when they are decompressed."""
+COMPRESSIONS = {None: "none", 0: "lz4", 1: "zstd"}
+"""Arrow's numbers of what buffers are compressed with."""
 
 _CONTINUATION = 0xFFFFFFFF
+_BEGIN = struct.Struct("<II")
 _RECORD_BATCH = 3
 _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)
 _V5 = 4
-_I64 = np.dtype("<i8")
+_NUMBER, _PAIR = struct.Struct("<q"), struct.Struct("<qq")
 
 
 class NotABatch(ValueError):
     """The bytes are not one RecordBatch message of a size that may be decoded."""
 
 
-def check(entry: memoryview) -> None:
-    """Raises NotABatch unless Arrow may decode the entry."""
+Pair: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a RecordBatch message and what stands in it.
+
+    ``nodes`` are rows and nulls of each column, those inside others behind them; ``buffers`` are offset in the body and
+    length. ``compression`` is Arrow's number, None without.
+    """
+
+    data: memoryview
+    rows: int
+    body_bytes: int
+    nodes: list[Pair]
+    buffers: list[Pair]
+    compression: int | None
+    _places: tuple[int, int, int, int]  # of rows, body length, nodes, buffers in ``data``; 0: it is not written
+
+    def with_numbers(self, rows: int, nodes: Sequence[Pair], buffers: Sequence[Pair], body_bytes: int) -> bytearray:
+        """The same head with other numbers, of as many nodes and buffers. It must have been written with rows and a
+        body: Arrow leaves zeros out."""
+        made = bytearray(self.data)
+        rows_at, body_at, nodes_at, buffers_at = self._places
+        assert rows_at * body_at, "Arrow left one of them out"
+        assert (len(nodes), len(buffers)) == (len(self.nodes), len(self.buffers))
+        _NUMBER.pack_into(made, rows_at, rows)
+        _NUMBER.pack_into(made, body_at, body_bytes)
+        for at, pairs in ((nodes_at, nodes), (buffers_at, buffers)):
+            struct.pack_into(f"<{2 * len(pairs)}q", made, at, *chain.from_iterable(pairs))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which nodes and buffers of a message are whose: those of top-level column k are k to k + 1 of each list."""
+
+    nodes: list[int]
+    buffers: list[int]
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Shape:
+        """As Arrow lays out messages of this schema."""
+        nodes, buffers = [0], [0]
+        for field in schema:
+            head = template(pa.schema([field]))
+            nodes.append(nodes[-1] + len(head.nodes))
+            buffers.append(buffers[-1] + len(head.buffers))
+        return cls(nodes, buffers)
+
+
+def written(rows: pa.RecordBatch, compression: str) -> memoryview:
+    """The encapsulated message of ``rows`` as Arrow writes it."""
+    if compression == "none":
+        return memoryview(rows.serialize())
+    sink = pa.BufferOutputStream()
+    writer = ipc.new_stream(sink, rows.schema, options=ipc.IpcWriteOptions(compression=compression, use_threads=False))
+    writer.write_batch(rows)
+    stream = memoryview(sink.getvalue())
+    return stream[_BEGIN.size + _BEGIN.unpack_from(stream)[1] :]  # behind the schema's message
+
+
+def template(schema: pa.Schema, compression: str = "none") -> Head:
+    """A head with all numbers in it, for :meth:`Head.with_numbers`."""
+    rows = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+    return head_of(written(rows, compression))
+
+
+def head_of(message: memoryview) -> Head:
+    """The head of a message, of which ``message`` has at least that. Raises NotABatch for another one."""
     try:
-        _check(entry)
+        return _head_of(message)
     except (struct.error, IndexError, OverflowError) as error:
         raise NotABatch(f"its Arrow message ends early: {error}") from error
 
 
-def _check(entry: memoryview) -> None:
-    marker, size = struct.unpack_from("<II", entry)
-    if marker != _CONTINUATION or size > len(entry) - 8 or len(entry) % 8:
+def _head_of(message: memoryview) -> Head:
+    marker, size = _BEGIN.unpack_from(message)
+    if marker != _CONTINUATION or size > len(message) - _BEGIN.size:
         raise NotABatch("it is no Arrow message")
-    table = entry[8 : 8 + size]
-    message = _Table(table, _number(table, "<I", 0))
-    if message.read(_HEADER_TYPE, "<B", 0) != _RECORD_BATCH or message.read(_VERSION, "<h", 0) != _V5:
+    data = message[: _BEGIN.size + size]
+    table = _Table(data, _BEGIN.size + _number(data, "<I", _BEGIN.size))
+    if table.read(_HEADER_TYPE, "<B", 0) != _RECORD_BATCH or table.read(_VERSION, "<h", 0) != _V5:
         raise NotABatch("it is another Arrow message than a record batch")
-    body = message.read(_BODY_LENGTH, "<q", 0)
-    if body != len(entry) - 8 - size:
-        raise NotABatch("its Arrow message has another length")
-    batch = message.table(_HEADER)
-    rows = batch.read(_LENGTH, "<q", 0)
-    if not 0 <= rows <= ROWS_MAX:
-        raise NotABatch(f"it has {rows} rows, at most {ROWS_MAX}")
-    buffers = batch.structs(_BUFFERS, 2)
-    if ((buffers < 0) | (buffers > body)).any() or (buffers.sum(axis=1) > body).any():
-        raise NotABatch("a column lies outside of it")
-    decoded = _decoded_bytes(entry[8 + size :], buffers) if batch.has(_COMPRESSION) else int(buffers[:, 1].sum())
-    if decoded > BODY_BYTES_MAX:
-        raise NotABatch(f"its columns have {decoded} bytes, at most {BODY_BYTES_MAX}")
+    batch = table.table(_HEADER)
+    (nodes_at, nodes), (buffers_at, buffers) = batch.structs(_NODES), batch.structs(_BUFFERS)
+    compression = batch.table(_COMPRESSION).read(0, "<b", 0) if batch.has(_COMPRESSION) else None
+    if compression not in COMPRESSIONS:
+        raise NotABatch(f"its columns are compressed with method {compression}")
+    rows, body_bytes = batch.read(_LENGTH, "<q", 0), table.read(_BODY_LENGTH, "<q", 0)
+    places = batch.place(_LENGTH), table.place(_BODY_LENGTH), nodes_at, buffers_at
+    return Head(data, rows, body_bytes, nodes, buffers, compression, places)
 
 
-def _decoded_bytes(body: memoryview, buffers: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> int:
-    """What compressed buffers take: each begins with its length, −1 for one that is not compressed after all."""
-    starts, sizes = buffers[buffers[:, 1] > 0].T
-    if (sizes < _I64.itemsize).any():
-        raise NotABatch("a column is shorter than its length")
-    found = np.frombuffer(body, dtype=np.uint8)[starts[:, None] + np.arange(_I64.itemsize)]
-    claimed = np.ascontiguousarray(found).view(_I64).reshape(len(starts))
-    if ((claimed < -1) | (claimed > BODY_BYTES_MAX)).any():
-        raise NotABatch(f"a column claims {int(claimed.max())} bytes, at most {BODY_BYTES_MAX}")
-    return int(np.where(claimed < 0, sizes, claimed).sum())
+def decoded_bytes(body: memoryview, buffers: Sequence[Pair]) -> int:
+    """What compressed buffers of ``body`` take: each begins with its length, −1 for one that is not compressed after
+    all. Raises NotABatch for a length that cannot be."""
+    total = 0
+    for offset, size in buffers:
+        if not size:
+            continue
+        if size < _NUMBER.size:
+            raise NotABatch("a column is shorter than its length")
+        (claimed,) = _NUMBER.unpack_from(body, offset)
+        if not -1 <= claimed <= BODY_BYTES_MAX:
+            raise NotABatch(f"a column claims {claimed} bytes, at most {BODY_BYTES_MAX}")
+        total += size if claimed < 0 else claimed
+    return total
 
 
 class _Table:
@@ -81,30 +157,32 @@ class _Table:
         self._count = (_number(data, "<H", self._places) - 4) // 2
 
     def has(self, field: int) -> bool:
-        return self._place(field) != 0
+        return self.place(field) != 0
+
+    def place(self, field: int) -> int:
+        """Where the field is in the data; 0: it is not written."""
+        offset = _number(self._data, "<H", self._places + 4 + 2 * field) if field < self._count else 0
+        return self._at + offset if offset else 0
 
     def read(self, field: int, form: str, default: int) -> int:
-        place = self._place(field)
-        return _number(self._data, form, self._at + place) if place else default
+        place = self.place(field)
+        return _number(self._data, form, place) if place else default
 
     def table(self, field: int) -> _Table:
         return _Table(self._data, self._pointed(field))
 
-    def structs(self, field: int, numbers: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """A vector of structs of so many 64-bit numbers."""
+    def structs(self, field: int) -> tuple[int, list[Pair]]:
+        """A vector of structs of two 64-bit numbers, and where it is."""
         if not self.has(field):
-            return np.zeros((0, numbers), dtype=_I64)
-        at = self._pointed(field)
-        count = _number(self._data, "<I", at)
-        if count * numbers * _I64.itemsize > len(self._data) - at - 4:
+            return 0, []
+        at = self._pointed(field) + 4
+        size = _number(self._data, "<I", at - 4) * _PAIR.size
+        if size > len(self._data) - at:
             raise NotABatch("its Arrow message ends early")
-        return np.frombuffer(self._data, dtype=_I64, count=count * numbers, offset=at + 4).reshape(count, numbers)
-
-    def _place(self, field: int) -> int:
-        return _number(self._data, "<H", self._places + 4 + 2 * field) if field < self._count else 0
+        return at, list(_PAIR.iter_unpack(self._data[at : at + size]))
 
     def _pointed(self, field: int) -> int:
-        at = self._at + self._place(field)
+        at = self.place(field)
         return at + _number(self._data, "<I", at)
 
 

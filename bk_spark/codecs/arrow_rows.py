@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``, reading: record batches to rows, only the columns that are asked for."""
+"""Codec ``arrow``, reading: entries to rows, only the columns that are asked for.
+
+The directory of an entry says where they are. Each is checked by its own CRC32C, then Arrow decodes a message of these
+columns alone: what is not asked for is neither copied nor looked at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from bk_core.entries.batch import EntryBatch
-from bk_core.errors import SchemaChangedError, SchemaMismatchError
+from bk_core.entries import arrow_directory
+from bk_core.entries.arrow_directory import Directory
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.errors import IntegrityError, SchemaChangedError, SchemaMismatchError
 from bk_spark.codecs import arrow_message, arrow_schema, metadata_columns
 from bk_spark.codecs.arrow import METADATA, NAME, PLANNED_WITH, check_columns, together
+from bk_spark.codecs.arrow_message import Head, NotABatch, Pair, Shape
 from bk_spark.codecs.codec import LedgerAt, LogSchemas, Written
 from bk_spark.codecs.read_columns import FAIL, NULL, ReadColumns, check_written, corrupt
 
@@ -86,27 +93,31 @@ class ArrowRows:
         assert at.schema is not None, "the plan carries the schema of each extent"
         stored = _stored(at.schema, self.columns.data)
         group = _Group(self.columns, stored, at)
-        for number, found in enumerate(_decoded(batch, stored)):
+        for number, (found, size) in enumerate(_decoded(batch, stored)):
             if isinstance(found, Exception):
                 if self.corrupt_entries == FAIL:
                     raise corrupt(NAME, str(found), int(entry_ids[number]), at) from found
                 if self.corrupt_entries != NULL:
                     continue
-                found = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in stored.shown], schema=stored.shown)
-            group.add(found, int(entry_ids[number]), int(batch.lengths[number]))
+                nulls = [pa.nulls(1, field.type) for field in stored.shown]
+                found = pa.RecordBatch.from_arrays(nulls, schema=stored.shown) if nulls else _without_columns(1)
+            group.add(found, size, int(entry_ids[number]), int(batch.lengths[number]))
             if group.is_full:
                 yield group.take()
         if group.batches:
             yield group.take()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """How to read the entries of an extent: the message of its schema, and the columns to read, by place and type."""
+    """How to read the entries of an extent. ``places`` are the columns to read among those of its schema, whose
+    ``shape`` this is; ``shown`` are their types and ``message`` is Arrow's message of these as a schema."""
 
+    key: tuple[bytes, tuple[str, ...]]
     message: bytes
-    options: ipc.IpcReadOptions
     shown: pa.Schema
+    shape: Shape
+    places: list[int]
 
 
 class _Group:
@@ -122,11 +133,12 @@ class _Group:
         self._lengths: list[int] = []
         self._rows = self._bytes = 0
 
-    def add(self, batch: pa.RecordBatch, entry_id: int, length: int) -> None:
+    def add(self, batch: pa.RecordBatch, size: int, entry_id: int, length: int) -> None:
+        """An entry of ``length`` bytes whose columns take ``size``."""
         self.batches.append(batch)
         self._entry_ids.append(entry_id)
         self._lengths.append(length)
-        self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + batch.nbytes
+        self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + size
 
     @property
     def is_full(self) -> bool:
@@ -136,7 +148,7 @@ class _Group:
         """All rows, and begin anew."""
         counts = [batch.num_rows for batch in self.batches]
         joined = self.batches[0]
-        if len(self.batches) > 1:
+        if len(self.batches) > 1 and len(self._stored.shown):
             whole = pa.Table.from_batches(self.batches, schema=self._stored.shown).combine_chunks()
             joined = next(iter(whole.to_batches()), joined)
         starts = np.cumsum([0, *counts[:-1]])
@@ -154,31 +166,88 @@ class _Group:
         return columns.assemble(column, rows, self._at)
 
 
-def _decoded(batch: EntryBatch, stored: _Stored) -> Iterator[pa.RecordBatch | Exception]:
-    """Each entry's columns, or why it has none. All are one stream to Arrow until one of them fails."""
-    entries, problems = batch.entry_views(), list[Exception | None]()
-    for entry in entries:
-        try:
-            arrow_message.check(entry)
-            problems.append(None)
-        except arrow_message.NotABatch as error:
-            problems.append(error)
-    good = [entry for entry, problem in zip(entries, problems, strict=True) if problem is None]
-    whole = batch.payload if len(good) == len(entries) else b"".join(good)
-    reader = _open([whole], stored) if good else None
-    for entry, problem in zip(entries, problems, strict=True):
-        if problem is not None:
-            yield problem
+class _Message(NamedTuple):
+    """An Arrow message of the columns that are asked for, and what they take when they are decoded."""
+
+    pieces: list[Bytes]
+    size: int
+
+
+def _decoded(batch: EntryBatch, stored: _Stored) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+    """Each entry's columns and what they take, or why it has none. All are one stream to Arrow until one fails."""
+    found = [_looked_at(entry, stored) for entry in batch.entry_views()]
+    reader = _open([piece for each in found if isinstance(each, _Message) for piece in each.pieces], stored)
+    for each in found:
+        if not isinstance(each, _Message):
+            yield each, 0
             continue
         try:
-            yield _next(reader if reader is not None else _open([entry], stored))
+            yield _next(reader if reader is not None else _open(each.pieces, stored)), each.size
         except (pa.ArrowException, OSError, ValueError) as error:
             reader = None
-            yield error
+            yield error, 0
 
 
-def _open(messages: Sequence[Any], stored: _Stored) -> ipc.RecordBatchStreamReader:
-    return ipc.open_stream(pa.py_buffer(b"".join((stored.message, *messages))), options=stored.options)
+def _looked_at(entry: memoryview, stored: _Stored) -> _Message | pa.RecordBatch | Exception:
+    """The message of the columns that are asked for, each of them checked, or why there is none. Where none is asked
+    for nothing is decoded: the directory says how many rows there are."""
+    try:
+        directory = arrow_directory.parse(entry, len(entry))
+        if directory.rows > arrow_message.ROWS_MAX:
+            raise NotABatch(f"it has {directory.rows} rows, at most {arrow_message.ROWS_MAX}")
+        if len(directory.columns) != len(stored.shape.buffers) - 1:
+            raise NotABatch(f"it has {len(directory.columns)} columns, its schema has another number")
+        return _message(entry, directory, stored) if stored.places else _without_columns(directory.rows)
+    except IntegrityError as error:
+        return NotABatch(error.what)
+    except NotABatch as error:
+        return error
+
+
+def _message(entry: memoryview, directory: Directory, stored: _Stored) -> _Message:
+    """The head and the body of a message of the columns that are asked for. Raises IntegrityError or NotABatch."""
+    directory.check_head(entry[directory.head])
+    head, shape = arrow_message.head_of(entry[directory.head]), stored.shape
+    if (len(head.nodes), len(head.buffers)) != (shape.nodes[-1], shape.buffers[-1]):
+        raise NotABatch("its Arrow message has other columns than its schema")
+    base = directory.offsets[0]
+    body = entry[base:]
+    if (len(head.data), head.rows, head.body_bytes) != (base - directory.size, directory.rows, len(body)):
+        raise NotABatch("its directory and its Arrow message contradict each other")
+    regions, nodes = list[Bytes](), list[Pair]()
+    found, moved, end = list[Pair](), list[Pair](), 0
+    for k in stored.places:
+        region = entry[directory.column(k)]
+        directory.check_column(k, region)
+        start, stop = directory.offsets[k] - base, directory.offsets[k + 1] - base
+        buffers = head.buffers[shape.buffers[k] : shape.buffers[k + 1]]
+        if any(offset < start or size < 0 or offset + size > stop for offset, size in buffers):
+            raise NotABatch("a buffer lies outside of its column")
+        if head.nodes[shape.nodes[k]][1] != directory.columns[k].nulls:
+            raise NotABatch("its directory and its Arrow message tell of other nulls")
+        found += buffers
+        moved += [(offset - start + end, size) for offset, size in buffers]
+        nodes += head.nodes[shape.nodes[k] : shape.nodes[k + 1]]
+        regions.append(region)
+        end += len(region)
+    decoded = sum(size for _, size in found)
+    if head.compression is not None:
+        decoded = arrow_message.decoded_bytes(body, found)
+    if decoded > arrow_message.BODY_BYTES_MAX:
+        raise NotABatch(f"its columns have {decoded} bytes, at most {arrow_message.BODY_BYTES_MAX}")
+    if len(regions) == len(directory.columns):
+        return _Message([head.data, body], decoded)
+    like = _template(*stored.key, arrow_message.COMPRESSIONS[head.compression])
+    return _Message([like.with_numbers(head.rows, nodes, moved, end), *regions], decoded)
+
+
+def _without_columns(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+def _open(pieces: Sequence[Bytes], stored: _Stored) -> ipc.RecordBatchStreamReader:
+    whole = pa.py_buffer(b"".join((stored.message, *pieces)))
+    return ipc.open_stream(whole, options=ipc.IpcReadOptions(use_threads=False))
 
 
 def _next(reader: ipc.RecordBatchStreamReader) -> pa.RecordBatch:
@@ -191,6 +260,10 @@ def _next(reader: ipc.RecordBatchStreamReader) -> pa.RecordBatch:
 def _stored(schema: bytes, wanted: tuple[str, ...]) -> _Stored:
     whole = arrow_schema.from_bytes(schema)
     places = [place for place, name in enumerate(whole.names) if name in wanted]
-    places = places or [0]  # Arrow takes an empty list for "all", and one column is enough to count rows
-    options = ipc.IpcReadOptions(use_threads=False, included_fields=places)
-    return _Stored(bytes(whole.serialize()), options, pa.schema([whole.field(place) for place in places]))
+    shown, shape = pa.schema([whole.field(place) for place in places]), Shape.of(whole)
+    return _Stored((schema, wanted), bytes(shown.serialize()), shown, shape, places)
+
+
+@lru_cache(maxsize=64)
+def _template(schema: bytes, wanted: tuple[str, ...], compression: str) -> Head:
+    return arrow_message.template(_stored(schema, wanted).shown, compression)

@@ -140,6 +140,8 @@ def all_nullable(spark_schema: Any) -> Any:
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of ``schema``, by name and in its order and types: large, view and dictionary types, zones and names
     inside a type are Spark's settings and not data."""
+    if rows.schema.equals(schema):
+        return rows
     columns = [rows.column(field.name) for field in schema]
     cast = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=schema)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from bk_spark.codecs import arrow_schema, envelope_bytes
-from bk_spark.codecs.arrow_entries import message_of
+from tests.spark.codec_kit import arrow_entry
 
 AT = dt.datetime(2026, 1, 31, 12, 34, 56, 789012, tzinfo=dt.UTC)
 ENVELOPES: dict[str, dict[str, Any]] = {
@@ -100,7 +100,7 @@ def golden_envelopes() -> dict[str, bytes]:
 def golden_batches() -> dict[str, bytes]:
     """File name to bytes, as this version of Arrow writes them."""
     rows = pa.RecordBatch.from_pylist(ROWS, schema=SCHEMA)
-    return {f"entry-arrow-{kind}.bin": bytes(message_of(rows, kind)) for kind in ("none", "lz4", "zstd")}
+    return {f"entry-arrow-{kind}.bin": arrow_entry(rows, kind) for kind in ("none", "lz4", "zstd")}
 
 
 if __name__ == "__main__":

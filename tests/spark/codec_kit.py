@@ -12,9 +12,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyspark.sql import types
 
+from bk_core.entries import arrow_directory
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import crc32c
 from bk_spark import codecs
-from bk_spark.codecs import LedgerAt, RowCodec
+from bk_spark.codecs import LedgerAt, RowCodec, arrow_entries
 from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 
@@ -61,6 +63,20 @@ def written(codec: codecs.EntryCodec, rows: pa.RecordBatch, first_row: int = 0) 
     return EntryBatch.from_list(
         [entry for made in codec.entries(rows, first_row=first_row) for entry in made.to_list()]
     )
+
+
+def arrow_entry(rows: pa.RecordBatch, compression: str = "none", *, small: bool = False) -> bytes:
+    """An entry of codec arrow, compressed, aligned and with bounds however few rows there are."""
+    return b"".join(arrow_entries.entry_of(rows, compression, arrow_entries.Layout.of(rows.schema), small=small))
+
+
+def resealed(entry: bytes, like: bytes) -> bytes:
+    """``entry``, which is ``like`` with other bytes behind the directory, with a directory that answers for them: what
+    a writer could have written who means harm."""
+    told = arrow_directory.parse(memoryview(like), len(like))
+    head = entry[told.head]
+    columns = [column._replace(crc=crc32c(entry[told.column(k)])) for k, column in enumerate(told.columns)]
+    return arrow_directory.encode(told.rows, len(head), crc32c(head), columns) + entry[told.size :]
 
 
 def _zoned(value: dt.datetime | None) -> dt.datetime | None:

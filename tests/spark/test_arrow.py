@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
+from bk_core.entries import arrow_directory
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     CorruptEntryError,
@@ -29,9 +30,19 @@ from bk_core.errors import (
 from bk_core.logs import schemas as log_schemas
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, arrow_entries, arrow_message, arrow_schema, spark_types
-from bk_spark.codecs.arrow_entries import ArrowEntries, message_of
+from bk_spark.codecs.arrow_entries import ArrowEntries
 from bk_spark.option_table import Use
-from tests.spark.codec_kit import ARROW_SCALARS, columns, damaged, options, rows_of, struct, written
+from tests.spark.codec_kit import (
+    ARROW_SCALARS,
+    arrow_entry,
+    columns,
+    damaged,
+    options,
+    resealed,
+    rows_of,
+    struct,
+    written,
+)
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 AB = struct(("a", "int"), ("b", "string"))
@@ -240,7 +251,7 @@ def test_an_entry_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> N
 WIDE = struct(("a", "int"), ("b", "string"), ("l", types.ArrayType(types.StringType())), ("s", struct(("x", "binary"))))
 SAMPLE_ROWS = [{"a": n, "b": "text" * n, "l": ["x", None], "s": {"x": b"y" * n}} for n in range(20)]
 STORED = arrow_schema.to_bytes(spark_types.arrow_schema_of(WIDE))
-SAMPLES = [bytes(message_of(record_batch(WIDE, SAMPLE_ROWS), compression)) for compression in COMPRESSIONS]
+SAMPLES = [arrow_entry(record_batch(WIDE, SAMPLE_ROWS), compression) for compression in COMPRESSIONS]
 
 
 @given(damaged(SAMPLES))
@@ -257,22 +268,36 @@ def test_any_bytes_are_decoded_or_corrupt(entries: list[bytes]) -> None:
     assert nulls.select(data).to_pylist() == [row for one in alone for row in one.select(data).to_pylist()]
 
 
-def test_every_byte_of_a_message_may_be_wrong() -> None:
+@given(st.sampled_from(SAMPLES), st.data())
+def test_any_message_behind_a_directory_that_answers_for_it_is_decoded_or_corrupt(sample: bytes, data: Any) -> None:
+    begin = arrow_directory.parse(memoryview(sample), len(sample)).size
+    entry = bytearray(sample)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(begin, min(begin + 400, len(sample) - 8)) | st.integers(begin, len(sample) - 8))
+        word = data.draw(st.binary(min_size=1, max_size=8))
+        entry[place : place + len(word)] = word
+    batch = EntryBatch.from_list([resealed(bytes(entry), sample), sample])
+    for schema in (WIDE, struct(("b", "string")), struct(("offset", "bigint"))):
+        back = rows_of(reader({1: STORED}, schema, policy="null"), batch, at(STORED))
+        assert len(back) >= len(SAMPLE_ROWS), "the entry beside it is whole"
+
+
+def test_every_byte_of_an_entry_may_be_wrong() -> None:
     back = reader({1: STORED}, policy="null")
     for sample in SAMPLES:
+        begin = arrow_directory.parse(memoryview(sample), len(sample)).size
         for place in range(0, len(sample), 3):
             changed = sample[:place] + bytes([sample[place] ^ 0xFF]) + sample[place + 1 :]
-            rows_of(back, EntryBatch.from_list([changed]), at(STORED))
-
-
-def _body_of(sample: bytes) -> int:
-    return 8 + int(binary.unpack_from("<I", sample, 4)[0])
+            found = rows_of(back, EntryBatch.from_list([changed]), at(STORED))
+            assert found["b"].to_pylist() == [None], "all columns are read, so that no byte is without a check"
+            if place >= begin:
+                rows_of(back, EntryBatch.from_list([resealed(changed, sample)]), at(STORED))
 
 
 def test_a_compressed_column_that_claims_to_be_huge_allocates_nothing() -> None:
     rows = record_batch(struct(("b", "string")), [{"b": "text" * 100}])
-    sample, stored = bytearray(message_of(rows, "zstd")), arrow_schema.to_bytes(rows.schema)
-    body = _body_of(bytes(sample))
+    sample, stored = arrow_entry(rows, "zstd"), arrow_schema.to_bytes(rows.schema)
+    body = arrow_directory.parse(memoryview(sample), len(sample)).offsets[0]
     places = [at for at in range(body, len(sample), 8) if binary.unpack_from("<q", sample, at)[0] in (400, 8)]
     assert places
     back = reader({1: stored}, policy="null")
@@ -282,7 +307,7 @@ def test_a_compressed_column_that_claims_to_be_huge_allocates_nothing() -> None:
             changed = bytearray(sample)
             binary.pack_into("<q", changed, place, claim)
             before = pa.total_allocated_bytes()
-            found = rows_of(back, EntryBatch.from_list([bytes(changed)]), at(stored))
+            found = rows_of(back, EntryBatch.from_list([resealed(bytes(changed), sample)]), at(stored))
             assert found["b"].to_pylist() == [None]
             assert pa.total_allocated_bytes() - before < 1 << 20
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
@@ -302,7 +327,7 @@ def test_entries_that_share_a_batch_are_judged_one_by_one() -> None:
 def test_a_schema_message_is_no_entry() -> None:
     message = bytes(spark_types.arrow_schema_of(WIDE).serialize())
     with pytest.raises(arrow_message.NotABatch, match="another Arrow message"):
-        arrow_message.check(memoryview(message))
+        arrow_message.head_of(memoryview(message))
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
