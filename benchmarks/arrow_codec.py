@@ -37,7 +37,7 @@ def rows_of_twenty_columns(rows: int) -> pa.RecordBatch:
         return random.integers(-(1 << 63), 1 << 63, rows, dtype=np.int64)
 
     def text() -> pa.Array:
-        digits = np.frombuffer(random.bytes(8 * rows).hex().upper().encode(), dtype="S16")
+        digits = np.frombuffer(random.bytes(8 * rows).hex().upper().encode(), dtype=np.dtype((np.bytes_, 16)))
         return pc.cast(pa.array(digits), pa.string())
 
     columns: dict[str, pa.Array] = {f"long_{n}": pa.array(hashes()) for n in range(5)}

@@ -30,6 +30,7 @@
       ProtocolError
         LocalProtocolError            we broke the lane's rules
         RemoteProtocolError           they did
+          UnknownFlagsError           by a frame with reserved flags; an IntegrityError too
       TransportError
         BookieUnreachableError
       WindowFullError                 the bounded window has no room: nothing was queued
@@ -249,6 +250,13 @@ class RemoteProtocolError(ProtocolError):
 
     code = "BK_REMOTE_PROTOCOL"
     outcome = Outcome.UNKNOWN
+
+
+class UnknownFlagsError(RemoteProtocolError, IntegrityError):
+    """A frame has flags that this version reserves or does not know. Who sent it broke the rules; where it lies on a
+    disk it is damage."""
+
+    code = "BK_UNKNOWN_FLAGS"
 
 
 class TransportError(BookKeeperError):

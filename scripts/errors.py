@@ -32,10 +32,15 @@ repeat it. A particular case may know better than its class, so the line that wa
 
 
 def classes(base: type[errors.BookKeeperError] = errors.BookKeeperError) -> Iterator[type[errors.BookKeeperError]]:
-    """The tree in the order of the file, parents first."""
+    """The tree in the order of the file, parents first; a class of two parents stands below the first."""
     yield base
     for child in base.__subclasses__():
-        yield from classes(child)
+        if child.__bases__[0] is base:
+            yield from classes(child)
+
+
+def depth_of(cls: type) -> int:
+    return 0 if cls is errors.BookKeeperError else 1 + depth_of(cls.__bases__[0])
 
 
 def render() -> str:
@@ -43,11 +48,10 @@ def render() -> str:
 
     rows = []
     for cls in classes():
-        depth = len(cls.__mro__) - len(errors.BookKeeperError.__mro__)
         meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
         if cls is errors.BookKeeperError:
             meaning = "Base of all errors."
-        name = "&nbsp;&nbsp;" * depth + f"`{cls.__name__}`"
+        name = "&nbsp;&nbsp;" * depth_of(cls) + f"`{cls.__name__}`"
         rows.append(f"| `{cls.code}` | {name} | {cls.outcome.value} | {exit_code_of(cls)} | {meaning} |")
     return HEAD + "\n".join(rows) + "\n"
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bk_core.entries.batch import I64, U8, U32, Bytes, byte_view
 from bk_core.entries.digest import crc32c
-from bk_core.errors import IntegrityError, InvalidArgumentError
+from bk_core.errors import IntegrityError, InvalidArgumentError, UnknownFlagsError
 from bk_core.model import DigestType
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
@@ -55,7 +55,7 @@ class FrameKind(enum.IntEnum):
 
 
 class FrameFlag(enum.IntFlag):
-    """docs/formats.md §1.2. The last two are reserved: this version refuses them."""
+    """docs/formats.md §1.2. The last three are reserved: this version refuses them."""
 
     STRIPED = 0x0001
     IDS = 0x0002
@@ -64,6 +64,7 @@ class FrameFlag(enum.IntFlag):
     APACHE_BYTES = 0x0010
     DEFERRED_SYNC = 0x0020
     MANY_LEDGERS = 0x0040
+    PARTIAL = 0x0080
 
 
 # Plain integers: IntFlag arithmetic costs half a microsecond a frame.
@@ -179,7 +180,8 @@ def refuse(what: str, header: FrameHeader | None = None) -> NoReturn:
 
 def parse_header(buf: Bytes, offset: int = 0) -> FrameHeader:
     """The header at ``offset``; needs 64 bytes. IntegrityError for all that docs/formats.md §1 refuses, sizes
-    included, so that nothing is allocated on the word of a bad header. No CRC is checked here."""
+    included, so that nothing is allocated on the word of a bad header; for flags that are reserved or unknown it is
+    UnknownFlagsError. No CRC is checked here."""
     try:
         fields = _HEADER.unpack_from(buf, offset)
     except struct.error:
@@ -187,8 +189,12 @@ def parse_header(buf: Bytes, offset: int = 0) -> FrameHeader:
     magic, version, kind, flags, digest_type, zero = fields[:6]
     if magic != FRAME_MAGIC or version != FRAME_VERSION or zero:
         refuse(f"magic {magic:#06x}, version {version}, byte 7 {zero}")
-    if flags & ~KNOWN_FLAGS or digest_type >= len(DIGEST_BYTES):
-        refuse(f"unknown flags {flags:#06x} or digest type {digest_type}")
+    if flags & ~KNOWN_FLAGS:
+        raise UnknownFlagsError(
+            "a frame has flags that this version does not take", value=f"{flags:#06x}", remedy="read another copy"
+        )
+    if digest_type >= len(DIGEST_BYTES):
+        refuse(f"unknown digest type {digest_type}")
     header = FrameHeader(kind, flags, digest_type, *fields[6:])
     if header.size > FRAME_BYTES_MAX:
         refuse(f"{header.size} bytes, more than {FRAME_BYTES_MAX}", header)

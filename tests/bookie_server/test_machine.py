@@ -15,6 +15,7 @@ from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from bookie_server import machine_events as ev
 from bookie_server.machine import BookieMachine
 from tests.bookie_server.machine_bench import ADDS, READS, Bench, acks, ended, entries, trailers
+from tests.kit.flagged import UNKNOWN_FLAGS, with_flags
 from tests.kit.lanes import KEY
 
 # --- acks ---
@@ -73,6 +74,16 @@ def test_bytes_that_are_no_frames_close_the_stream() -> None:
     bench = Bench()
     bench.attach(1)
     assert isinstance(bench.send(b"x" * 100)[0], ev.CloseStream)
+
+
+@pytest.mark.parametrize("flags", UNKNOWN_FLAGS)
+def test_a_frame_with_reserved_flags_closes_the_stream_and_nothing_of_its_message_is_kept(flags: int) -> None:
+    bench = Bench()
+    bench.attach(1)
+    (closed,) = bench.send(entries(0, b"a"), with_flags(entries(1, b"b"), flags))
+    assert isinstance(closed, ev.CloseStream)
+    assert "BK_UNKNOWN_FLAGS" in closed.message
+    assert bench.log == []
 
 
 def test_frames_go_on_without_their_stream_but_are_not_acked() -> None:

@@ -32,13 +32,15 @@ from bk_core.entries.frame import (
     frame_tag,
     parse_header,
     record_payload,
+    slice_frame,
     split_frames,
     with_session,
 )
 from bk_core.entries.frame_layout import assemble
-from bk_core.errors import BookKeeperError, IntegrityError, InvalidArgumentError
+from bk_core.errors import BookKeeperError, IntegrityError, InvalidArgumentError, ProtocolError, UnknownFlagsError
 from bk_core.model import DigestType
 from tests.kit.apache_frames import encode_apache, entry_bytes
+from tests.kit.flagged import UNKNOWN_FLAGS, with_flags
 
 CRC = Digester(DigestType.CRC32C, b"pw", 3)
 AT = {"ledger_id": 3, "first_entry_id": 10, "lac": 8, "length_before": 50}
@@ -118,7 +120,8 @@ REFUSED: dict[str, dict[str, object]] = {
     "kind 11": {"kind": 11},
     "a reserved flag": {"flags": FrameFlag.DEFERRED_SYNC},
     "the other reserved flag": {"flags": FrameFlag.MANY_LEDGERS},
-    "an unknown flag": {"flags": 0x80},
+    "the flag of partial frames": {"flags": FrameFlag.PARTIAL},
+    "an unknown flag": {"flags": 0x100},
     "digest type 5": {"digest_type": 5},
     "no digest type": {"digest_type": 0, "columns": ONE[:4]},
     "negative ledger": {"ledger_id": -1},
@@ -187,6 +190,16 @@ def test_the_frames_that_the_refused_ones_differ_from_are_good() -> None:
 def test_frames_with_right_checksums_that_make_no_sense_are_refused(name: str) -> None:
     with pytest.raises(IntegrityError):
         check_frame(sealed(**({"columns": ONE, "payload": b"xy"} | REFUSED[name])))
+
+
+@pytest.mark.parametrize("flags", UNKNOWN_FLAGS)
+def test_flags_that_are_reserved_or_unknown_break_the_protocol_and_the_frame(flags: int) -> None:
+    frame = with_flags(sealed(columns=ONE, payload=b"xy"), flags)
+    for refuse in (check_frame, check_header, parse_header, split_frames, lambda data: slice_frame(data, 0, 99)):
+        with pytest.raises(UnknownFlagsError, match=f"{flags:#06x}") as refused:
+            refuse(frame)
+        assert isinstance(refused.value, ProtocolError)
+        assert isinstance(refused.value, IntegrityError), "whoever meets it on a disk takes it for damage"
 
 
 @pytest.mark.rule("L5")

@@ -27,6 +27,7 @@ from bk_core.protocol.events import (
 )
 from bk_core.protocol.reader import RangeRead
 from bk_core.wire.lane import EntryRange
+from tests.kit.flagged import with_flags
 from tests.protocol.kit import LEDGER, digester, metadata
 
 VALUES = [b"value %d" % i for i in range(12)]
@@ -90,6 +91,15 @@ def test_a_frame_that_fails_its_crc_sends_the_reader_to_the_next_bookie() -> Non
     bad = bytearray(plain(0, 11))
     bad[-1] ^= 1
     effects = machine.step(FramesRead(1, memoryview(bytes(bad))))
+    assert one(effects, CancelRead) == CancelRead(1)
+    again = one(effects, SendRead)
+    assert again.bookie != reads[0].bookie
+    assert delivered(machine.step(FramesRead(again.request, plain(0, 11)))) == VALUES
+
+
+def test_a_partial_frame_is_no_answer_to_who_asked_for_entries() -> None:
+    machine, reads = reading(0, 11)
+    effects = machine.step(FramesRead(1, memoryview(with_flags(bytes(plain(0, 11))))))
     assert one(effects, CancelRead) == CancelRead(1)
     again = one(effects, SendRead)
     assert again.bookie != reads[0].bookie

@@ -39,6 +39,7 @@ from bk_core.protocol.events import (
 )
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.wire.lane import EntryRange, Reason
+from tests.kit.flagged import with_flags
 from tests.protocol.kit import LEDGER, digester, metadata, recovery
 
 
@@ -137,6 +138,16 @@ def test_an_entry_found_on_one_bookie_is_written_back_unchanged_to_all() -> None
     assert machine.phase is Phase.CLOSE
     close = of(closing, WriteMetadata)[0]
     assert (close.metadata.last_entry_id, close.metadata.length, close.version) == (1, 6, 1)
+
+
+@pytest.mark.rule("MUST4")
+def test_a_partial_frame_is_no_answer_to_a_recovery_read() -> None:
+    machine, reads = fenced()
+    effects = machine.step(FramesRead(reads[0].request, memoryview(with_flags(frame(0, b"one")))))
+    assert of(effects, SendFrame) == [], "what a bookie has left out is not written back"
+    assert of(machine.step(absent(reads[1])), WriteMetadata) == [], "nor is it a denial"
+    effects = machine.step(ReadFailed(reads[2].request, "timed out"))
+    assert isinstance(of(effects, Fail)[0].error, RecoveryInconclusiveError)
 
 
 @pytest.mark.rule("P4")

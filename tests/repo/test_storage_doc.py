@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bk_core.entries import frame_layout
+from bk_core.entries import arrow_directory, frame_layout
 from bk_core.entries.frame import FrameKind
 from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
 from bk_core.model import DigestType
@@ -46,7 +46,11 @@ Fields = list[tuple[int, str]]
 
 def fields_in_document(*marks: str) -> Fields:
     """(offset, type) of each field in the one block of docs/formats.md that has these words."""
-    (block,) = [b for b in re.findall(r"```\n(.*?)```", FORMATS, re.DOTALL) if all(mark in b for mark in marks)]
+    (block,) = [
+        b
+        for b in re.findall(r"^```\w*\n(.*?)^```", FORMATS, re.DOTALL | re.MULTILINE)
+        if all(mark in b for mark in marks)
+    ]
     return sorted((int(at), kind) for at, kind in FIELD.findall(block))
 
 
@@ -84,6 +88,7 @@ def fields_of_rows(dtype: np.dtype[np.void]) -> Fields:
         ),
         (["summary record (sorted"], [fields_of_rows(index_rows.SUMMARY_ROW)]),
         (["ledger record, 96 bytes"], [fields_of_rows(LEDGER_ROW)]),
+        (["field of the directory"], [fields_of_struct(arrow_directory.HEAD), fields_of_struct(arrow_directory.ROW)]),
     ],
     ids=lambda value: value[0] if value and isinstance(value[0], str) else "",
 )

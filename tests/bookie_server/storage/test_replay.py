@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from bk_core.entries.frame import set_tag_inplace
+from bk_core.errors import UnknownFlagsError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.files import Files
 from bookie_server.storage.index_file import decode_index_file, decode_index_header
-from bookie_server.storage.segment import segment_name
+from bookie_server.storage.segment import placement_stamp, segment_name
+from tests.kit.flagged import with_flags
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record, striped
 
 SEGMENT = 64 << 10
@@ -81,6 +84,33 @@ def test_an_index_that_is_damaged_elsewhere_is_noticed_by_who_needs_it(tmp_path:
     assert set(answers[1].unknown.values()) == {Reason.DAMAGED}
     assert storage.index.damaged_indexes == {1}
     storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_a_stored_frame_with_reserved_flags_is_damage(tmp_path: Path) -> None:
+    """Nobody writes one; if it lies there with right checksums and its stamp, it was not written by this version."""
+    storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    places = storage.append(key_record(1), entries(1, range(10)), entries(1, range(10, 20)))
+    identity, place = storage.directory.identity, places[1]
+    storage.close()
+    segment = tmp_path / "d" / "segments" / segment_name(place.generation)
+    data = segment.read_bytes()
+    frame = bytearray(with_flags(data[place.offset : place.offset + place.size]))
+    stamp = placement_stamp(identity.incarnation_bytes, place.generation, place.offset, frame[52:60])
+    set_tag_inplace(frame, stamp)
+    segment.write_bytes(data[: place.offset] + bytes(frame) + data[place.offset + place.size :])
+    for index in segment.parent.glob("*.idx"):
+        index.unlink()
+    again = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    assert len(again.report.damage) == 1
+    with pytest.raises(UnknownFlagsError):
+        again.append(with_flags(entries(1, range(20, 30))))
+    again.close()
+    third = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    answer = third.read(1, 0, 19)
+    assert set(answer.unknown) >= set(range(10))
+    assert not answer.absent
+    third.close()
 
 
 def test_a_sealed_segment_that_is_gone_is_unknown_frame_by_frame(tmp_path: Path) -> None:

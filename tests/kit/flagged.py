@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames with flags that nobody may send yet, right in all else."""
+
+from __future__ import annotations
+
+import struct
+
+from bk_core.entries.digest import crc32c
+from bk_core.entries.frame import FrameFlag, parse_header
+
+UNKNOWN_FLAGS = (*(flag.value for flag in (FrameFlag.DEFERRED_SYNC, FrameFlag.MANY_LEDGERS, FrameFlag.PARTIAL)), 0x8000)
+
+
+def with_flags(frame: bytes, flags: int = FrameFlag.PARTIAL) -> bytes:
+    """``frame`` with ``flags`` too, and the header's CRC32C that goes with them."""
+    columns_end = 64 + parse_header(frame).columns_bytes
+    made = bytearray(frame)
+    struct.pack_into("<H", made, 4, struct.unpack_from("<H", frame, 4)[0] | flags)
+    struct.pack_into("<I", made, 52, crc32c(bytes(made[64:columns_end]), crc32c(bytes(made[:52]))))
+    return bytes(made)
