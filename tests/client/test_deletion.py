@@ -14,7 +14,7 @@ from bk_core.client import BookKeeper
 from bk_core.client.deletion import Hints
 from bk_core.errors import MetadataConflictError, NoSuchLedgerError
 from bk_core.logs.head import APPLICATION
-from bk_core.logs.ledgers import delete_of_log, drop
+from bk_core.logs.ledgers import delete_of_log
 from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server import machine_events as ev
@@ -191,7 +191,7 @@ def test_what_a_log_deletes_its_bookies_are_told_of_too() -> None:
             gone = await asyncio.to_thread(delete_of_log, client.store, "mine", ledgers, client.tell_deleted)
             assert gone == tuple(ledgers[:2])
             assert [told(cluster, each) for each in ledgers] == [{"b0", "b1", "b2"}, {"b0", "b1", "b2"}, set()]
-            await asyncio.to_thread(drop, client.store, [ledgers[2], 10**6], client.tell_deleted)
+            await client.delete_ledger(ledgers[2])
             assert told(cluster, ledgers[2]) == {"b0", "b1", "b2"}
             assert await client.list_ledgers() == []
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.entries.frame import set_tag_inplace
 from bk_core.errors import UnknownFlagsError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.files import Files
@@ -97,7 +96,7 @@ def test_a_stored_frame_with_reserved_flags_is_damage(tmp_path: Path) -> None:
     data = segment.read_bytes()
     frame = bytearray(with_flags(data[place.offset : place.offset + place.size]))
     stamp = placement_stamp(identity.incarnation_bytes, place.generation, place.offset, frame[52:60])
-    set_tag_inplace(frame, stamp)
+    frame[60:64] = stamp.to_bytes(4, "little")
     segment.write_bytes(data[: place.offset] + bytes(frame) + data[place.offset + place.size :])
     for index in segment.parent.glob("*.idx"):
         index.unlink()
