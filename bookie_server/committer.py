@@ -37,10 +37,9 @@ class _Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copies:
-    """Frames that are in the log already, with the counters that they carry there."""
+    """Frames that are in the log already."""
 
     frames: Sequence[bytes | bytearray | memoryview]
-    counters: Sequence[int]
     done: Future[list[Place]]
 
 
@@ -76,10 +75,10 @@ class Committer:
             self._frames.extend((frame, reserve) for frame in frames)
             self._wake.notify()
 
-    def copy(self, frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> Future[list[Place]]:
-        """Write copies of frames that are in the log, with their counters; their new places, durable. Any thread but
-        the commit thread. The future raises as :meth:`SegmentLog.append_group`, or is cancelled by :meth:`stop`."""
-        copies = _Copies(frames, counters, Future())
+    def copy(self, frames: Sequence[bytes | bytearray | memoryview]) -> Future[list[Place]]:
+        """Write copies of frames that are in the log; their new places, durable. Any thread but the commit thread. The
+        future raises as :meth:`SegmentLog.append_group`, or is cancelled by :meth:`stop`."""
+        copies = _Copies(frames, Future())
         with self._wake:
             if self._stopping:
                 copies.done.cancel()
@@ -158,7 +157,7 @@ class Committer:
         if not copies.done.set_running_or_notify_cancel():
             return
         try:
-            places = self._log.append_group(copies.frames, counters=copies.counters, reserve=True)
+            places = self._log.append_group(copies.frames, reserve=True)
         except BaseException as error:  # whoever made the copies hears it; a failed sync fails the next group as well
             copies.done.set_exception(error)
             return

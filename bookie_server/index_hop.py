@@ -73,11 +73,11 @@ def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[]
     raise BookKeeperError(f"{whom} does not answer", value=f"{deadline_s:.0f} s")
 
 
-def copier(begin: Callable[[Frames, Sequence[int]], Future[list[Place]]]) -> Copy:
+def copier(begin: Callable[[Frames], Future[list[Place]]]) -> Copy:
     """``Committer.copy`` for whoever waits for it. Raises Stopping when the commit thread has ended."""
 
-    def copy(frames: Frames, counters: Sequence[int]) -> list[Place]:
-        return wait_for(begin(frames, counters), DEADLINE_S, "the commit thread")
+    def copy(frames: Frames) -> list[Place]:
+        return wait_for(begin(frames), DEADLINE_S, "the commit thread")
 
     return copy
 

@@ -63,7 +63,7 @@ class LogDriver:
         self._log = open_log.log
         loop = asyncio.get_running_loop()
         self._reader = _Reader(open_log.reader, loop, engine.feed, self._failed)
-        copy = copier(lambda frames, counters: self._committer.copy(frames, counters))
+        copy = copier(lambda frames: self._committer.copy(frames))
         self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release, self._give_up), loop, self._failed)
         self._engine = engine
         self._committer = Committer(

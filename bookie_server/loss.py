@@ -15,10 +15,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, product
 from typing import TypeAlias
 
-from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_counter_record, encode_record, parse_header
+from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
@@ -71,16 +71,11 @@ def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collectio
 
 
 def _put_in_limbo(index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Sequence[LedgerId]) -> None:
-    counters = index.counters()
     for start in range(0, len(ledger_ids), _PART):
-        records: list[bytes] = []
-        for ledger_id in ledger_ids[start : start + _PART]:
-            records.append(encode_record(FrameKind.FENCE, ledger_id))
-            records.append(encode_counter_record(FrameKind.LIMBO_SET, ledger_id, counters.get(ledger_id, 0) + 1))
-        segment_log.append_group(records)
-        for record in records:
-            header = parse_header(record)
-            index.add_record(header.kind, header.ledger_id, record[FRAME_HEADER_BYTES:])
+        records = list(product(ledger_ids[start : start + _PART], (FrameKind.FENCE, FrameKind.LIMBO)))
+        segment_log.append_group([encode_record(kind, ledger_id) for ledger_id, kind in records])
+        for ledger_id, kind in records:
+            index.add_record(kind, ledger_id, b"")
 
 
 def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:

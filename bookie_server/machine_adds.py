@@ -34,6 +34,8 @@ from bookie_server.machine_requests import LEDGER_ID_MAX
 from bookie_server.machine_state import Flight, Ledger, Pending, Session, Stream
 
 Compare = Callable[[Session, FrameExtent, memoryview], None]
+_TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)
+"""Troubles of a ledger that takes normal adds: of a dropped copy entries are gone, and no fence (RULES S4)."""
 
 
 class Adds:
@@ -108,10 +110,10 @@ class Adds:
             return Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"
         if session.recover:
             return None
+        if ledger.trouble not in _TAKES_ADDS:  # before the fence: a writer whose bookie lost data may go on elsewhere
+            return ledger.trouble, f"this bookie may have lost entries or a fence of ledger {ledger.ledger_id}"
         if ledger.fenced:
             return Reason.FENCED, f"ledger {ledger.ledger_id} is fenced"
-        if ledger.trouble:
-            return ledger.trouble, f"this bookie may have lost entries or a fence of ledger {ledger.ledger_id}"
         if ledger.log.read_only:
             return Reason.READ_ONLY, "this bookie is read-only, or the data directory of this ledger is"
         return None

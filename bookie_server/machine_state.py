@@ -61,8 +61,9 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The folded state of a ledger in the log (RULES S4). ``trouble`` other than REASON_NONE: entries and fences of it
-    may have been lost here, so what is not found is UNKNOWN and no normal add is taken (RULES S8)."""
+    """The folded state of a ledger in the log (RULES S4). ``trouble`` other than REASON_NONE: what is not found is
+    UNKNOWN, for this reason; unless that is COPY_DROPPED a fence may have been lost too, and no normal add is taken
+    (RULES S8)."""
 
     known: bool = False
     ledger_key: bytes | None = None

@@ -69,7 +69,7 @@ class Bookie:
         self.failed: BookKeeperError | None = None
         maintenance = DirectoryMaintenance(
             store.directory, store.log, LoopIndexPort(store.index, loop), self._reader, newest=CheckpointSummary(),
-            copy=copier(lambda frames, counters: self._committer.copy(frames, counters)),
+            copy=copier(lambda frames: self._committer.copy(frames)),
             release=self._reader.release, limits=_LIMITS,
         )  # fmt: skip
         self._maintenance = MaintenanceThread(maintenance, loop, self._fail)

@@ -40,10 +40,8 @@ from bk_core.entries.frame_layout import (
     split_frames,
 )
 from bk_core.entries.frame_record import (
-    encode_counter_record,
     encode_record,
     frame_tag,
-    record_counter,
     record_payload,
     with_session,
 )
@@ -65,7 +63,6 @@ __all__ = [
     "check_frame",
     "check_header",
     "decode_frame",
-    "encode_counter_record",
     "encode_frame",
     "encode_record",
     "encode_striped",
@@ -73,7 +70,6 @@ __all__ = [
     "frame_extent",
     "frame_tag",
     "parse_header",
-    "record_counter",
     "record_payload",
     "slice_frame",
     "split_frames",

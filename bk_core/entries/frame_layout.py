@@ -47,11 +47,8 @@ class FrameKind(enum.IntEnum):
     FENCE = 3
     LAC = 4
     DELETED = 5
-    LIMBO_SET = 6
-    LIMBO_CLEARED = 7
-    COPY_DROPPED = 8
-    COPY_RESTORED = 9
-    COUNTER = 10
+    LIMBO = 6
+    COPY_DROPPED = 7
 
 
 class FrameFlag(enum.IntFlag):
@@ -71,13 +68,13 @@ class FrameFlag(enum.IntFlag):
 STRIPED, IDS, LACS, LEDGER_LENGTHS, APACHE_BYTES = 1, 2, 4, 8, 16
 KNOWN_FLAGS = STRIPED | IDS | LACS | LEDGER_LENGTHS | APACHE_BYTES
 
-_COUNTER_KINDS = range(FrameKind.LIMBO_SET, FrameKind.COUNTER + 1)
 RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
     FrameKind.LEDGER_KEY: (20,),
     FrameKind.FENCE: (0,),
     FrameKind.LAC: tuple(16 + width for width in sorted(set(DIGEST_BYTES))),
     FrameKind.DELETED: (0,),
-    **dict.fromkeys(_COUNTER_KINDS, (4,)),
+    FrameKind.LIMBO: (0,),
+    FrameKind.COPY_DROPPED: (8,),
 }
 
 

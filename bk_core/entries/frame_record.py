@@ -18,7 +18,7 @@ from bk_core.errors import InvalidArgumentError
 
 
 def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
-    """A record of kinds 2 to 10 (docs/formats.md §1.1), with tag 0. InvalidArgumentError for another kind or a payload
+    """A record of kinds 2 to 7 (docs/formats.md §1.1), with tag 0. InvalidArgumentError for another kind or a payload
     of a size that the kind has not."""
     if len(payload) not in RECORD_PAYLOADS.get(kind, ()) or ledger_id < 0:
         raise InvalidArgumentError(
@@ -27,20 +27,10 @@ def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
     return bytes(assemble((kind, 0, DIGEST_NONE, ledger_id, -1, -1, -1, 0), [], payload, 0))
 
 
-def encode_counter_record(kind: int, ledger_id: int, counter: int) -> bytes:
-    """A record of kinds 6 to 10, whose payload is a u32 counter."""
-    return encode_record(kind, ledger_id, U32_LE.pack(counter))
-
-
 def record_payload(buf: Bytes, header: FrameHeader | None = None) -> memoryview:
     """Payload of a checked record."""
     header = parse_header(buf) if header is None else header
     return byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes : header.size]
-
-
-def record_counter(buf: Bytes) -> int:
-    """Counter of a checked record of kinds 6 to 10."""
-    return int(U32_LE.unpack_from(buf, FRAME_HEADER_BYTES)[0])
 
 
 def frame_tag(frame: Bytes) -> int:

@@ -39,7 +39,7 @@ from bookie_server.storage.findings import (
     LostEntries,
     SegmentFindings,
 )
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
+from bookie_server.storage.index import EVERY_LEDGER, LedgerIndex
 from bookie_server.storage.index_file import (
     STATE_ROW,
     Rows,
@@ -272,8 +272,8 @@ class _Examination:
             found.ledgers[ledger_id] = LedgerFindings(
                 ledger_id, is_fenced=is_fenced, trouble=_TROUBLES.get(trouble, trouble.name)
             )
-        if index.state(EVERY_UNHEARD_LEDGER).trouble is Reason.LIMBO:
-            found.notes.append("every ledger that this bookie has not heard of is in limbo: it takes no new ledgers")
+        if index.state(EVERY_LEDGER).trouble is Reason.LIMBO:
+            found.notes.append("every ledger is in limbo, new ones too: this bookie takes no new ledgers")
         for summary in self._summaries.values():
             self._add_bounds(summary)
         for one in self._lost:

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from bk_core.entries.digest import crc32c
 from bk_core.errors import IntegrityError
+from bookie_server.storage.blocks import BlockFile, blocks_of, records_per_block
 from bookie_server.storage.files import BLOCK, Files
 from bookie_server.storage.index_rows import I64, Rows
 from bookie_server.storage.ledger_table import LEDGER_ROW
@@ -31,14 +30,10 @@ Intervals: TypeAlias = I64
 CHECKPOINT_MAGIC = b"BKCHKPT1"
 FORMAT_VERSION = 1
 PAIR_ROW = np.dtype([("first", "<i8"), ("last", "<i8")])
-LEDGERS_PER_BLOCK, PAIRS_PER_BLOCK = 42, 252
-_USED = LEDGERS_PER_BLOCK * LEDGER_ROW.itemsize
-assert _USED == PAIRS_PER_BLOCK * PAIR_ROW.itemsize == 4032
 
 _HEADER = struct.Struct("<8sIIQ16sQ6Q")
-_SEED = struct.Struct("<16sQQ")
-_U32 = struct.Struct("<I")
 _CHUNK_BLOCKS = 1024
+_WHAT = "a checkpoint"
 _NAME = re.compile(r"([0-9a-f]{16})\.checkpoint")
 
 
@@ -77,48 +72,41 @@ class CheckpointParts:
         assert (np.diff(rows["ledger"]) > 0).all()
         self._last = int(rows["ledger"][-1])
         rows = np.concatenate([*self._waiting, rows])
-        whole = len(rows) // LEDGERS_PER_BLOCK * LEDGERS_PER_BLOCK
+        whole = len(rows) - len(rows) % records_per_block(LEDGER_ROW)
         self._waiting = [rows[whole:]]
-        return self._blocks(rows[:whole], LEDGERS_PER_BLOCK, 0)
+        return self._blocks(rows[:whole], 0)
 
     def add_deleted(self, intervals: Intervals) -> bytes:
         """The rest of the ledgers, and the deleted ids."""
         rest = self._waiting or [np.empty(0, LEDGER_ROW)]
         self._waiting = []
         pairs = np.ascontiguousarray(intervals, dtype="<i8").reshape(-1).view(PAIR_ROW)
-        return self._blocks(rest[0], LEDGERS_PER_BLOCK, 0) + self._blocks(pairs, PAIRS_PER_BLOCK, 2)
+        return self._blocks(rest[0], 0) + self._blocks(pairs, 2)
 
     def add_segments(self, generations: tuple[int, ...]) -> bytes:
         """The segments up to ``through`` that must exist, ascending."""
         pairs = np.zeros(len(generations), PAIR_ROW)
         pairs["first"] = generations
-        return self._blocks(pairs, PAIRS_PER_BLOCK, 4)
+        return self._blocks(pairs, 4)
 
     def header(self) -> bytes:
         """The first block, once all the others are there."""
         fields = _HEADER.pack(
             CHECKPOINT_MAGIC, FORMAT_VERSION, BLOCK, self.number, self.incarnation, self.through, *self._counts
         )
-        body = fields.ljust(BLOCK - 4, b"\0")
-        return body + _U32.pack(crc32c(body, _seed(self.incarnation, self.number, 0)))
+        return self._file.header(fields)
 
-    def _blocks(self, rows: Rows, per_block: int, section: int) -> bytes:
-        count = -(-len(rows) // per_block)
-        blocks = np.zeros((count, BLOCK), np.uint8)
-        padded = np.zeros(count * per_block, rows.dtype)
-        padded[: len(rows)] = rows
-        blocks[:, :_USED] = padded.view(np.uint8).reshape(count, _USED)
-        numbers = blocks.view("<u4")
-        numbers[:, _USED // 4] = per_block
-        if count:
-            numbers[-1, _USED // 4] = len(rows) - (count - 1) * per_block
-        for k in range(count):
-            seed = _seed(self.incarnation, self.number, self.blocks + k)
-            numbers[k, -1] = crc32c(blocks[k, : BLOCK - 4], seed)
+    @property
+    def _file(self) -> BlockFile:
+        return BlockFile(_WHAT, self.incarnation, self.number)
+
+    def _blocks(self, rows: Rows, section: int) -> bytes:
+        data = self._file.encode(rows, self.blocks)
+        count = len(data) // BLOCK
         self.blocks += count
         self._counts[section] += count
         self._counts[section + 1] += len(rows)
-        return blocks.tobytes()
+        return data
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -142,56 +130,37 @@ def read_checkpoint(read: Callable[[int, int], bytes], size: int) -> Checkpoint:
         raise IntegrityError("a checkpoint is shorter than its header", value=f"{size} bytes")
     fields: tuple[Any, ...] = _HEADER.unpack_from(block)
     magic, version, block_bytes, number, incarnation, through, *counts = fields
-    if crc32c(block[: BLOCK - 4], _seed(incarnation, number, 0)) != _U32.unpack_from(block, BLOCK - 4)[0]:
-        raise IntegrityError("a checkpoint's header fails its check")
+    file = BlockFile(_WHAT, incarnation, number)
+    file.check_header(block)
     if magic != CHECKPOINT_MAGIC or version != FORMAT_VERSION or block_bytes != BLOCK:
         raise IntegrityError("a checkpoint is of another format", value=f"version {version}")
     if size != BLOCK * (1 + counts[0] + counts[2] + counts[4]):
         raise IntegrityError("a checkpoint has another size than its header says", value=f"{size} bytes")
-    reader = _Sections(read, incarnation, number)
-    ledgers = reader.section(counts[0], counts[1], LEDGER_ROW, LEDGERS_PER_BLOCK)
-    deleted = reader.section(counts[2], counts[3], PAIR_ROW, PAIRS_PER_BLOCK)
-    segments = reader.section(counts[4], counts[5], PAIR_ROW, PAIRS_PER_BLOCK)
+    place, sections = 1, list[Rows]()
+    for blocks, records, dtype in zip(counts[::2], counts[1::2], (LEDGER_ROW, PAIR_ROW, PAIR_ROW), strict=True):
+        sections.append(_section(read, file, place, blocks, records, dtype))
+        place += blocks
+    ledgers, deleted, segments = sections
     return Checkpoint(
         number, incarnation, through, ledgers, deleted.view("<i8").reshape(-1, 2), tuple(segments["first"].tolist())
     )
 
 
-class _Sections:
-    """Reads sections one after another, checking every block."""
-
-    def __init__(self, read: Callable[[int, int], bytes], incarnation: bytes, number: int) -> None:
-        self._read, self._incarnation, self._number = read, incarnation, number
-        self._block = 1
-
-    def section(self, blocks: int, records: int, dtype: np.dtype[np.void], per_block: int) -> Rows:
-        if -(-records // per_block) != blocks:
-            raise IntegrityError("a checkpoint has another number of records than its header says", value=f"{records}")
-        rows = np.empty(blocks * per_block, dtype)
-        raw = rows.view(np.uint8).reshape(blocks, _USED)
-        counted = 0
-        for start in range(0, blocks, _CHUNK_BLOCKS):
-            count = min(_CHUNK_BLOCKS, blocks - start)
-            counted += self._take(raw[start : start + count])
-        if counted != records:
-            raise IntegrityError("a checkpoint has another number of records than its header says", value=f"{records}")
-        return rows[:records]
-
-    def _take(self, target: npt.NDArray[np.uint8]) -> int:
-        """Read so many blocks into ``target``; the records they count."""
-        count = len(target)
-        data = self._read(count * BLOCK, self._block * BLOCK)
+def _section(
+    read: Callable[[int, int], bytes], file: BlockFile, place: int, blocks: int, records: int, dtype: np.dtype[np.void]
+) -> Rows:
+    """A section's records, read and checked piece by piece."""
+    per_block = records_per_block(dtype)
+    rows, counted = np.empty(blocks * per_block, dtype), 0
+    for start in range(0, blocks, _CHUNK_BLOCKS):
+        count = min(_CHUNK_BLOCKS, blocks - start)
+        data = read(count * BLOCK, (place + start) * BLOCK)
         if len(data) != count * BLOCK:
-            raise IntegrityError("a checkpoint ends early", value=f"block {self._block}")
-        blocks = np.frombuffer(data, np.uint8).reshape(count, BLOCK)
-        numbers = blocks.view("<u4")
-        for k in range(count):
-            seed = _seed(self._incarnation, self._number, self._block + k)
-            if crc32c(blocks[k, : BLOCK - 4], seed) != int(numbers[k, -1]):
-                raise IntegrityError("a block of a checkpoint fails its check", value=f"block {self._block + k}")
-        target[:] = blocks[:, :_USED]
-        self._block += count
-        return int(numbers[:, _USED // 4].sum())
+            raise IntegrityError("a checkpoint ends early", value=f"block {place + start}")
+        counted += file.decode_into(data, place + start, rows[start * per_block : (start + count) * per_block])
+    if counted != records or blocks != blocks_of(records, dtype):
+        raise IntegrityError("a checkpoint has another number of records than its header says", value=f"{records}")
+    return rows[:records]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +211,3 @@ def parse_checkpoint_name(name: str) -> int | None:
     """The number in the name of a checkpoint, or None for another name."""
     match = _NAME.fullmatch(name)
     return int(match[1], 16) if match else None
-
-
-def _seed(incarnation: bytes, number: int, block: int) -> int:
-    return crc32c(_SEED.pack(incarnation, number, block))

@@ -23,7 +23,7 @@ from bookie_server.storage.checkpoint_room import CheckpointRoom
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import BLOCK, Files, Handle
 from bookie_server.storage.health import NO_SPACE, Health
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
+from bookie_server.storage.index import EVERY_LEDGER, LedgerIndex
 from bookie_server.storage.index_file import Rows
 
 LEDGERS_PER_COPY = 8190
@@ -181,7 +181,7 @@ class Checkpointer:
 
     def _copy(self, writing: _Writing) -> int:
         """Write the next chunk, or the end."""
-        more = writing.next_ledger <= EVERY_UNHEARD_LEDGER
+        more = writing.next_ledger <= EVERY_LEDGER
         rows = self._source.rows(writing.next_ledger, LEDGERS_PER_COPY) if more else None
         if rows is None or not rows.size:
             return self._finish(writing)

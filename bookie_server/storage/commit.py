@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, frame_extent
@@ -22,7 +22,7 @@ from bookie_server.storage.files import BLOCK, Files, Handle, aligned_buffer
 from bookie_server.storage.health import NO_SPACE, Health
 from bookie_server.storage.index import striping_of
 from bookie_server.storage.index_file import StateCollector, pack_row
-from bookie_server.storage.layout import GroupPlan, PlannedCounters, group_limit, plan_groups
+from bookie_server.storage.layout import Frame, GroupPlan, group_limit, plan_groups
 from bookie_server.storage.sealing import SealedSegment, SealJob, seal
 from bookie_server.storage.segment import (
     GROUP_HEADER_BYTES,
@@ -47,27 +47,26 @@ BACKLOG_BYTES_MAX = 256 << 20
 """Memory for the indexes of full segments that wait to be sealed: beyond it no segment is begun for new entries.
 
 What a segment that is not sealed takes follows from its size and the smallest frames in it: about 80 bytes a frame here
-and 64 in the index (500 more for each ledger in it), and while it is sealed up to 270 more. One-entry frames of 100
+and 56 in the index (500 more for each ledger in it), and while it is sealed up to 270 more. One-entry frames of 100
 bytes take 192 in a segment: 256 MiB of them are 1,400,000 frames, 200 MB, and 370 MB more while they are sealed.
 """
 
 
 @dataclass(slots=True)
 class CommitStats:
-    """Totals since the log was opened. ``copied_bytes`` of frames that were in the log before; ``written_bytes`` of
+    """Totals since the log was opened. ``frame_bytes`` of frames given, copies of compaction too; ``written_bytes`` of
     groups and segment headers, ``index_bytes`` of ``.idx`` files."""
 
     groups: int = 0
     frames: int = 0
     frame_bytes: int = 0
-    copied_bytes: int = 0
     written_bytes: int = 0
     index_bytes: int = 0
     segments: int = 0
 
     @property
     def write_amplification(self) -> float:
-        """Bytes written to disk for each byte of new frames given; 0 before the first."""
+        """Bytes written to disk for each byte of frames given; 0 before the first."""
         return (self.written_bytes + self.index_bytes) / self.frame_bytes if self.frame_bytes else 0.0
 
 
@@ -75,7 +74,7 @@ class _Segment:
     """A segment being written, and what its ``.idx`` will hold."""
 
     __slots__ = (
-        "counters", "data_end", "data_groups", "generation", "group_number", "handle", "position", "recorded", "rows",
+        "data_end", "data_groups", "generation", "group_number", "handle", "position", "recorded", "rows",
         "stamp_seed", "states",
     )  # fmt: skip
 
@@ -86,7 +85,6 @@ class _Segment:
         self.group_number = 0
         self.rows = bytearray()
         self.states = StateCollector()
-        self.counters: dict[int, int] = {}  # ledger: counter that its next frame in this segment inherits
         self.data_end = SEGMENT_HEADER_BYTES  # highest position on record, as a scan would find it
         self.data_groups = 0
 
@@ -95,9 +93,8 @@ class SegmentLog:
     """The open end of a bookie's segment log.
 
     ``newest_generation`` and ``newest_sealed`` are those found on disk (0: none), ``free`` the generations of its
-    ``.free`` files, ``counters`` the highest counter of each ledger that has one. Opening writes nothing; the first
-    segment is made when it is needed or by :meth:`prepare_segment`. Any failed write or sync is final: everything
-    raises StorageFailedError from then on (S6).
+    ``.free`` files. Opening writes nothing; the first segment is made when it is needed or by :meth:`prepare_segment`.
+    Any failed write or sync is final: everything raises StorageFailedError from then on (S6).
     """
 
     def __init__(
@@ -111,7 +108,6 @@ class SegmentLog:
         newest_sealed: int = 0,
         free: Iterable[int] = (),
         segments_kept_free: int = SEGMENTS_KEPT_FREE,
-        counters: Mapping[int, int] | None = None,
         now_ms: Callable[[], int] | None = None,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
     ) -> None:
@@ -121,7 +117,6 @@ class SegmentLog:
             )
         self._path, self._files, self._incarnation = path, files or Files(), identity.incarnation_bytes
         self._segment_bytes, self._backlog_bytes_max = segment_size_bytes, backlog_bytes_max
-        self._counters: dict[int, int] = dict(counters or {})
         self._health = Health()
         self._active: _Segment | None = None
         self._closed = False
@@ -182,20 +177,12 @@ class SegmentLog:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def append_group(
-        self,
-        frames: Sequence[bytes | bytearray | memoryview],
-        *,
-        counters: Sequence[int] | None = None,
-        reserve: bool = False,
-    ) -> list[Place]:
+    def append_group(self, frames: Sequence[Frame], *, reserve: bool = False) -> list[Place]:
         """Write whole, checked frames and make them durable; returns their places, in order.
 
         One group where they fit in one (``group_bytes_max`` and the room in the segment), else several. The frames are
-        copied; their bytes 60–63 are replaced by the placement stamp in the copy. ``counters``, for copies of frames
-        that are in the log already (replay, compaction), names the counter that each frame must inherit; otherwise it
-        is the highest of its ledger. ``reserve``: the last spare segment may be used, which is kept for fences,
-        records, recovery adds and compaction.
+        copied; their bytes 60–63 are replaced by the placement stamp in the copy. ``reserve``: the last spare segment
+        may be used, which is kept for fences, records, recovery adds and compaction.
 
         Raises InvalidArgumentError for a frame that fits in no segment and DataDirectoryError when there is no space
         for a segment, or the backlog of full ones is at its bound: nothing was written, later calls may succeed.
@@ -205,29 +192,21 @@ class SegmentLog:
         self._check()
         self.release_full()
         active = self._active
-        planned = PlannedCounters(self._counters, active.counters if active else {})
         position = active.position if active else self._segment_bytes
-        plan = plan_groups(frames, counters, planned, position=position, segment_bytes=self._segment_bytes)
+        plan = plan_groups(frames, position=position, segment_bytes=self._segment_bytes)
         rolls = sum(group.new_segment for group in plan)
         if rolls and active is not None and not reserve:
             self._check_backlog()
             self.pool.ensure(rolls + SPARES_RESERVED)
         elif rolls:
             self.pool.ensure(rolls)
-        self._counters.update(planned.known)
         places: list[Place] = []
         for group in plan:
             if group.new_segment:
                 self._roll()
             places += self._commit(group)
-        moved = sum(place.size for place in places)
         self.stats.frames += len(places)
-        if counters is None:
-            self.stats.frame_bytes += moved
-        else:
-            self.stats.copied_bytes += moved
-        if self._active is not None:
-            self._active.counters.update(planned.segment)
+        self.stats.frame_bytes += sum(place.size for place in places)
         self._health.check()  # nothing is acked after another writer of this directory has failed
         return places
 
@@ -334,21 +313,17 @@ class SegmentLog:
         )
 
     def _note(self, group: GroupPlan, segment: _Segment) -> list[Place]:
-        """Remember what the segment's ``.idx`` needs; the places of the caller's frames."""
+        """Remember what the segment's ``.idx`` needs; the places of the frames."""
         places: list[Place] = []
         generation, position, rows, entries = segment.generation, segment.position, segment.rows, FrameKind.ENTRIES
-        items = zip(
-            group.frames, group.headers, group.sizes, group.offsets, group.inherited, group.wanted, strict=True
-        )  # fmt: skip
-        for frame, header, size, at, counter, wanted in items:
+        for frame, header, size, at in zip(group.frames, group.headers, group.sizes, group.offsets, strict=True):
             if header.kind == entries:
                 extent = frame_extent(frame, header)
                 striping = striping_of(frame, header) if header.flags & STRIPED else None
-                rows += pack_row(header, extent, position + at, counter, striping)
+                rows += pack_row(header, extent, position + at, striping)
             else:
                 segment.states.add(header.ledger_id, header.kind, bytes(frame[FRAME_HEADER_BYTES:]))
-            if wanted:
-                places.append(Place(generation, position + at, size))
+            places.append(Place(generation, position + at, size))
         return places
 
     # --- segments ---------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 """Compaction: what is live in a mostly dead segment is copied to the end of the log, and the segment is given up (S4).
 
 One segment at a time, in steps. Its ``.idx`` says what is in it, the index which of that is live. Live frames are read
-in the order in which they lie, checked, joined where small ones of a ledger follow each other, and copied with the
-counters that they carry. Only then, in this order, so that no entry is ever without a place:
+in the order in which they lie, checked, joined where small ones of a ledger follow each other, and copied. Only then,
+in this order, so that no entry is ever without a place:
 
 1. the copies are durable (``copy`` returns),
 2. the index learns them (``place_copies``),
@@ -11,15 +11,13 @@ counters that they carry. Only then, in this order, so that no entry is ever wit
 
 Giving its file back is maintenance's: under a durable checkpoint, when no reader has it open (I11).
 
-What happens between the look at what is live and step 2 changes nothing, because what is dead stays dead:
+What happens between the look at what is live and step 2 does no harm:
 
 ========================================  =============================================================================
 meanwhile                                 then
 ========================================  =============================================================================
 a ledger is deleted                       ``place_copies`` leaves its copies out; its tombstone is sticky at a start
-a ledger's copy is dropped                its copies carry the counter from before the drop, which serves nowhere
-... and entries of it are added again     those carry a greater counter, the copies do not cover them
-limbo is set or cleared                   copies carry their old counter, which is above every drop's
+a ledger's copy is dropped                it comes back with its copies, which are as good as any, and is dropped again
 an entry is added again                   the bytes are the same (RULES P6): either copy serves
 the copies' segment is sealed             its summary has them; ``place_copies`` leaves them out
 a frame turns out to be damaged           nothing of the segment is copied any more, and it is kept
@@ -41,9 +39,9 @@ from bk_core.errors import DataDirectoryError, IntegrityError, InvalidArgumentEr
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_port import IndexPort
-from bookie_server.storage.index_rows import Rows, sorted_rows
+from bookie_server.storage.index_rows import I64, Rows, sorted_rows
 from bookie_server.storage.joined_frames import Copies, FrameTable, join_frames
-from bookie_server.storage.live_frames import Live, LiveFrames, live_in, together
+from bookie_server.storage.live_frames import LiveFrames, together
 from bookie_server.storage.search import IndexBlock
 from bookie_server.storage.segment import Place, segment_name
 
@@ -60,8 +58,8 @@ COPY_BYTES_MAX = 2 << 20
 """Bytes of one call of ``copy``: other groups wait for it."""
 COPY_FRAMES_MAX = 1024
 
-Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview], Sequence[int]], Sequence[Place]]
-"""Writes copies of frames with these counters; their places, durable. With ``reserve=True`` of
+Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview]], Sequence[Place]]
+"""Writes copies of frames; their places, durable. With ``reserve=True`` of
 :meth:`SegmentLog.append_group`, whose errors it raises."""
 
 
@@ -102,7 +100,7 @@ class _Work:
     frames: LiveFrames
     live_bytes: int
     bytes_max: int  # it is not worth while to write so many
-    live: Live | None = None
+    live: I64 | None = None  # ledgers; what is dead of the others never lives again
     is_open: bool = False
     tables: list[FrameTable] = field(default_factory=list)
     table_bytes: int = 0
@@ -230,7 +228,7 @@ class Compactor:
     def _open(self, work: _Work) -> None:
         """Some of the index."""
         if work.live is None:
-            work.live = self._port.ask(lambda index: live_in(index, work.generation))
+            work.live = self._port.ledgers_in(work.generation)
         if not work.frames.read_index(work.live):
             return
         if work.frames.damage:
@@ -271,7 +269,7 @@ class Compactor:
             end += 1
         rows = copies.rows[begin:end].copy()
         try:
-            places = self._copy(copies.frames[begin:end], rows["counter"].tolist())
+            places = self._copy(copies.frames[begin:end])
         except (InvalidArgumentError, IntegrityError) as error:  # larger than a segment is now
             self._keep(work, str(error))
             return size

@@ -25,7 +25,7 @@ from bookie_server.storage.index_rows import I64, Rows
 from bookie_server.storage.index_upkeep import IndexUpkeep
 from bookie_server.storage.intervals import IntervalSet
 from bookie_server.storage.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
-from bookie_server.storage.ledger_states import EVERY_UNHEARD_LEDGER, LedgerStates
+from bookie_server.storage.ledger_states import EVERY_LEDGER, LedgerStates
 from bookie_server.storage.ledger_table import LedgerState
 from bookie_server.storage.membership import Striping, striping_of
 from bookie_server.storage.search import DamagedPlaces, IndexBlock, Search, greatest_intact
@@ -33,7 +33,7 @@ from bookie_server.storage.segment import Place
 from bookie_server.storage.segment_directory import Reach, SegmentDirectory
 
 __all__ = [
-    "EVERY_UNHEARD_LEDGER", "IndexBlock", "LastEntry", "LedgerIndex", "LedgerStatus", "Lookup",
+    "EVERY_LEDGER", "IndexBlock", "LastEntry", "LedgerIndex", "LedgerStatus", "Lookup",
     "striping_of",
 ]  # fmt: skip
 
@@ -62,7 +62,7 @@ class LedgerIndex(IndexUpkeep):
     # --- filling: frames --------------------------------------------------------------------------------------------
 
     def add(self, frame: bytes | bytearray | memoryview, place: Place, header: FrameHeader | None = None) -> None:
-        """Take in one durable frame of any kind, in the order of the log; it inherits its ledger's highest counter."""
+        """Take in one durable frame of any kind."""
         header = parse_header(frame) if header is None else header
         if header.kind != FrameKind.ENTRIES:
             self.add_record(header.kind, header.ledger_id, bytes(frame[_HEADER_BYTES : header.size]))
@@ -76,19 +76,12 @@ class LedgerIndex(IndexUpkeep):
         extent: FrameExtent,
         place: Place,
         *,
-        counter: int | None = None,
         striping: Striping | None = None,
     ) -> None:
-        """Take in one durable frame of entries of a segment that is not sealed. ``counter`` is what it inherits, by
-        default the ledger's highest; ``striping`` that of a STRIPED frame: without it, or for IDS, the frame must be
-        read before it can be asked."""
-        if ledger_id in self._states.deleted:
-            return
-        frames = self._frames_in(place.generation, ledger_id)
-        if counter is None:
-            state = self._states.table.get(ledger_id)
-            counter = state.counter if state is not None else 0
-        frames.add(extent, place, counter, striping)
+        """Take in one durable frame of entries of a segment that is not sealed. ``striping`` is that of a STRIPED
+        frame: without it, or for IDS, the frame must be read before it can be asked."""
+        if ledger_id not in self._states.deleted:
+            self._frames_in(place.generation, ledger_id).add(extent, place, striping)
 
     def add_rows(self, generation: int, rows: Rows) -> None:
         """Take in the index records of a segment that is not sealed, sorted as ``sorted_rows`` does."""
@@ -112,7 +105,7 @@ class LedgerIndex(IndexUpkeep):
     # --- filling: state ---------------------------------------------------------------------------------------------
 
     def add_record(self, kind: int, ledger_id: LedgerId, payload: bytes) -> None:
-        """Fold one durable record of kinds 2 to 10, in any order."""
+        """Fold one durable record, in any order."""
         if kind == FrameKind.DELETED:
             self._states.delete(ledger_id)
             self._forget(ledger_id)
@@ -140,12 +133,12 @@ class LedgerIndex(IndexUpkeep):
     def load_segment(self, generation: int, summary: Rows, states: Rows | None = None) -> None:
         """Take in a sealed segment at a start: its summary, and the state records in it unless they are known."""
         self.seal(generation, summary)
-        for ledger_id, kind, payload_bytes, _, _, payload, _ in states.tolist() if states is not None else ():
+        for ledger_id, payload, kind, payload_bytes, _ in states.tolist() if states is not None else ():
             self.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
 
     def seal(self, generation: int, summary: Rows) -> None:
         """The segment has an ``.idx`` now, with this summary: its frames leave the memory."""
-        self._directory.add_segment(generation, summary[self._states.counting(summary)])
+        self._directory.add_segment(generation, summary[self._states.counting(generation, summary)])
         self.newest_sealed = max(self.newest_sealed, generation)
         self._unsealed.pop(generation, None)
 
@@ -211,8 +204,7 @@ class LedgerIndex(IndexUpkeep):
         assert 0 <= first <= last
         if ledger_id in self._states.deleted:
             return Lookup((), (), (EntryRange(first, last, Reason.DELETED),), (), last)
-        counter_min = self._states.drops.get(ledger_id, 0)
-        place = self._at_once(ledger_id, first, last, counter_min)
+        place = self._at_once(ledger_id, first, last)
         if place is not None:
             return Lookup((Piece(place, first, last),), (), (), (), last)
         told = cast(Mapping[Place | IndexBlock, Remembered], resolved or {})
@@ -221,7 +213,7 @@ class LedgerIndex(IndexUpkeep):
             answer = told.get(place)
             return self.cache.get(place) if answer is None else answer
 
-        search = Search(ledger_id, first, last, counter_min, frames_max, known, self._damage)
+        search = Search(ledger_id, first, last, frames_max, known, self._damage)
         lost = self._gather(search)
         if search.unresolved:
             return Lookup((), (), (), tuple(search.unresolved), first - 1)
@@ -231,13 +223,13 @@ class LedgerIndex(IndexUpkeep):
             return Lookup(pieces, (), (), (), search.through)
         return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
 
-    def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId, counter_min: int) -> Place | None:
+    def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Place | None:
         """A frame in memory that holds the whole range, found without asking any other: all copies of an entry are
         alike (RULES P6)."""
         for generation, ledgers in reversed(self._unsealed.items()):
             frames = ledgers.get(ledger_id)
             if frames is not None and generation not in self._damage:
-                k = frames.dense_over(first, last, counter_min)
+                k = frames.dense_over(first, last)
                 if k is not None:
                     return frames.place(k, ledger_id)
         return None
@@ -301,11 +293,10 @@ class LedgerIndex(IndexUpkeep):
 
     def last_entry(self, ledger_id: LedgerId) -> LastEntry:
         """The end of what is stored of a ledger; pending adds are not in it."""
-        counter_min = self._states.drops.get(ledger_id, 0)
         found: list[tuple[int, Place]] = []
         lost = -1
         for frames in self._unsealed_frames(ledger_id):
-            last, place = frames.last(counter_min, ledger_id)
+            last, place = frames.last(ledger_id)
             if place is not None:
                 found.append((last, place))
             if frames.lost is not None:
@@ -337,23 +328,16 @@ class LedgerIndex(IndexUpkeep):
     def state(self, ledger_id: LedgerId) -> LedgerStatus:
         """Folded state of a ledger, of one this bookie has never heard of too."""
         if ledger_id in self._states.deleted:
-            return LedgerStatus(True, None, True, True, -1, b"", -1, None, 0, Reason.DELETED)
+            return LedgerStatus(True, None, True, True, -1, b"", -1, None, Reason.DELETED)
         state, trouble = self.folded(ledger_id)
         if state is None:
-            return LedgerStatus(False, None, False, False, -1, b"", -1, None, 0, trouble)
+            return LedgerStatus(False, None, False, False, -1, b"", -1, None, trouble)
         carried, place = self.carried_lac(ledger_id)
-        return LedgerStatus(
-            True, state.key, state.is_fenced, False, state.lac, state.lac_body, carried, place,
-            state.counter, trouble,
-        )  # fmt: skip
+        return LedgerStatus(True, state.key, state.is_fenced, False, state.lac, state.lac_body, carried, place, trouble)
 
     def ledger_ids(self) -> list[LedgerId]:
         """Every ledger known and not deleted, sorted."""
         return self._states.ids()
-
-    def counters(self) -> dict[LedgerId, int]:
-        """Highest counter of each ledger that has one: what a new segment log starts from."""
-        return self._states.table.counters()
 
     def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
         """Whether a frame of just these bounds lies in a segment of a greater generation than ``above``. Of sealed

@@ -42,10 +42,8 @@ class LastEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
-    """Folded state of a ledger. ``trouble`` other than REASON_NONE: what is not found is UNKNOWN, and a fence may have
-    been lost, so that a normal add must not be accepted. ``counter`` is the highest known; the next record takes a
-    greater one. ``lac`` and ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is
-    verified (RULES P5)."""
+    """Folded state of a ledger. ``trouble`` other than REASON_NONE: what is not found is UNKNOWN. ``lac`` and
+    ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is verified (RULES P5)."""
 
     known: bool
     key: bytes | None
@@ -55,5 +53,4 @@ class LedgerStatus:
     lac_body: bytes
     carried_lac: EntryId
     carried_place: Place | None
-    counter: int
     trouble: Reason

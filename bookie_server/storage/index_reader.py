@@ -95,7 +95,7 @@ class IndexReader:
 def _decoded(sections: IndexSections, block: IndexBlock, read: _Read) -> SparseIndex | BlockFrames:
     edition = sections.header.edition
     if block.number == SPARSE_SECTION:
-        where = sections.sparse_range if sections.version > 1 else sections.index_range
+        where = sections.sparse_range
         return SparseIndex(decode_sparse(sections, read(*where) if where[1] else b""), edition)
     rows = decode_index_block(sections, block.number, read(*sections.index_block_range(block.number)))
     return BlockFrames(block.generation, rows, edition)

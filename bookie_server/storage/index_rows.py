@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from bk_core.entries.frame import FrameExtent, FrameHeader
 from bk_core.entries.frame_layout import IDS, STRIPED
+from bookie_server.storage.blocks import Rows as Rows
 from bookie_server.storage.files import BLOCK
 from bookie_server.storage.membership import Striping
 from bookie_server.storage.segment import LARGE_FRAME_BYTES
 
-Rows: TypeAlias = npt.NDArray[np.void]
-"""Structured array of one of the record types here or of ``index_file.STATE_ROW``."""
 I64: TypeAlias = npt.NDArray[np.int64]
 
 DENSE, RUN, STRIPE = 1, 2, 4
@@ -36,24 +35,22 @@ _STRIPE_MASK = (1 << _STRIPE_BITS) - 1
 INDEX_ROW = np.dtype(
     [
         ("ledger", "<i8"), ("first", "<i8"), ("last", "<i8"), ("max_last", "<i8"), ("lac", "<i8"), ("offset", "<u8"),
-        ("size", "<u4"), ("count", "<u4"), ("counter", "<u4"), ("flags", "<u2"), ("digest_type", "u1"), ("bits", "u1"),
+        ("size", "<u4"), ("count", "<u4"), ("flags", "<u2"), ("digest_type", "u1"), ("bits", "u1"), ("zero", "<u4"),
     ]
 )  # fmt: skip
 SPARSE_ROW = np.dtype([("ledger", "<i8"), ("first", "<i8"), ("last_ledger", "<i8"), ("max_last", "<i8")])
 SUMMARY_ROW = np.dtype(
     [
         ("ledger", "<i8"), ("first", "<i8"), ("last", "<i8"), ("lac", "<i8"), ("last_offset", "<u8"),
-        ("lac_offset", "<u8"), ("bytes", "<u8"), ("last_size", "<u4"), ("lac_size", "<u4"), ("counter", "<u4"),
-        ("rows", "<u4"), ("bits", "<u4"), ("zero", "<u4"),
+        ("lac_offset", "<u8"), ("bytes", "<u8"), ("last_size", "<u4"), ("lac_size", "<u4"), ("rows", "<u4"),
+        ("bits", "<u4"),
     ]
 )  # fmt: skip
-_ROW = struct.Struct("<qqqqqQIIIHBB")
-assert (_ROW.size, INDEX_ROW.itemsize, SPARSE_ROW.itemsize, SUMMARY_ROW.itemsize) == (64, 64, 32, 80)
+_ROW = struct.Struct("<qqqqqQIIHBB4x")
+assert (_ROW.size, INDEX_ROW.itemsize, SPARSE_ROW.itemsize, SUMMARY_ROW.itemsize) == (64, 64, 32, 72)
 
 
-def pack_row(
-    header: FrameHeader, extent: FrameExtent, offset: int, counter: int, striping: Striping | None = None
-) -> bytes:
+def pack_row(header: FrameHeader, extent: FrameExtent, offset: int, striping: Striping | None = None) -> bytes:
     """The index record of a frame of entries; its running maximum is filled in when the rows are sorted. ``striping``
     of a STRIPED frame (``striping_of``): without it the frame must be read before it can be asked what it holds."""
     bits, count = DENSE if extent.dense else 0, header.count
@@ -62,7 +59,7 @@ def pack_row(
         count = striping.ensemble_size << 2 * _STRIPE_BITS | striping.write_quorum << _STRIPE_BITS | striping.index
     return _ROW.pack(
         header.ledger_id, extent.first, extent.last, 0, extent.max_lac, offset,
-        header.size, count, counter, header.flags, header.digest_type, bits,
+        header.size, count, header.flags, header.digest_type, bits,
     )  # fmt: skip
 
 
@@ -96,8 +93,7 @@ class JoinedRows(NamedTuple):
 def joined_rows(rows: Rows) -> JoinedRows:
     """Neighbouring small frames of a ledger as runs (RULES S7). ``rows`` come from :func:`sorted_rows`.
 
-    Joined are neighbours by id and by place at once, so that no other frame of the ledger lies inside a run: not one
-    from before a drop either.
+    Joined are neighbours by id and by place at once, so that no other frame of the ledger lies inside a run.
     """
     sizes = rows["size"].astype(np.int64)
     if rows.size < 2:
@@ -125,7 +121,7 @@ def _joins(rows: Rows, offsets: I64, ends: I64, sizes: I64) -> npt.NDArray[np.bo
     gaps = offsets[1:] - ends[:-1]
     joins: npt.NDArray[np.bool_] = small[1:] & small[:-1] & (np.diff(rank) == 1) & (gaps >= 0) & (gaps <= RUN_GAP_MAX)
     joins &= rows["first"][1:] == rows["last"][:-1] + 1
-    for field in ("ledger", "counter", "flags", "digest_type"):
+    for field in ("ledger", "flags", "digest_type"):
         joins &= rows[field][1:] == rows[field][:-1]
     # All frames of a run lie in one aligned window, which bounds its size without a loop over the runs.
     joins &= offsets[:-1] // RUN_BYTES_MAX == (ends[1:] - 1) // RUN_BYTES_MAX
@@ -143,23 +139,22 @@ def sparse_of(rows: Rows, records_per_block: int) -> Rows:
 
 
 def summary_of(rows: Rows, frame_bytes: I64 | None = None) -> Rows:
-    """One record for each ledger and counter. ``rows`` are index records with their runs; ``frame_bytes`` as
+    """One record for each ledger. ``rows`` are index records with their runs; ``frame_bytes`` as
     :func:`joined_rows` gives them, without which a run counts with what lies between its frames."""
     if not rows.size:
         return np.zeros(0, dtype=SUMMARY_ROW)
     sizes = rows["size"].astype(np.int64) if frame_bytes is None else frame_bytes
-    order = np.lexsort((rows["counter"], rows["ledger"]))
-    ledgers, counters = rows["ledger"][order], rows["counter"][order]
-    changes = (np.diff(ledgers) != 0) | (np.diff(counters.astype(np.int64)) != 0)
-    heads = np.flatnonzero(np.concatenate(([True], changes)))
+    order = np.argsort(rows["ledger"], kind="stable")
+    ledgers = rows["ledger"][order]
+    heads = np.flatnonzero(np.concatenate(([True], np.diff(ledgers) != 0)))
     tails = np.concatenate((heads[1:], [rows.size])) - 1
     summary = np.zeros(heads.size, dtype=SUMMARY_ROW)
-    summary["ledger"], summary["counter"] = ledgers[heads], counters[heads]
+    summary["ledger"] = ledgers[heads]
     summary["first"] = np.minimum.reduceat(rows["first"][order], heads)
     summary["bytes"] = np.add.reduceat(sizes[order], heads)
     summary["rows"] = tails - heads + 1
     for field, bit in (("last", LAST_IS_RUN), ("lac", LAC_IS_RUN)):
-        top = np.lexsort((rows[field], rows["counter"], rows["ledger"]))[tails]  # the row with the greatest of each
+        top = np.lexsort((rows[field], rows["ledger"]))[tails]  # the row with the greatest of each
         summary[field], summary[f"{field}_offset"] = rows[field][top], rows["offset"][top]
         summary[f"{field}_size"] = rows["size"][top]
         summary["bits"] |= np.where(rows["bits"][top] & RUN, bit, 0).astype(np.uint32)

@@ -19,7 +19,7 @@ from bookie_server.storage.segment_directory import SegmentDirectory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DamagedIndex:
-    """``summary``: ledger, first, last, counter and bytes of what the segment held that still counts; ``unreadable``:
+    """``summary``: ledger, first, last and bytes of what the segment held that still counts; ``unreadable``:
     numbers of blocks of its ``.idx`` that are not to be believed."""
 
     summary: Rows
@@ -40,17 +40,13 @@ class IndexUpkeep:
     # --- state ------------------------------------------------------------------------------------------------------
 
     def export_ledgers(self, first_ledger: LedgerId, limit: int) -> Rows:
-        """A copy of the ledger records from ``first_ledger`` on, at most ``limit``, sorted, EVERY_UNHEARD_LEDGER's too;
+        """A copy of the ledger records from ``first_ledger`` on, at most ``limit``, sorted, EVERY_LEDGER's too;
         empty at the end. A checkpoint goes on with the last one + 1; what changes meanwhile may be in it or not."""
         return self._states.table.rows_from(first_ledger, limit)
 
     def deleted_intervals(self) -> I64:
         """Deleted ledgers: an array of (first, last)."""
         return self._states.deleted.pairs()
-
-    def drop_counters(self) -> dict[LedgerId, int]:
-        """A copy of the counters below which frames are from before a drop, of ledgers that were dropped."""
-        return dict(self._states.drops)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -86,13 +82,14 @@ class IndexUpkeep:
     def place_copies(self, copies: Mapping[int, Rows]) -> None:
         """Take in index records of durable copies of frames, by generation and as ``add_rows`` wants them.
 
-        What died since the frames were read stays dead (RULES S4): copies of deleted ledgers and from before a drop are
-        left out. So are those in a segment that was sealed meanwhile: its summary names them, or they are all dead.
+        What was deleted since the frames were read stays dead (RULES S4). Left out are also those in a segment that was
+        sealed meanwhile: its summary names them, or they are all dead. A ledger whose copy was dropped meanwhile comes
+        back; it is dropped again.
         """
         for generation, rows in copies.items():
             was_sealed = generation <= self.newest_sealed and generation not in self._unsealed
             if generation not in self._directory and not was_sealed:
-                self.add_rows(generation, rows[self._states.counting(rows)])
+                self.add_rows(generation, rows[self._states.counting(generation, rows)])
 
     def add_rows(self, generation: int, rows: Rows) -> None:
         raise NotImplementedError

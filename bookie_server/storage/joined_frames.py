@@ -2,9 +2,9 @@
 """Small frames of a ledger that follow each other as one frame (RULES S7): what compaction writes. Pure, numpy only.
 
 An entry keeps what its digest covers and the digest itself, bit for bit (RULES P6): its LAC and the ledger length
-including it go into columns where they do not follow from the header. Only whole frames are joined, of one ledger, one
-counter and one digest type, with ids in a row; what is STRIPED or lists ids stays as it is. All frames of a table are
-taken apart at once; what Python does once is one joined frame.
+including it go into columns where they do not follow from the header. Only whole frames are joined, of one ledger and
+one digest type, with ids in a row; what is STRIPED or lists ids stays as it is. All frames of a table are taken apart
+at once; what Python does once is one joined frame.
 
 The checksums of a joined frame are ours and no longer its writer's, and readers need not look at the digests of frames
 as they were stored (docs/formats.md §1.4). So each digest is verified in the finished frame; if one is wrong, or was so
@@ -90,13 +90,13 @@ def frame_sizes(heads: Rows) -> I64:
     return FRAME_HEADER_BYTES + heads["columns"].astype(np.int64) + heads["payload"].astype(np.int64)
 
 
-def dense_rows(heads: Rows, counters: npt.NDArray[np.generic]) -> Rows:
+def dense_rows(heads: Rows) -> Rows:
     """Index records of frames whose ids are in a row."""
     rows = np.zeros(heads.size, dtype=INDEX_ROW)
     for name in ("ledger", "first", "lac", "count", "flags", "digest_type"):
         rows[name] = heads[name]
     rows["last"] = rows["max_last"] = heads["first"] + heads["count"] - 1
-    rows["size"], rows["counter"], rows["bits"] = frame_sizes(heads), counters, DENSE
+    rows["size"], rows["bits"] = frame_sizes(heads), DENSE
     return rows
 
 
@@ -106,8 +106,8 @@ def join_frames(table: FrameTable) -> Copies:
 
     IntegrityError for a frame whose columns contradict its header although its checks are right.
     """
-    heads, rows = table.heads, table.rows
-    order = np.lexsort((heads["count"], rows["counter"], heads["first"], heads["ledger"], heads["digest_type"]))
+    heads = table.heads
+    order = np.lexsort((heads["count"], heads["first"], heads["ledger"], heads["digest_type"]))
     table = _each_once(table.take(order))
     pieces = _pieces(table)
     sizes = np.diff(np.append(pieces, len(table)))
@@ -128,9 +128,9 @@ def join_frames(table: FrameTable) -> Copies:
 
 
 def _each_once(table: FrameTable) -> FrameTable:
-    """Without frames that are the same as the one before, counter and checksums included: adds that were sent again."""
+    """Without frames that are the same as the one before, checksums included: adds that were sent again."""
     heads = np.ascontiguousarray(table.heads).view(np.uint8).reshape(-1, FRAME_HEADER_BYTES)[:, :TAG_OFFSET]
-    again = (heads[1:] == heads[:-1]).all(axis=1) & (np.diff(table.rows["counter"].astype(np.int64)) == 0)
+    again = (heads[1:] == heads[:-1]).all(axis=1)
     return (
         table.take(np.flatnonzero(np.append(np.ones(min(len(table), 1), np.bool_), ~again))) if again.any() else table
     )
@@ -144,15 +144,14 @@ def _bytes_of(table: FrameTable) -> Iterable[memoryview]:
 
 def _pieces(table: FrameTable) -> I64:
     """Where in the sorted table each frame to be written begins."""
-    heads, counters = table.heads, table.rows["counter"]
+    heads = table.heads
     count, sizes = heads["count"].astype(np.int64), frame_sizes(heads)
     wide = _DIGEST_BYTES[heads["digest_type"]] + 4
     for flag in (LACS, LEDGER_LENGTHS):
         wide = wide + np.where(heads["flags"] & flag, 8, 0)
     plain = (heads["flags"] & (STRIPED | IDS) == 0) & (sizes < LARGE_FRAME_BYTES)
     plain &= heads["columns"] == count * wide
-    goes_on = plain[1:] & plain[:-1] & (counters[1:] == counters[:-1])
-    goes_on &= heads["digest_type"][1:] != int(DigestType.DUMMY)
+    goes_on = plain[1:] & plain[:-1] & (heads["digest_type"][1:] != int(DigestType.DUMMY))
     goes_on &= heads["first"][1:] == heads["first"][:-1] + count[:-1]
     for name in ("ledger", "digest_type"):
         goes_on &= heads[name][1:] == heads[name][:-1]
@@ -247,7 +246,8 @@ class _Columns:
         proven = np.fromiter(map(_is_proven, frames), dtype=np.bool_, count=len(frames))
         kept = self._table.take(np.flatnonzero(np.repeat(~proven, np.diff(np.append(pieces, len(self._table))))))
         frames = [frame for frame, is_right in zip(frames, proven, strict=True) if is_right]
-        rows = np.concatenate((self._rows(frames, pieces[proven]), kept.rows))
+        heads = np.frombuffer(b"".join(frame[:FRAME_HEADER_BYTES] for frame in frames), dtype=FRAME_HEAD)
+        rows = np.concatenate((dense_rows(heads), kept.rows))
         return Copies([*frames, *_bytes_of(kept)], rows, len(self._table) - len(kept))
 
     def _columns_of(self, flags: int, low: int, high: int) -> list[bytes]:
@@ -264,7 +264,3 @@ class _Columns:
         begins = self._table.starts + FRAME_HEADER_BYTES + heads["columns"]
         ends = begins + heads["payload"]
         return memoryview(b"".join(map(view.__getitem__, map(slice, begins.tolist(), ends.tolist()))))
-
-    def _rows(self, frames: Sequence[Buffer], pieces: I64) -> Rows:
-        heads = np.frombuffer(b"".join(frame[:FRAME_HEADER_BYTES] for frame in frames), dtype=FRAME_HEAD)
-        return dense_rows(heads, self._table.rows["counter"][pieces])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames sorted by first id, in flat arrays: 64 bytes a frame, no object per frame (RULES S2).
+"""Frames sorted by first id, in flat arrays: 56 bytes a frame, no object per frame (RULES S2).
 
 Of a ledger in a segment that is not sealed (:class:`LedgerFrames`), and of one block of a sealed segment's ``.idx``
 (:class:`BlockFrames`). ``_peaks[k]`` is the greatest last id among the ledger's frames up to k. It never falls, so the
@@ -22,7 +22,7 @@ from bookie_server.storage.membership import Striping
 from bookie_server.storage.search import DENSE_CODE, RUN_CODE, UNRESOLVED_CODE, Search, code_of
 from bookie_server.storage.segment import Place
 
-STRIDE = 5  # generation, offset, size | code << 32, counter, LAC carried
+STRIDE = 4  # generation, offset, size | code << 32, LAC carried
 _ROW_BYTES = 8 * (3 + STRIDE)
 _SIZE_MASK = (1 << 32) - 1
 _FEW = 16  # rows
@@ -40,8 +40,7 @@ def columns_of_rows(generation: int, index_rows: Rows) -> npt.NDArray[np.int64]:
     rows[:, 0] = generation
     rows[:, 1] = index_rows["offset"]
     rows[:, 2] = index_rows["size"].astype(np.int64) | code << 32
-    rows[:, 3] = index_rows["counter"]
-    rows[:, 4] = index_rows["lac"]
+    rows[:, 3] = index_rows["lac"]
     return rows
 
 
@@ -67,7 +66,7 @@ class _Frames:
         """Every frame among rows start to stop, which are of one ledger, that may hold an id from ``search.first`` to
         what is then ``search.through``."""
         firsts, lasts, rows = self._firsts, self._lasts, self._rows
-        first, counter_min = search.first, search.counter_min
+        first = search.first
         low = bisect_left(self._peaks, first, start, stop)
         end = bisect_right(firsts, search.through, start, stop)
         cut = min(end, max(low + search.frames_max, bisect_right(firsts, first, start, stop)))
@@ -77,7 +76,7 @@ class _Frames:
             begin = firsts[k]
             if begin > search.through or search.is_full:
                 break
-            if lasts[k] >= first and rows[k * STRIDE + 3] >= counter_min:
+            if lasts[k] >= first:
                 search.take(begin, lasts[k], rows[k * STRIDE + 2] >> 32, self, k)
 
 
@@ -119,10 +118,10 @@ class LedgerFrames(_Frames):
 
     # --- filling ----------------------------------------------------------------------------------------------------
 
-    def add(self, extent: FrameExtent, place: Place, counter: int, striping: Striping | None) -> None:
+    def add(self, extent: FrameExtent, place: Place, striping: Striping | None) -> None:
         """Take in one frame; at the end in the usual case of ascending ids, else in its place."""
         code = DENSE_CODE if extent.dense else UNRESOLVED_CODE if striping is None else code_of(striping)
-        row = array("q", (place.generation, place.offset, place.size | code << 32, counter, extent.max_lac))
+        row = array("q", (place.generation, place.offset, place.size | code << 32, extent.max_lac))
         firsts = self._firsts
         if not firsts or firsts[-1] <= extent.first:
             if extent.max_lac > self._lac:
@@ -164,14 +163,14 @@ class LedgerFrames(_Frames):
         for k, last in enumerate(lasts):
             peak = max(peak, last)
             self._peaks.append(peak)
-            if rows[k * STRIDE + 4] > self._lac:
-                self._lac, self._lac_row = rows[k * STRIDE + 4], before + k
+            if rows[k * STRIDE + 3] > self._lac:
+                self._lac, self._lac_row = rows[k * STRIDE + 3], before + k
 
     def _rebuild(self) -> None:
         peaks = np.frombuffer(self._peaks, dtype=np.int64)
         np.maximum.accumulate(np.frombuffer(self._lasts, dtype=np.int64), out=peaks)
         self._lac, self._lac_row = -1, -1
-        lacs = np.frombuffer(self._rows, dtype=np.int64)[4::STRIDE]
+        lacs = np.frombuffer(self._rows, dtype=np.int64)[3::STRIDE]
         if lacs.size:
             k = int(lacs.argmax())
             if lacs[k] >= 0:
@@ -213,10 +212,10 @@ class LedgerFrames(_Frames):
         """Greatest last id; there must be a frame."""
         return self._peaks[-1]
 
-    def dense_over(self, first: int, last: int, counter_min: int) -> int | None:
+    def dense_over(self, first: int, last: int) -> int | None:
         """A row whose frame holds all of first to last, if bisection alone finds one: the usual case of a read."""
         k = bisect_right(self._firsts, first) - 1
-        if k < 0 or self._lasts[k] < last or self._rows[k * STRIDE + 3] < counter_min:
+        if k < 0 or self._lasts[k] < last:
             return None
         return k if self._rows[k * STRIDE + 2] >> 32 < UNRESOLVED_CODE else None
 
@@ -224,17 +223,11 @@ class LedgerFrames(_Frames):
         """Give the search every frame that may hold an id from its first to what is then its ``through``."""
         self._candidates(search, 0, len(self._firsts))
 
-    def last(self, counter_min: int, ledger_id: int) -> tuple[int, Place | None]:
+    def last(self, ledger_id: int) -> tuple[int, Place | None]:
         """Greatest id, and a frame that ends with it; −1 and None if there is none."""
-        if not counter_min:
-            if not self._peaks:
-                return -1, None
-            k = bisect_left(self._peaks, self._peaks[-1])
-            return self._lasts[k], self.place(k, ledger_id)
-        served = np.flatnonzero(np.frombuffer(self._rows, dtype=np.int64)[3::STRIDE] >= counter_min)
-        if not served.size:
+        if not self._peaks:
             return -1, None
-        k = int(served[np.frombuffer(self._lasts, dtype=np.int64)[served].argmax()])
+        k = bisect_left(self._peaks, self._peaks[-1])
         return self._lasts[k], self.place(k, ledger_id)
 
     def carried_lac(self, ledger_id: int) -> tuple[int, Place | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the records of the log say of each ledger, deleted and unheard ones too (RULES S4, S8). Pure memory."""
+"""What the records of the log say of each ledger, deleted and unknown ones too (RULES S4, S8). Pure memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.storage.index_rows import I64, Rows
 from bookie_server.storage.intervals import IntervalSet
-from bookie_server.storage.ledger_table import HAS_COPY_STATE, KEY_CONFLICT, LedgerState, LedgerTable, states_of
+from bookie_server.storage.ledger_table import KEY_CONFLICT, NO_ABSENT, NO_ADDS, LedgerState, LedgerTable, states_of
 
-EVERY_UNHEARD_LEDGER: LedgerId = (1 << 63) - 1
-"""Ledger id of LIMBO_SET records that stand for each ledger this bookie has not heard of: after damage that cannot be
-named, one that it only fenced may have been lost whole."""
-
-_REASON_OF_SEVERITY = (Reason.REASON_NONE, Reason.REASON_NONE, Reason.LIMBO, Reason.COPY_DROPPED)
+EVERY_LEDGER: LedgerId = (1 << 63) - 1
+"""Ledger id of a LIMBO record that stands for each ledger of the directory, also those it has not heard of: after
+damage that cannot be named, one that was only fenced may have been lost whole."""
 
 
 class LedgerStates:
@@ -26,18 +24,18 @@ class LedgerStates:
         self.table = LedgerTable()
         self.deleted = IntervalSet()
         self.drops: dict[LedgerId, int] = {}
-        """Drop counters other than 0: frames with a lower counter are from before a drop."""
-        self._unheard: LedgerState | None = None  # of EVERY_UNHEARD_LEDGER
+        """Generations other than 0: what these ledgers have in segments up to there is dead."""
+        self._of_every_ledger = 0  # flags
 
     def fold(self, ledger_id: LedgerId, kind: int, payload: bytes) -> bool:
-        """Fold a record of another kind than DELETED; whether copies of the ledger count as dropped that did not."""
+        """Fold a record of another kind than DELETED; whether more of the ledger is dead than before."""
         return ledger_id not in self.deleted and self._heed(self.table.fold(ledger_id, kind, payload))
 
     def _heed(self, state: LedgerState) -> bool:
-        if state.ledger_id == EVERY_UNHEARD_LEDGER:
-            self._unheard = state
-        elif state.drop_counter > self.drops.get(state.ledger_id, 0):
-            self.drops[state.ledger_id] = state.drop_counter
+        if state.ledger_id == EVERY_LEDGER:
+            self._of_every_ledger = state.flags
+        elif state.dropped > self.drops.get(state.ledger_id, 0):
+            self.drops[state.ledger_id] = state.dropped
             return True
         return False
 
@@ -51,10 +49,10 @@ class LedgerStates:
         self.drops.pop(ledger_id, None)
 
     def load(self, rows: Rows) -> list[LedgerId]:
-        """Fold ledger records of a checkpoint, sorted; ledgers of which copies count as dropped that did not."""
+        """Fold ledger records of a checkpoint, sorted; ledgers of which more is dead than before."""
         rows = rows[~self.deleted.holds(np.ascontiguousarray(rows["ledger"]))]
         self.table.load(rows)
-        special = rows[(rows["drop_counter"] > 0) | (rows["ledger"] == EVERY_UNHEARD_LEDGER)]
+        special = rows[(rows["dropped"] > 0) | (rows["ledger"] == EVERY_LEDGER)]
         return [state.ledger_id for state in states_of(special) if self._heed(self.table.get(state.ledger_id) or state)]
 
     def load_deleted(self, intervals: I64) -> list[LedgerId]:
@@ -65,29 +63,30 @@ class LedgerStates:
         gone: list[int] = ledger_ids[self.deleted.holds(ledger_ids)].tolist()
         return gone
 
-    def counting(self, summary: Rows) -> npt.NDArray[np.bool_]:
-        """Which records of a segment's summary count: not those of deleted ledgers and of copies from before a drop.
-        The ledgers of the others are known from now on."""
-        ledgers = np.ascontiguousarray(summary["ledger"])
+    def counting(self, generation: int, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which records of a segment, of its summary or its index, count: not those of deleted ledgers and of copies
+        that were dropped. The ledgers of the others are known from now on."""
+        ledgers = np.ascontiguousarray(rows["ledger"])
         counts = ~self.deleted.holds(ledgers)
         self.table.ensure(ledgers[counts])
         if self.drops:
-            for k in np.flatnonzero(np.isin(ledgers, list(self.drops))).tolist():
-                counts[k] &= int(summary["counter"][k]) >= self.drops[int(ledgers[k])]
+            dead = [ledger_id for ledger_id, through in self.drops.items() if generation <= through]
+            counts &= ~np.isin(ledgers, dead)
         return counts
 
     def trouble(self, state: LedgerState | None) -> Reason:
-        """Why what is not found of a ledger in this state is UNKNOWN; None for one that was never heard of."""
-        if state is None or not state.flags & (KEY_CONFLICT | HAS_COPY_STATE):
-            state = self._unheard
-        if state is None:
-            return Reason.REASON_NONE
-        return Reason.DAMAGED if state.flags & KEY_CONFLICT else _REASON_OF_SEVERITY[state.severity]
+        """Why what is not found of a ledger in this state is UNKNOWN; ``state`` is None of one never heard of."""
+        flags = self._of_every_ledger | (state.flags if state is not None else 0)
+        if flags & KEY_CONFLICT:
+            return Reason.DAMAGED
+        if flags & NO_ADDS:
+            return Reason.LIMBO
+        return Reason.COPY_DROPPED if flags & NO_ABSENT else Reason.REASON_NONE
 
     def ids(self) -> list[LedgerId]:
         """Every ledger known and not deleted, sorted."""
         ledger_ids: list[int] = self.table.ids().tolist()
-        return ledger_ids[:-1] if self._unheard is not None else ledger_ids
+        return ledger_ids[:-1] if EVERY_LEDGER in self.table else ledger_ids
 
     def __len__(self) -> int:
-        return len(self.table) - (self._unheard is not None)
+        return len(self.table) - (EVERY_LEDGER in self.table)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folded state of every ledger, about 120 bytes each (RULES S4, S7). In memory, one thread, no I/O.
+"""The folded state of every ledger, about 100 bytes each (RULES S4, S7). In memory, one thread, no I/O.
 
 Rows are the ledger records of a checkpoint (docs/formats.md §3.6), sorted by ledger, in chunks, so that a new ledger
 moves little and no step takes long. State folds to the same whatever the order of the records.
@@ -16,47 +16,37 @@ from typing import NamedTuple
 import numpy as np
 
 from bk_core.entries.frame import FrameKind
-from bookie_server.storage.index_file import counter_of, lac_of, newer_lac
+from bookie_server.storage.index_file import lac_of, newer_lac
 from bookie_server.storage.index_rows import I64, Rows
 
-HAS_KEY, KEY_CONFLICT, FENCED, HAS_LAC, HAS_COPY_STATE = 1, 2, 4, 8, 16
-"""Flags of a row."""
-NO_TROUBLE, COPY_RESTORED, LIMBO, COPY_DROPPED = range(4)
-"""Severities: of two copy states with one counter the greater holds."""
+HAS_KEY, KEY_CONFLICT, FENCED, NO_ABSENT, NO_ADDS = 1, 2, 4, 8, 16
+"""Flags of a row; they fold by OR. NO_ABSENT: what is not found is UNKNOWN. NO_ADDS: no normal add is taken."""
+BITS_OF_KIND = {int(FrameKind.LIMBO): NO_ABSENT | NO_ADDS, int(FrameKind.COPY_DROPPED): NO_ABSENT}
+"""What a record of limbo or of a dropped copy sets."""
 
 LEDGER_ROW = np.dtype(
     [
-        ("ledger", "<i8"), ("flags", "u1"), ("lac_bytes", "u1"), ("severity", "u1"), ("zero", "u1"),
-        ("copy_counter", "<u4"), ("drop_counter", "<u4"), ("counter", "<u4"), ("key", "V20"), ("lac_body", "V40"),
-        ("end", "V12"),
+        ("ledger", "<i8"), ("dropped", "<u8"), ("lac_body", "V40"), ("key", "V20"), ("flags", "u1"),
+        ("lac_bytes", "u1"), ("zero", "<u2"),
     ]
 )  # fmt: skip
-_ROW = struct.Struct("<qBBBBIII20s40s12x")
+_ROW = struct.Struct("<qQ40s20sBBH")
 _SIZE = _ROW.size
-assert LEDGER_ROW.itemsize == _SIZE == 96
+assert LEDGER_ROW.itemsize == _SIZE == 80
 
 _CHUNK_ROWS = 1024
 _FEW = 256  # ledgers looked up one by one; more are compared with all at once
-_SEVERITY = {
-    int(FrameKind.LIMBO_CLEARED): NO_TROUBLE,
-    int(FrameKind.COPY_RESTORED): COPY_RESTORED,
-    int(FrameKind.LIMBO_SET): LIMBO,
-    int(FrameKind.COPY_DROPPED): COPY_DROPPED,
-}
 
 
 class LedgerState(NamedTuple):
-    """One row. ``counter`` is the highest known; frames with a lower one than ``drop_counter`` are from before a drop;
-    ``severity`` is that of the copy-state record with the highest counter, ``copy_counter``."""
+    """One row. ``dropped``: what the ledger has in segments up to this generation is dead, 0 of one that was never
+    dropped; ``lac_body`` is empty without an explicit LAC."""
 
     ledger_id: int
-    flags: int
-    severity: int
-    copy_counter: int
-    drop_counter: int
-    counter: int
-    key_bytes: bytes
+    dropped: int
     lac_body: bytes
+    key_bytes: bytes
+    flags: int
 
     @property
     def key(self) -> bytes | None:
@@ -71,16 +61,15 @@ class LedgerState(NamedTuple):
         return lac_of(self.lac_body) if self.lac_body else -1
 
     def folded(self, kind: int, payload: bytes) -> LedgerState:
-        """The state after one more record of kinds 2 to 4 or 6 to 10."""
+        """The state after one more record of another kind than DELETED."""
         if kind == FrameKind.LEDGER_KEY:
             return self._with_key(payload)
         if kind == FrameKind.FENCE:
             return self._replace(flags=self.flags | FENCED)
         if kind == FrameKind.LAC:
             return self._with_lac(payload)
-        if kind >= FrameKind.LIMBO_SET:
-            return self._with_counter(kind, counter_of(kind, payload))
-        return self
+        dropped = generation_of(payload) if kind == FrameKind.COPY_DROPPED else 0
+        return self._replace(flags=self.flags | BITS_OF_KIND[kind], dropped=max(self.dropped, dropped))
 
     def _with_key(self, key: bytes) -> LedgerState:
         known = self.key
@@ -90,51 +79,34 @@ class LedgerState(NamedTuple):
         return self._replace(flags=self.flags | conflict, key_bytes=min(known, key))
 
     def _with_lac(self, body: bytes) -> LedgerState:
-        known = self.lac_body if self.flags & HAS_LAC else None
-        return self._replace(flags=self.flags | HAS_LAC, lac_body=newer_lac(known, body))
-
-    def _with_counter(self, kind: int, counter: int) -> LedgerState:
-        state = self._replace(counter=max(self.counter, counter))
-        severity = _SEVERITY.get(kind)
-        if severity is not None:
-            state = state._with_copy_state(counter, severity)
-        if kind == FrameKind.COPY_DROPPED:
-            state = state._replace(drop_counter=max(state.drop_counter, counter))
-        return state
-
-    def _with_copy_state(self, counter: int, severity: int) -> LedgerState:
-        held = (self.copy_counter, self.severity) if self.flags & HAS_COPY_STATE else (-1, 0)
-        counter, severity = max(held, (counter, severity))
-        return self._replace(flags=self.flags | HAS_COPY_STATE, copy_counter=counter, severity=severity)
+        return self._replace(lac_body=newer_lac(self.lac_body, body))
 
     def merged(self, other: LedgerState) -> LedgerState:
         """Both states of the same ledger, as if all their records were folded into one."""
-        state = self._replace(flags=self.flags | other.flags & (KEY_CONFLICT | FENCED))
-        if other.flags & HAS_KEY:
-            state = state._with_key(other.key_bytes)
-        if other.flags & HAS_LAC:
+        state = self._with_key(other.key_bytes) if other.flags & HAS_KEY else self
+        if other.lac_body:
             state = state._with_lac(other.lac_body)
-        if other.flags & HAS_COPY_STATE:
-            state = state._with_copy_state(other.copy_counter, other.severity)
-        return state._replace(
-            counter=max(self.counter, other.counter), drop_counter=max(self.drop_counter, other.drop_counter)
-        )
+        return state._replace(flags=state.flags | other.flags, dropped=max(state.dropped, other.dropped))
 
 
 def new_state(ledger_id: int) -> LedgerState:
     """Of a ledger without any record."""
-    return LedgerState(ledger_id, 0, 0, 0, 0, 0, b"", b"")
+    return LedgerState(ledger_id, 0, b"", b"", 0)
+
+
+def generation_of(payload: bytes) -> int:
+    """The generation in the payload of a COPY_DROPPED record."""
+    return int.from_bytes(payload, "little")
 
 
 def _unpacked(rows: bytearray | memoryview, at: int) -> LedgerState:
-    ledger_id, flags, lac_bytes, severity, _, copy, drop, counter, key, body = _ROW.unpack_from(rows, at)
-    return LedgerState(ledger_id, flags, severity, copy, drop, counter, key, body[:lac_bytes])
+    ledger_id, dropped, body, key, flags, lac_bytes, _ = _ROW.unpack_from(rows, at)
+    return LedgerState(ledger_id, dropped, body[:lac_bytes], key, flags)
 
 
 def _packed(state: LedgerState) -> bytes:
     return _ROW.pack(
-        state.ledger_id, state.flags, len(state.lac_body), state.severity, 0, state.copy_counter, state.drop_counter,
-        state.counter, state.key_bytes, state.lac_body,
+        state.ledger_id, state.dropped, state.lac_body, state.key_bytes, state.flags, len(state.lac_body), 0
     )  # fmt: skip
 
 
@@ -158,7 +130,7 @@ class LedgerTable:
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def fold(self, ledger_id: int, kind: int, payload: bytes) -> LedgerState:
-        """Fold one record of kinds 2 to 4 or 6 to 10 into the ledger's state; the state after it."""
+        """Fold one record of another kind than DELETED into the ledger's state; the state after it."""
         return self._put((self.get(ledger_id) or new_state(ledger_id)).folded(kind, payload))
 
     def merge(self, state: LedgerState) -> LedgerState:
@@ -269,15 +241,6 @@ class LedgerTable:
             limit -= taken
             c += 1
         return np.frombuffer(b"".join(parts), dtype=LEDGER_ROW)
-
-    def counters(self) -> dict[int, int]:
-        """Highest counter of each ledger that has one."""
-        counters: dict[int, int] = {}
-        for chunk in self._chunks:
-            rows = np.frombuffer(chunk.rows, dtype=LEDGER_ROW)
-            having = rows[["ledger", "counter"]][rows["counter"] > 0]
-            counters.update(having.tolist())
-        return counters
 
     def memory_bytes(self) -> int:
         return self._count * (_SIZE + 8) * 17 // 16 + 300 * len(self._chunks)

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from operator import eq
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ from bk_core.entries.digest import crc32c
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FRAME_MAGIC, FRAME_VERSION, FrameKind
 from bk_core.errors import IntegrityError
 from bookie_server.storage.files import BLOCK, Files, Handle, round_up
-from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_file import IndexSections, decode_index_block, decode_index_header
 from bookie_server.storage.index_rows import INDEX_ROW, RUN, Rows
 from bookie_server.storage.joined_frames import FRAME_HEAD, FrameTable, dense_rows, frame_sizes
@@ -38,33 +36,6 @@ DAMAGE_MAX = 64
 """After so much damage in one window the rest of it is not looked at: the segment is kept anyway."""
 _INDEX_BLOCKS = 256  # of an .idx read at a time
 _CHECKED_BYTES = 52  # of a header, under its CRC together with the columns
-
-
-class Live(NamedTuple):
-    """Ledgers with live frames in a segment, sorted, and of each the least counter that is served."""
-
-    ledgers: I64
-    counters: I64
-
-    def holds(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Whether each index record is of live frames."""
-        if not self.ledgers.size:
-            return np.zeros(rows.size, dtype=np.bool_)
-        at = np.minimum(np.searchsorted(self.ledgers, rows["ledger"]), self.ledgers.size - 1)
-        found: npt.NDArray[np.bool_] = self.ledgers[at] == rows["ledger"]
-        return found & (rows["counter"] >= self.counters[at])
-
-
-def live_in(index: LedgerIndex, generation: int) -> Live:
-    """What is live in a sealed segment now. What is not never will be again (RULES S4)."""
-    ledgers = index.ledgers_in(generation)
-    counters = np.zeros(ledgers.size, dtype=np.int64)
-    drops = index.drop_counters()
-    if drops and ledgers.size:
-        dropped = np.array(sorted(drops.items()), dtype=np.int64)
-        _, here, there = np.intersect1d(ledgers, dropped[:, 0], assume_unique=True, return_indices=True)
-        counters[here] = dropped[there, 1]
-    return Live(ledgers, counters)
 
 
 class LiveFrames:
@@ -85,11 +56,11 @@ class LiveFrames:
         self.damage: list[tuple[int, Place | IndexBlock]] = []
         """What failed its check twice, with its ledger (−1: of an index block). Nothing is given out after that."""
 
-    def read_index(self, live: Live) -> bool:
-        """Read some of the index and keep what is live. True: it is read, or damaged."""
+    def read_index(self, live: I64) -> bool:
+        """Read some of the index and keep what is of these ledgers, which are sorted. True: it is read, or damaged."""
         part = next(self._parts, None)
         if part is not None:
-            self._of_index.append(part[live.holds(part)])
+            self._of_index.append(part[_are_of(live, part)])
             return False
         rows = np.concatenate(self._of_index)
         self._of_index.clear()
@@ -226,7 +197,7 @@ class LiveFrames:
         keep = ~doubtful[of]
         at, heads, of = at[keep], heads[keep], of[keep]
         is_run = rows["bits"][of] & RUN != 0
-        made = np.where(is_run, dense_rows(heads, rows["counter"][of]), rows[of])
+        made = np.where(is_run, dense_rows(heads), rows[of])
         return _compact(FrameTable(data, at * FRAME_ALIGNMENT, heads, made)), doubtful
 
     def _are_right(self, view: memoryview, starts: I64, heads: Rows, offset: int) -> npt.NDArray[np.bool_]:
@@ -268,6 +239,15 @@ class LiveFrames:
             pass
         self.damage.append((ledger_id, place))
         return None
+
+
+def _are_of(ledgers: I64, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Whether each index record is of one of these sorted ledgers."""
+    if not ledgers.size:
+        return np.zeros(rows.size, dtype=np.bool_)
+    at = np.minimum(np.searchsorted(ledgers, rows["ledger"]), ledgers.size - 1)
+    found: npt.NDArray[np.bool_] = ledgers[at] == rows["ledger"]
+    return found
 
 
 def _windows(rows: Rows) -> list[slice]:
@@ -349,7 +329,7 @@ def _table_of(data: bytes, starts: list[int], row: np.void) -> FrameTable:
     heads = padded.reshape(-1, FRAME_HEADER_BYTES).view(FRAME_HEAD)[:, 0][at // FRAME_ALIGNMENT]
     rows = np.array([row], dtype=INDEX_ROW)
     if row["bits"] & RUN:
-        rows = dense_rows(heads, np.full(heads.size, row["counter"]))
+        rows = dense_rows(heads)
     return FrameTable(padded, at, heads, rows)
 
 

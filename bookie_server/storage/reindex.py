@@ -189,7 +189,7 @@ class Reindexer:
             return None
         states = StateCollector()
         for rows in (old, scan.states.rows()):
-            for ledger_id, kind, size, _, _, payload, _ in rows.tolist() if rows is not None else ():
+            for ledger_id, payload, kind, size, _ in rows.tolist() if rows is not None else ():
                 states.add(ledger_id, kind, bytes(payload[:size]))
         return states.rows()
 
@@ -241,41 +241,26 @@ def _merged(frames: FoundFrames, old: _Old, known: DamagedIndex, ranges: list[tu
     """All records of the new index, and those of them that lead nowhere."""
     kept = np.concatenate([np.zeros(0, INDEX_ROW), *old.kept])
     is_named, is_run = names_damage(kept), kept["bits"] & RUN != 0
-    suspects = set(zip(kept["ledger"][is_named].tolist(), kept["counter"][is_named].tolist(), strict=True))
+    suspects = set(kept["ledger"][is_named].tolist())
     kept, is_run = kept[~is_named], is_run[~is_named]
     found = frames.rows
     # Of a run the bytes of its frames are not known, and what stands beside a whole frame is not to be believed.
     sure = kept[~is_run & overlapping(kept, ranges) & ~np.isin(kept["offset"], found["offset"])]
-    sizes: dict[tuple[int, int], int] = {}
-    for rows in (found, sure):
-        for key, size in _bytes_by_ledger(rows):
-            sizes[key] = sizes.get(key, 0) + size
+    sizes = _bytes_by_ledger(np.concatenate((found, sure)))
     lost = []
-    for ledger_id, first, last, counter, size in known.summary[
-        ["ledger", "first", "last", "counter", "bytes"]
-    ].tolist():
-        key = ledger_id, counter
-        is_suspect = key in suspects or any(low <= ledger_id <= high for low, high in old.gaps)
-        if is_suspect and sizes.get(key, 0) < size:
-            lost.append((ledger_id, first, last, 0, -1, LOST_OFFSET, FRAME_ALIGNMENT, 1, counter, 0, 0, 0))
+    for ledger_id, first, last, size in known.summary[["ledger", "first", "last", "bytes"]].tolist():
+        is_suspect = ledger_id in suspects or any(low <= ledger_id <= high for low, high in old.gaps)
+        if is_suspect and sizes.get(ledger_id, 0) < size:
+            lost.append((ledger_id, first, last, 0, -1, LOST_OFFSET, FRAME_ALIGNMENT, 1, 0, 0, 0, 0))
     nowhere = np.concatenate((kept, np.array(lost, dtype=INDEX_ROW)))
     return np.concatenate((found[~frames.inside(kept[is_run])], nowhere)), nowhere
 
 
-def _bytes_by_ledger(rows: Rows) -> list[tuple[tuple[int, int], int]]:
-    """Bytes of frames by ledger and counter."""
-    if not rows.size:
-        return []
-    rows = rows[np.lexsort((rows["counter"], rows["ledger"]))]
-    ledgers, counters = rows["ledger"], rows["counter"]
-    heads = np.flatnonzero(np.concatenate(([True], (np.diff(ledgers) != 0) | (counters[1:] != counters[:-1]))))
-    sizes = np.add.reduceat(rows["size"].astype(np.int64), heads)
-    return [
-        ((ledger_id, counter), size)
-        for ledger_id, counter, size in zip(
-            ledgers[heads].tolist(), counters[heads].tolist(), sizes.tolist(), strict=True
-        )
-    ]
+def _bytes_by_ledger(rows: Rows) -> dict[int, int]:
+    """Bytes of frames of each ledger."""
+    ledgers, of = np.unique(rows["ledger"], return_inverse=True)
+    sizes = np.bincount(of, weights=rows["size"], minlength=ledgers.size).astype(np.int64)
+    return dict(zip(ledgers.tolist(), sizes.tolist(), strict=True))
 
 
 def _place_of(generation: int, row: np.void) -> Place:

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import filterfalse
 
 import numpy as np
 
-from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_counter_record
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, IntegrityError, StorageFailedError
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.commit import SEGMENT_SIZE_BYTES, SegmentLog
 from bookie_server.storage.cookie import DataDirectory
 from bookie_server.storage.files import Handle
 from bookie_server.storage.health import NO_SPACE
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
+from bookie_server.storage.index import EVERY_LEDGER, LedgerIndex
 from bookie_server.storage.index_cache import INDEX_CACHE_BYTES
 from bookie_server.storage.index_file import STATE_ROW, IndexHeader, StateCollector, build_index, sorted_rows
 from bookie_server.storage.index_rows import INDEX_ROW, Rows
@@ -248,7 +247,7 @@ class _Opening:
         for generation, summary in self._summaries:
             self._index.load_segment(generation, summary)
         self._summaries.clear()
-        for segment in self._scanned:  # counters and deletions of the tail hold for all that is written from here on
+        for segment in self._scanned:  # what the tail says of ledgers holds before anything is written
             handle = self._files.open_read(os.path.join(self._path, segment_name(segment.generation)))
             try:
                 for frame in segment.above:
@@ -271,7 +270,6 @@ class _Opening:
             newest_sealed=max(self._sealed, default=0),
             free=listing.free,
             segments_kept_free=self._segments_kept_free,
-            counters=self._index.counters(),
             now_ms=self._now_ms,
         )
 
@@ -283,21 +281,11 @@ class _Opening:
 
     def _put_in_limbo(self, log: SegmentLog) -> None:
         """Damage is written down, so that it is known after the scanned segment is sealed and its index trusted."""
-        ledger_ids = sorted(self._report.ledgers_in_limbo)
-        if self._report.limbo:
-            rows = (np.frombuffer(segment.rows, INDEX_ROW) for segment in self._scanned)
-            names = {*self._index.ledger_ids(), *ledger_ids}.union(*(np.unique(r["ledger"]).tolist() for r in rows))
-            ledger_ids = sorted({*filterfalse(self._index.is_deleted, names), EVERY_UNHEARD_LEDGER})
-        counters = self._index.counters()
-        for start in range(0, len(ledger_ids), 1024):
-            part = ledger_ids[start : start + 1024]
-            records = [
-                encode_counter_record(FrameKind.LIMBO_SET, ledger_id, counters.get(ledger_id, 0) + 1)
-                for ledger_id in part
-            ]
-            log.append_group(records, reserve=True)
-            for ledger_id, record in zip(part, records, strict=True):
-                self._index.add_record(FrameKind.LIMBO_SET, ledger_id, record[FRAME_HEADER_BYTES:])
+        ledger_ids = [*self._report.ledgers_in_limbo, *([EVERY_LEDGER] if self._report.limbo else ())]
+        if ledger_ids:
+            log.append_group([encode_record(FrameKind.LIMBO, ledger_id) for ledger_id in ledger_ids], reserve=True)
+        for ledger_id in ledger_ids:
+            self._index.add_record(FrameKind.LIMBO, ledger_id, b"")
 
     def _prepare(self, log: SegmentLog) -> bool:
         """Begin the next segment, so that a directory in use always has one that is not sealed. On a full disk it stays

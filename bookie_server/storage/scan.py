@@ -36,7 +36,7 @@ from bk_core.entries.frame import (
 )
 from bk_core.errors import IntegrityError
 from bookie_server.storage.files import BLOCK, Files, Handle, round_up
-from bookie_server.storage.index_file import StateCollector, counter_of, pack_row
+from bookie_server.storage.index_file import StateCollector, pack_row
 from bookie_server.storage.membership import striping_of
 from bookie_server.storage.segment import (
     FRAME_ALIGNMENT,
@@ -60,11 +60,10 @@ _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
 
 @dataclass(frozen=True, slots=True)
 class ScannedFrame:
-    """A frame whose header and stamp are right; ``intact``: its payload is too. ``counter`` is what it inherits."""
+    """A frame whose header and stamp are right; ``intact``: its payload is too."""
 
     header: FrameHeader
     place: Place
-    counter: int
     intact: bool
 
 
@@ -125,7 +124,6 @@ class SegmentScanner:
         self._generation, self._incarnation, self._size = generation, incarnation, size // BLOCK * BLOCK
         self._end_is_known = durable is not None
         self._durable = SEGMENT_HEADER_BYTES if durable is None else durable
-        self._counters: dict[int, int] = {}
         self._refused: set[int] = set()  # blocks
         self._recorded = self._durable  # highest position on record
         self.result = ScannedSegment(generation, self._durable)
@@ -320,11 +318,8 @@ class SegmentScanner:
     def _take(
         self, data: memoryview, at: int, header: FrameHeader, place: Place, intact: bool, result: ScannedSegment
     ) -> None:
-        ledger_id = header.ledger_id
         bytes_of = data[at : at + header.size]
-        if header.kind >= FrameKind.LIMBO_SET and intact:
-            self._counters[ledger_id] = counter_of(header.kind, bytes_of[FRAME_HEADER_BYTES:])
-        frame = ScannedFrame(header, place, self._counters.get(ledger_id, 0), intact)
+        frame = ScannedFrame(header, place, intact)
         if frame.intact and place.offset >= self._recorded:
             result.above.append(frame)
         if place.offset >= result.durable:
@@ -335,6 +330,6 @@ class SegmentScanner:
             result.bad_frames.append(frame)
         if header.kind == FrameKind.ENTRIES:
             extent, striping = frame_extent(bytes_of, header), striping_of(bytes_of, header)
-            result.rows += pack_row(header, extent, frame.place.offset, frame.counter, striping)
+            result.rows += pack_row(header, extent, place.offset, striping)
         elif frame.intact:
-            result.states.add(ledger_id, header.kind, bytes(bytes_of[FRAME_HEADER_BYTES:]))
+            result.states.add(header.ledger_id, header.kind, bytes(bytes_of[FRAME_HEADER_BYTES:]))

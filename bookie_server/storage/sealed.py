@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from bk_core.errors import IntegrityError
 from bookie_server.storage.files import BLOCK, Files, Handle
 from bookie_server.storage.index_file import (
-    FORMAT_VERSION,
     IndexSections,
     Rows,
     decode_index_header,
@@ -70,8 +69,7 @@ def read_sealed(files: Files, path: str, generation: int, incarnation: bytes, *,
             raise IntegrityError("an index file is of another segment", value=f"generation {header.generation}")
         if files.size(handle) != sections.file_bytes:
             raise IntegrityError("an index file has another size than its header says")
-        where = sections.summary_range if sections.version == FORMAT_VERSION else sections.index_range
-        summary = decode_summary(sections, _read(files, handle, where))
+        summary = decode_summary(sections, _read(files, handle, sections.summary_range))
         rows = decode_states(sections, _read(files, handle, sections.state_range)) if states else None
         return SealedSummary(sections, summary, rows)
     finally:

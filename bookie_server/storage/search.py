@@ -101,16 +101,14 @@ class Search:
     """The question and what was gathered so far."""
 
     __slots__ = (
-        "counter_min", "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources",
-        "through", "unresolved",
+        "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources", "through", "unresolved",
     )  # fmt: skip
 
     def __init__(
-        self, ledger_id: int, first: int, last: int, counter_min: int, frames_max: int, known: Known,
-        damage: DamagedPlaces,
-    ) -> None:  # fmt: skip
+        self, ledger_id: int, first: int, last: int, frames_max: int, known: Known, damage: DamagedPlaces
+    ) -> None:
         self.ledger_id, self.first, self.through = ledger_id, first, last
-        self.counter_min, self.frames_max, self.known, self.damage = counter_min, frames_max, known, damage
+        self.frames_max, self.known, self.damage = frames_max, known, damage
         self.frames: list[Frame] = []
         self.sources: list[tuple[Columns, int] | Place] = []  # of each frame
         self.unresolved: list[Place | IndexBlock] = []

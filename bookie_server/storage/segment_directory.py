@@ -20,8 +20,7 @@ _TOPS_MAX = 16  # segments whose end is asked for: more only if the greatest one
 _ROW = np.dtype(
     [
         ("generation", "<i8"), ("first", "<i8"), ("last", "<i8"), ("lac", "<i8"), ("last_offset", "<i8"),
-        ("lac_offset", "<i8"), ("bytes", "<i8"), ("last_size", "<u4"), ("lac_size", "<u4"), ("counter", "<u4"),
-        ("bits", "<u4"),
+        ("lac_offset", "<i8"), ("bytes", "<i8"), ("last_size", "<u4"), ("lac_size", "<u4"), ("bits", "<u8"),
     ]
 )  # fmt: skip
 _SHARED = [name for name in _ROW.names or () if name != "generation"]
@@ -84,14 +83,14 @@ class SegmentDirectory:
         for k in reversed(self._chunks_of(ledgers)):
             self._keep(k, self._chunks[k].rows["generation"] != generation)
 
-    def forget(self, ledger_id: int, counter_min: int | None = None) -> None:
-        """The ledger is deleted; with ``counter_min`` only its copies with a lower counter are gone."""
+    def forget(self, ledger_id: int, through: int | None = None) -> None:
+        """The ledger is deleted; with ``through`` only its copy in segments up to this generation is gone."""
         self._settle()
         for k in reversed(self._chunks_with(ledger_id)):
             chunk = self._chunks[k]
             gone = chunk.ledgers == ledger_id
-            if counter_min is not None:
-                gone &= chunk.rows["counter"] < counter_min
+            if through is not None:
+                gone &= chunk.rows["generation"] <= through
             for generation, size in chunk.rows[gone][["generation", "bytes"]].tolist():
                 self._live[generation] -= size
             self._keep(k, ~gone)
@@ -173,21 +172,17 @@ class SegmentDirectory:
             generation, low, high, *_ = rows.tolist()[0]
             return [Reach(low, high, generation)] if high >= first and low <= last else [], last
         found = rows[(rows["last"] >= first) & (rows["first"] <= last)]
-        bounds: dict[int, tuple[int, int]] = {}
-        for generation, low, high in found[["generation", "first", "last"]].tolist():
-            known = bounds.get(generation, (low, high))  # a segment with several counters of the ledger
-            bounds[generation] = min(low, known[0]), max(high, known[1])
-        reaches = sorted(Reach(*bound, generation) for generation, bound in bounds.items())
+        reaches = sorted(Reach(*bound) for bound in found[["first", "last", "generation"]].tolist())
         keep = bisect_right(reaches, first, key=lambda reach: reach.first) + segments_max
         through = min(last, reaches[keep].first - 1) if keep < len(reaches) else last
         return [reach for reach in reaches[:keep] if reach.last >= first and reach.first <= through], through
 
     def tops(self, ledger_id: int) -> list[Top]:
-        """The greatest last ids, one a segment and counter, greatest first."""
+        """The greatest last ids, one a segment, greatest first."""
         return self._tops(ledger_id, "last", LAST_IS_RUN)
 
     def lacs(self, ledger_id: int) -> list[Top]:
-        """The greatest LACs carried, one a segment and counter, greatest first; none below 0."""
+        """The greatest LACs carried, one a segment, greatest first; none below 0."""
         return [top for top in self._tops(ledger_id, "lac", LAC_IS_RUN) if top.value >= 0]
 
     def _tops(self, ledger_id: int, field: str, bit: int) -> list[Top]:
@@ -223,21 +218,21 @@ class SegmentDirectory:
     def ledgers_in(self, generation: int) -> I64:
         """Ledgers that have frames in the segment, sorted; those forgotten since are left out."""
         self._settle()
-        wanted = np.unique(self._ledgers_of[generation])
+        wanted = self._ledgers_of[generation]
         chunks = [self._chunks[k] for k in self._chunks_of(wanted)]
         here = [chunk.ledgers[chunk.rows["generation"] == generation] for chunk in chunks]
-        return np.unique(np.concatenate(here)) if here else wanted[:0]
+        return np.concatenate(here) if here else wanted[:0]
 
     def summary(self, generation: int) -> Rows:
-        """Ledger, first, last, counter and bytes of what may still be served of a segment, sorted by ledger."""
+        """Ledger, first, last and bytes of what may still be served of a segment, sorted by ledger."""
         self._settle()
         parts = [np.zeros(0, dtype=SUMMARY_ROW)]
-        for k in self._chunks_of(np.unique(self._ledgers_of[generation])):
+        for k in self._chunks_of(self._ledgers_of[generation]):
             chunk = self._chunks[k]
             here = chunk.rows["generation"] == generation
             part = np.zeros(int(np.count_nonzero(here)), dtype=SUMMARY_ROW)
             part["ledger"] = chunk.ledgers[here]
-            for name in ("first", "last", "counter", "bytes"):
+            for name in ("first", "last", "bytes"):
                 part[name] = chunk.rows[name][here]
             parts.append(part)
         return np.concatenate(parts)

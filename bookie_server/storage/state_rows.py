@@ -14,26 +14,9 @@ from bk_core.entries.frame import FrameKind
 from bookie_server.storage.checkpoint import Intervals
 from bookie_server.storage.index_file import newer_lac
 from bookie_server.storage.index_rows import I64, Rows
-from bookie_server.storage.ledger_table import (
-    COPY_DROPPED,
-    COPY_RESTORED,
-    FENCED,
-    HAS_COPY_STATE,
-    HAS_KEY,
-    HAS_LAC,
-    KEY_CONFLICT,
-    LEDGER_ROW,
-    LIMBO,
-    NO_TROUBLE,
-)
+from bookie_server.storage.ledger_table import BITS_OF_KIND, FENCED, HAS_KEY, KEY_CONFLICT, LEDGER_ROW
 
 _KEY_BYTES, _BODY_BYTES = 20, 40
-_SEVERITIES = {
-    FrameKind.LIMBO_CLEARED: NO_TROUBLE,
-    FrameKind.COPY_RESTORED: COPY_RESTORED,
-    FrameKind.LIMBO_SET: LIMBO,
-    FrameKind.COPY_DROPPED: COPY_DROPPED,
-}
 
 
 def deleted_by(states: Rows) -> Intervals:
@@ -59,17 +42,12 @@ def ledger_rows(states: Rows) -> Rows:
     flags[keys] = HAS_KEY
     rows["key"][keys] = _packed(payload[keys, :_KEY_BYTES])
     lacs = kinds == FrameKind.LAC
-    flags[lacs] = HAS_LAC
     rows["lac_bytes"][lacs] = states["payload_bytes"][lacs]
     rows["lac_body"][lacs] = states["payload"][lacs]
-    for kind, severity in _SEVERITIES.items():
-        having = kinds == kind
-        flags[having] = HAS_COPY_STATE
-        rows["severity"][having] = severity
-        rows["copy_counter"][having] = states["counter"][having]
-    dropped, counting = kinds == FrameKind.COPY_DROPPED, kinds >= FrameKind.LIMBO_SET
-    rows["drop_counter"][dropped] = states["counter"][dropped]
-    rows["counter"][counting] = states["counter"][counting]
+    for kind, bits in BITS_OF_KIND.items():
+        flags[kinds == kind] = bits
+    dropped = kinds == FrameKind.COPY_DROPPED
+    rows["dropped"][dropped] = _packed(payload[dropped, :8]).view("<u8")
     rows["flags"] = flags
     return rows
 
@@ -92,24 +70,11 @@ def _folded(rows: Rows, ids: I64) -> Rows:
     result, flags = np.zeros(ids.size, LEDGER_ROW), np.zeros(ids.size, np.uint8)
     result["ledger"] = ids
     np.bitwise_or.at(flags, group, rows["flags"])
-    for name in ("counter", "drop_counter"):
-        greatest = np.zeros(ids.size, np.uint32)
-        np.maximum.at(greatest, group, rows[name])
-        result[name] = greatest
-    _fold_copy_states(rows, group, result)
+    np.maximum.at(result["dropped"], group, rows["dropped"])
     flags[_fold_keys(rows, group, result)] |= KEY_CONFLICT
     _fold_lacs(rows, group, result)
     result["flags"] = flags
     return result
-
-
-def _fold_copy_states(rows: Rows, group: I64, result: Rows) -> None:
-    """The highest counter holds; of two with the same the greater severity."""
-    having = rows["flags"] & HAS_COPY_STATE != 0
-    rank = rows["copy_counter"].astype(np.int64) << 8 | rows["severity"]
-    greatest = np.zeros(result.size, np.int64)
-    np.maximum.at(greatest, group[having], rank[having])
-    result["copy_counter"], result["severity"] = greatest >> 8, greatest & 255
 
 
 def _fold_keys(rows: Rows, group: I64, result: Rows) -> I64:
@@ -127,7 +92,7 @@ def _fold_keys(rows: Rows, group: I64, result: Rows) -> I64:
 
 def _fold_lacs(rows: Rows, group: I64, result: Rows) -> None:
     """The body with the greatest LAC; among several with that one, the one that ``newer_lac`` chooses."""
-    having = np.flatnonzero(rows["flags"] & HAS_LAC)
+    having = np.flatnonzero(rows["lac_bytes"])
     bodies = _bytes(rows[having], "lac_body", _BODY_BYTES)
     lacs = np.ascontiguousarray(bodies[:, 8:16]).view(">i8").reshape(-1).astype(np.int64)
     order = np.lexsort((lacs, group[having]))

@@ -117,7 +117,7 @@ class StoredIndex:
     def check_sparse_and_summary(self) -> int:
         """Note what is wrong with these; their bytes."""
         sections = self.sections
-        if sections is None or sections.version == 1:
+        if sections is None:
             return 0
         self._decoded(SPARSE_SECTION, lambda: decode_sparse(sections, self._read(sections.sparse_range)))
         self._decoded(OTHER_SECTIONS, lambda: decode_summary(sections, self._read(sections.summary_range)))

@@ -19,7 +19,6 @@ from bookie_server.storage.scan import ScannedFrame, ScannedSegment
 from bookie_server.storage.segment import segment_name
 
 _COPY_BYTES = 8 << 20
-_COUNTER_RECORD_ROOM = 128
 
 
 class TailCopier:
@@ -44,12 +43,10 @@ class TailCopier:
             batch: list[tuple[ScannedFrame, bytes]] = []
             size = 0
             for frame in segment.above:
-                if frame.header.kind == FrameKind.COUNTER:
-                    continue  # written anew where it is needed
                 if self._is_copied(frame):
                     continue
                 batch.append((frame, self._read(frame)))
-                size += frame.place.size + _COUNTER_RECORD_ROOM
+                size += frame.place.size
                 if size >= self._batch_bytes:
                     self._copy(batch)
                     batch, size = [], 0
@@ -88,14 +85,11 @@ class TailCopier:
     def _copy(self, batch: list[tuple[ScannedFrame, bytes]]) -> None:
         if not batch:
             return
-        counters = [frame.counter for frame, _ in batch]
-        places = self._log.append_group([data for _, data in batch], counters=counters, reserve=True)
+        places = self._log.append_group([data for _, data in batch], reserve=True)
         for (frame, data), place in zip(batch, places, strict=True):
             self.frames += 1
             if frame.header.kind == FrameKind.ENTRIES:
                 self.frames_of_entries += 1
                 header = parse_header(data)
-                self._index.add_frame(
-                    header.ledger_id, frame_extent(data, header), place,
-                    counter=frame.counter, striping=striping_of(data, header),
-                )  # fmt: skip
+                extent, striping = frame_extent(data, header), striping_of(data, header)
+                self._index.add_frame(header.ledger_id, extent, place, striping=striping)

@@ -22,14 +22,9 @@ Mask = npt.NDArray[np.bool_]
 
 class FoundFrames:
     """The frames of entries that a scan found, to be asked whether index records say the same. About 100 bytes a frame
-    beside the scan's 64; nothing runs Python per frame.
-
-    Counters are compared only where nothing is damaged: else a record that raised one may be lost, and a frame takes
-    the counter of the index record that names it.
-    """
+    beside the scan's 64; nothing runs Python per frame."""
 
     def __init__(self, scan: ScannedSegment) -> None:
-        self._counters_are_known = not (scan.damage or scan.bad_frames)
         rows = np.frombuffer(scan.rows, INDEX_ROW)
         self.rows = rows = rows[np.lexsort((rows["offset"], rows["ledger"]))]
         """Sorted by ledger and offset."""
@@ -39,13 +34,12 @@ class FoundFrames:
         self._ends = self._offsets + rows["size"][by_offset]
         breaks = np.ones(rows.size, dtype=bool)  # whether a frame does not go on where the one before it ends
         if rows.size:
-            same = (np.diff(rows["ledger"]) == 0) & (rows["counter"][1:] == rows["counter"][:-1])
-            breaks[1:] = ~same | (rows["first"][1:] != rows["last"][:-1] + 1)
+            breaks[1:] = (np.diff(rows["ledger"]) != 0) | (rows["first"][1:] != rows["last"][:-1] + 1)
         self._breaks = np.cumsum(breaks)
         self._named = np.zeros(rows.size + 1, dtype=np.int32)  # +1 where a record begins to name frames, −1 behind
 
     def confirm(self, records: Rows) -> Mask:
-        """Whether just the frames that each index record names stand where it says, with its ids and its counter. A
+        """Whether just the frames that each index record names stand where it says, with its ids. A
         run's must be there all."""
         if not self.rows.size or not records.size:
             return np.zeros(records.size, dtype=bool)
@@ -56,17 +50,11 @@ class FoundFrames:
         rows, is_run = self.rows, records["bits"] & RUN != 0
         right: Mask = begins & ends & (low <= high) & (is_run | (low == high))
         right &= self._breaks[low] == self._breaks[high]
-        for field in ("ledger", "first", "counter"):
-            if field != "counter" or self._counters_are_known:
-                right &= rows[field][low] == records[field]
+        right &= (rows["ledger"][low] == records["ledger"]) & (rows["first"][low] == records["first"])
         right &= (rows["ledger"][high] == records["ledger"]) & (rows["last"][high] == records["last"])
         low, high = low[right], high[right]
         np.add.at(self._named, low, 1)
         np.add.at(self._named, high + 1, -1)
-        if not self._counters_are_known:
-            counts = high - low + 1
-            frames = np.repeat(high + 1 - np.cumsum(counts), counts) + np.arange(counts.sum())
-            rows["counter"][frames] = np.repeat(records["counter"][right], counts)
         return right
 
     def inside(self, runs: Rows) -> Mask:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_counter_record
 from bk_core.errors import BookieIdentityError, DataDirectoryError, InvalidArgumentError
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
@@ -167,7 +166,6 @@ def test_directory_from_before_an_accepted_loss_is_refused(cluster: MemoryCluste
     lost = SimDisk()
     with bookie(cluster, lost) as opened:
         write(opened, NAMED, range(10))
-        opened.log.append_group([encode_counter_record(FrameKind.LIMBO_CLEARED, NAMED, 7)])  # repaired once before
     with bookie(cluster, SimDisk(), accept_loss=True):
         pass
     assert "another data directory" in refused(cluster, lost)

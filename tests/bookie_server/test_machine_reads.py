@@ -71,11 +71,36 @@ def test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds() -> N
     bench.attach(1)
     bench.send(entries(0, b"a"))
     bench.commit()
-    bench.store.fold(7, FrameKind.LIMBO_SET)
+    bench.store.fold(7, FrameKind.LIMBO)
     bench.step(ev.StreamClosed(ADDS))
     bench.read(0, 1)
     assert trailers(bench.disk()) == [ReadTrailer(1, (), (EntryRange(1, 1, Reason.LIMBO),))]
     assert ended(bench.attach(2)) == [(2, 0, Reason.LIMBO)]
+    assert bench.attach(3, mode=AttachMode.RECOVER) == []
+
+
+@pytest.mark.rule("S4")
+def test_limbo_refuses_a_writer_as_limbo_although_its_ledger_is_fenced_too() -> None:
+    """A start that accepts a loss fences what it puts in limbo. Nobody took the ledger over: its writer goes on with
+    another bookie, and does not end."""
+    bench = Bench()
+    for kind in (FrameKind.FENCE, FrameKind.LIMBO):
+        bench.store.fold(7, kind)
+    assert ended(bench.attach(1)) == [(1, 0, Reason.LIMBO)]
+    assert bench.attach(2, mode=AttachMode.RECOVER) == []
+
+
+@pytest.mark.rule("S4")
+def test_a_dropped_copy_serves_what_is_found_and_takes_all_adds() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a"))
+    bench.commit()
+    bench.store.fold(7, FrameKind.COPY_DROPPED)
+    bench.step(ev.StreamClosed(ADDS))
+    bench.read(0, 1)
+    assert trailers(bench.disk()) == [ReadTrailer(1, (), (EntryRange(1, 1, Reason.COPY_DROPPED),))]
+    assert bench.attach(2) == []
     assert bench.attach(3, mode=AttachMode.RECOVER) == []
 
 

@@ -99,7 +99,7 @@ def test_copies_that_were_cancelled_stop_who_waits_for_them() -> None:
     done: Future[list[Place]] = Future()
     done.cancel()
     with pytest.raises(Stopping):
-        copier(lambda frames, counters: done)([], [])
+        copier(lambda frames: done)([])
 
 
 def test_what_was_begun_in_time_is_waited_for() -> None:

@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record, parse_header, record_payload
+from bk_core.entries.frame import FrameKind, encode_record, parse_header, record_payload
 from bk_core.errors import LocalProtocolError
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.holdings import IndexHoldings
 from bookie_server.machine_core import _NO_EXTENT
 from bookie_server.machine_state import Ledger, LedgerFacts, LogQueue, Pending
 from bookie_server.spread import SpreadHoldings
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
+from bookie_server.storage.index import EVERY_LEDGER, LedgerIndex
 from bookie_server.storage.segment import Place
 from bookie_server.storage.space import SpaceLimits, SpaceWatches, Usage, choose_directory
 from tests.kit.segment_world import entries
@@ -83,7 +83,7 @@ def test_damage_in_one_directory_counts_for_ledgers_that_none_knows(damaged: int
     """Also after something of such a ledger is written: it may have been in the damaged directory all the same."""
     spread = Spread()
     spread.choice = 1 - damaged
-    spread.store(damaged, encode_counter_record(FrameKind.LIMBO_SET, EVERY_UNHEARD_LEDGER, 1))
+    spread.store(damaged, encode_record(FrameKind.LIMBO, EVERY_LEDGER))
     for _ in range(2):
         assert spread.holdings.facts(NEW).trouble is Reason.LIMBO
         plan = spread.holdings.plan(NEW, 0, 3, 1 << 20, {})

@@ -123,7 +123,7 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "fenced, and recovered": bench(
         *HELD, fence, commit, lambda made: made.attach(2, mode=AttachMode.RECOVER, stream=9)
     ),
-    "may have lost entries": bench(*HELD, lambda made: made.step(ev.StreamClosed(ADDS)), folded(FrameKind.LIMBO_SET)),
+    "may have lost entries": bench(*HELD, lambda made: made.step(ev.StreamClosed(ADDS)), folded(FrameKind.LIMBO)),
     "deleted": bench(folded(FrameKind.LEDGER_KEY), folded(FrameKind.DELETED)),
     "being deleted": bench(*HELD, watch, delete),
     "being deleted behind an add and a read": bench(attach, send, commit, send, read, delete),

@@ -11,30 +11,25 @@ from bookie_server.storage.checkpoint import (
     Checkpoint,
     encode_checkpoint,
 )
-from bookie_server.storage.ledger_table import FENCED, HAS_COPY_STATE, HAS_KEY, HAS_LAC, KEY_CONFLICT, LEDGER_ROW
+from bookie_server.storage.ledger_table import FENCED, HAS_KEY, KEY_CONFLICT, LEDGER_ROW, NO_ABSENT, NO_ADDS
 
 HERE = Path(__file__).parent
 INCARNATION = bytes(range(15, -1, -1))
-EVERY_UNHEARD_LEDGER = (1 << 63) - 1
+EVERY_LEDGER = (1 << 63) - 1
 
 
 def golden_checkpoint() -> Checkpoint:
-    rows = np.zeros(45, LEDGER_ROW)
-    rows["ledger"] = [*range(17, 17 + 40), 4294967313, 4294967314, 4294967315, 4294967316, EVERY_UNHEARD_LEDGER]
-    rows["flags"][:40] = HAS_KEY
-    rows["key"][:40] = np.frombuffer(bytes(k for k in range(40) for _ in range(20)), "V20")
+    rows = np.zeros(54, LEDGER_ROW)
+    rows["ledger"] = [*range(17, 17 + 50), 4294967313, 4294967314, 4294967315, EVERY_LEDGER]
+    rows["flags"][:50] = HAS_KEY
+    rows["key"][:50] = np.frombuffer(bytes(k for k in range(50) for _ in range(20)), "V20")
     rows["flags"][1] |= FENCED
     rows["flags"][2] |= KEY_CONFLICT
     lac_body = bytes(range(100, 120)).ljust(40, b"\0")
-    rows["flags"][3] |= HAS_LAC
     rows["lac_bytes"][3] = 20
     rows["lac_body"][3] = np.void(lac_body)
-    for k, (severity, counter, dropped) in enumerate([(0, 2, 0), (1, 5, 4), (2, 7, 0), (3, 9, 9)]):
-        row = rows[40 + k]
-        row["flags"], row["severity"], row["copy_counter"] = HAS_COPY_STATE | FENCED, severity, counter
-        row["drop_counter"], row["counter"] = dropped, counter
-    rows[-1]["flags"], rows[-1]["severity"] = HAS_COPY_STATE, 2
-    rows[-1]["copy_counter"] = rows[-1]["counter"] = 1
+    rows["flags"][50:] = [NO_ABSENT | NO_ADDS, FENCED | NO_ABSENT, NO_ABSENT | NO_ADDS, NO_ABSENT | NO_ADDS]
+    rows["dropped"][51:53] = [0x4566, 7]
     deleted = np.array([[0, 16], [70, 70], [1000, 4294967312]], np.int64)
     return Checkpoint(0x1234, INCARNATION, 0x4567, rows, deleted, (2, 3, 0x4500, 0x4567))
 

@@ -17,7 +17,6 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import (
     FrameKind,
     decode_frame,
-    encode_counter_record,
     encode_frame,
     encode_record,
     encode_striped,
@@ -74,11 +73,11 @@ def record_frames() -> dict[str, bytes]:
         "ledger_key": encode_record(FrameKind.LEDGER_KEY, LEDGER_ID, ledger_key(PASSWORD)),
         "fence": encode_record(FrameKind.FENCE, LEDGER_ID),
         "deleted": encode_record(FrameKind.DELETED, LEDGER_ID),
+        "limbo": encode_record(FrameKind.LIMBO, LEDGER_ID),
+        "copy_dropped": encode_record(FrameKind.COPY_DROPPED, LEDGER_ID, (0x123456789A).to_bytes(8, "little")),
     }
     for kind in DigestType:
         frames[f"lac-{kind.name.lower()}"] = encode_record(FrameKind.LAC, LEDGER_ID, lac_body(997, digester(kind)))
-    for number in range(FrameKind.LIMBO_SET, FrameKind.COUNTER + 1):
-        frames[FrameKind(number).name.lower()] = encode_counter_record(number, LEDGER_ID, 41)
     return {f"record-{name}": with_session(frame, 0xA1B2C3D4) for name, frame in frames.items()}
 
 

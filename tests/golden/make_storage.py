@@ -21,7 +21,6 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import (
     FrameKind,
     decode_frame,
-    encode_counter_record,
     encode_frame,
     encode_record,
     encode_striped,
@@ -29,7 +28,6 @@ from bk_core.entries.frame import (
     parse_header,
 )
 from bk_core.model import DigestType
-from bookie_server.storage.commit import SegmentLog
 from bookie_server.storage.cookie import DataDirectory, Identity, encode_identity
 from bookie_server.storage.index_file import (
     IndexHeader,
@@ -112,8 +110,8 @@ def apache(first: int, count: int) -> bytes:
     return bytes(encode_apache(APACHE, list(entry_bytes(batch, digester(APACHE)))))
 
 
-def counter(kind: FrameKind, ledger_id: int, value: int) -> bytes:
-    return encode_counter_record(kind, ledger_id, value)
+def dropped(ledger_id: int, generation: int) -> bytes:
+    return encode_record(FrameKind.COPY_DROPPED, ledger_id, generation.to_bytes(8, "little"))
 
 
 def key(ledger_id: int) -> bytes:
@@ -132,15 +130,15 @@ def groups() -> list[list[bytes]]:
         [apache(0, 6), columns(LENGTHS, [7, 8, 9], lacs=None, lengths=True)],
         [run(DENSE, 100, 900, lac=99)],
         [encode_record(FrameKind.FENCE, STRIPED), encode_record(FrameKind.DELETED, DELETED)],
-        [counter(FrameKind.LIMBO_SET, LIMBO, 1), counter(FrameKind.COPY_DROPPED, DROPPED, 1), run(DROPPED, 12, 4)],
-        [counter(FrameKind.COPY_RESTORED, DROPPED, 2), run(LIMBO, 10, 5)],
+        [encode_record(FrameKind.LIMBO, LIMBO)],
+        [run(LIMBO, 10, 5)],
         [encode_record(FrameKind.LAC, DENSE, lac_body(lac, digester(DENSE))) for lac in (500, 999)],
         [run(DENSE, 1000, 5, lac=999, kind=DigestType.MAC), run(DENSE, 1005, 5, kind=DigestType.CRC32)],
     ]
-    second = [[run(DENSE, 1010 + 50 * k, 50, lac=1009 + 50 * k), run(DROPPED, 16 + k, 1)] for k in range(12)]
+    second = [[run(DENSE, 1010 + 50 * k, 50, lac=1009 + 50 * k), run(DROPPED, 20 + k, 1)] for k in range(12)]
     third = [
         [run(DENSE, 200, 10), stripe(40, 40, 1)],  # re-added entries overlap what stands there
-        [counter(FrameKind.LIMBO_CLEARED, LIMBO, 2), run(LIMBO, 15, 1)],
+        [dropped(DROPPED, 1), run(LIMBO, 15, 1), run(DROPPED, 32, 1)],
         [run(DENSE, 1610, 3, lac=1609, kind=DigestType.DUMMY)],
     ]
     return [*first, *second, *third]
@@ -150,17 +148,17 @@ def make_directory(path: Path) -> None:
     """The kept directory: sealed segments and one that a crash left, with a group above its durable position."""
     directory = DataDirectory.create(str(path), BOOKIE_ID, CLUSTER, incarnation=INCARNATION, cookie_paths=[COOKIE_PATH])
     _, log, _ = open_segments(directory, segment_size_bytes=SEGMENT_BYTES, now_ms=lambda: NOW_MS)
-    fill(log)
-    log.close(record=False)
-    directory.close()
-    (path / "LOCK").unlink()
-
-
-def fill(log: SegmentLog) -> None:
     for number, frames in enumerate(groups()):
         log.append_group(frames)
+        log.release_full()
+        while log.seal_next() is not None:
+            pass
         if number % 8 == 7:
             log.record_position()
+    log.close(record=False)
+    directory.close()
+    for left in (path / "LOCK", *(path / "segments").glob("*.tmp")):
+        left.unlink()
 
 
 def golden_files() -> dict[str, bytes]:
@@ -174,7 +172,7 @@ def golden_files() -> dict[str, bytes]:
         "group-header-idle.bin": encode_group_header(
             GroupHeader(0x1234, 6, 1 << 12, 0, 12 << 12, 12 << 12), incarnation
         ),
-        "segment-v2.idx": index_file(incarnation),  # "segment.idx" is of version 1, which is read and not written
+        "segment.idx": index_file(incarnation),
         "IDENTITY": encode_identity(identity),
     }
 
@@ -193,11 +191,11 @@ def index_file(incarnation: bytes) -> bytes:
     for number, frame in enumerate(reversed(frames)):
         header = parse_header(frame)
         striping = striping_of(frame, header)
-        rows += pack_row(header, frame_extent(frame, header), 8192 + 4096 * number, number % 3, striping)
+        rows += pack_row(header, frame_extent(frame, header), 8192 + 4096 * number, striping)
     for number, frame in enumerate(run(LENGTHS, 5 * k, 5, lac=k) for k in range(8)):
         header = parse_header(frame)
         offset = (6 << 16) - 4096 + 1024 * number  # four on either side of a window's border
-        rows += pack_row(header, frame_extent(frame, header), offset, 7)
+        rows += pack_row(header, frame_extent(frame, header), offset)
     for kind in FrameKind:
         if kind != FrameKind.ENTRIES:
             states.add(DENSE, kind, record_payload(kind))
@@ -209,7 +207,7 @@ def record_payload(kind: FrameKind) -> bytes:
         return ledger_key(PASSWORD)
     if kind == FrameKind.LAC:
         return lac_body(649, digester(DENSE, DigestType.MAC))
-    return int(kind).to_bytes(4, "little") if kind >= FrameKind.LIMBO_SET else b""
+    return (0x1200).to_bytes(8, "little") if kind == FrameKind.COPY_DROPPED else b""
 
 
 def main() -> None:

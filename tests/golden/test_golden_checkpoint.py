@@ -33,21 +33,21 @@ def test_offsets_are_those_of_the_document() -> None:
     assert struct.unpack_from("<II", DATA, 8) == (1, 4096)
     assert struct.unpack_from("<Q", DATA, 16) == (0x1234,)
     assert DATA[24:40] == MAKER["INCARNATION"]
-    assert struct.unpack_from("<7Q", DATA, 40) == (0x4567, 2, 45, 1, 3, 1, 4)
+    assert struct.unpack_from("<7Q", DATA, 40) == (0x4567, 2, 54, 1, 3, 1, 4)
     assert len(DATA) == 5 * 4096
-    records = [DATA[4096 + 96 * k :][:96] for k in range(42)] + [DATA[8192 + 96 * k :][:96] for k in range(3)]
-    assert [struct.unpack_from("<I", DATA, 4096 * k + 4032)[0] for k in (1, 2, 3, 4)] == [42, 3, 3, 4]
+    records = [DATA[4096 + 80 * k :][:80] for k in range(50)] + [DATA[8192 + 80 * k :][:80] for k in range(4)]
+    assert [struct.unpack_from("<I", DATA, 4096 * k + 4032)[0] for k in (1, 2, 3, 4)] == [50, 4, 3, 4]
     ledger_ids = [struct.unpack_from("<q", record)[0] for record in records]
     assert ledger_ids == sorted(ledger_ids)
-    assert (records[0][8], records[1][8], records[2][8]) == (1, 5, 3)
-    assert records[5][24:44] == bytes([5]) * 20
-    assert (records[3][9], records[3][44:64]) == (20, bytes(range(100, 120)))
-    assert [struct.unpack_from("<BBBBIII", record, 8) for record in records[40:]] == [
-        (20, 0, 0, 0, 2, 0, 2),
-        (20, 0, 1, 0, 5, 4, 5),
-        (20, 0, 2, 0, 7, 0, 7),
-        (20, 0, 3, 0, 9, 9, 9),
-        (16, 0, 2, 0, 1, 0, 1),
+    assert (records[0][76], records[1][76], records[2][76]) == (1, 5, 3)
+    assert records[5][56:76] == bytes([5]) * 20
+    assert (records[3][77], records[3][16:36]) == (20, bytes(range(100, 120)))
+    assert [struct.unpack_from("<Q", record, 8)[0] for record in records[50:]] == [0, 0x4566, 7, 0]
+    assert [struct.unpack_from("<BBH", record, 76) for record in records[50:]] == [
+        (24, 0, 0),
+        (12, 0, 0),
+        (24, 0, 0),
+        (24, 0, 0),
     ]
     assert struct.unpack_from("<6q", DATA, 3 * 4096) == (0, 16, 70, 70, 1000, 4294967312)
     assert struct.unpack_from("<8Q", DATA, 4 * 4096) == (2, 0, 3, 0, 0x4500, 0, 0x4567, 0)

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.files import Files
 from bookie_server.storage.index import LedgerStatus
-from tests.kit.segment_world import Storage, entries, fence_record, key_record, lac_record
+from tests.kit.segment_world import (
+    Storage,
+    drop_record,
+    entries,
+    fence_record,
+    key_record,
+    lac_record,
+    limbo_record,
+)
 
 SEGMENT = 64 << 10
-DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED, GONE = range(1, 11)
-LEDGERS = (DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, CLEARED, DROPPED, RESTORED, GONE)
+DEAD, LIVE, FENCED, WITH_LAC, CONFLICT, LIMBO, DROPPED, BOTH, GONE = LEDGERS = range(1, 10)
 UNHEARD = 77
-
-
-def counted(kind: FrameKind, ledger_id: int, counter: int) -> bytes:
-    return encode_counter_record(kind, ledger_id, counter)
 
 
 RECORDS = [
@@ -27,12 +30,12 @@ RECORDS = [
     encode_record(FrameKind.DELETED, GONE),
     fence_record(FENCED),
     lac_record(WITH_LAC, 41),
-    counted(FrameKind.LIMBO_SET, LIMBO, 3),
-    counted(FrameKind.LIMBO_SET, CLEARED, 1),
-    counted(FrameKind.LIMBO_CLEARED, CLEARED, 2),
-    counted(FrameKind.COPY_DROPPED, DROPPED, 5),
-    counted(FrameKind.COPY_DROPPED, RESTORED, 1),
-    counted(FrameKind.COPY_RESTORED, RESTORED, 2),
+    limbo_record(LIMBO),
+    drop_record(DROPPED, 5),
+    drop_record(DROPPED, 3),
+    limbo_record(BOTH),
+    drop_record(BOTH, 1),
+    limbo_record(GONE),
 ]
 """All in the first segment, which is recycled."""
 
@@ -102,4 +105,4 @@ def filled(path: Path) -> World:
 
 def stripped(picture: dict[int, LedgerStatus]) -> list[tuple[object, ...]]:
     """Without the places, which move when a tail is copied."""
-    return [(k, s.known, s.key, s.fenced, s.deleted, s.lac_body, s.counter, s.trouble) for k, s in picture.items()]
+    return [(k, s.known, s.key, s.fenced, s.deleted, s.lac_body, s.trouble) for k, s in picture.items()]

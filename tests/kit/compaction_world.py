@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.storage.checkpointer import Checkpointer
 from bookie_server.storage.compaction import Compactor
 from bookie_server.storage.files import Files
 from bookie_server.storage.index_file import decode_index_file
 from bookie_server.storage.index_port import DirectIndexPort
 from bookie_server.storage.segment import Place, index_name, segment_name
-from tests.kit.segment_world import Storage, entries, fence_record, key_record, lac_record, striped
+from tests.kit.segment_world import Storage, drop_record, entries, fence_record, key_record, lac_record, striped
 from tests.sim.disk import SimDisk
 
 PATH = "/data/segments"
@@ -25,14 +25,6 @@ FILLER = 900
 
 def deleted(*ledger_ids: int) -> list[bytes]:
     return [encode_record(FrameKind.DELETED, ledger_id) for ledger_id in ledger_ids]
-
-
-def dropped(ledger_id: int, counter: int) -> bytes:
-    return encode_counter_record(FrameKind.COPY_DROPPED, ledger_id, counter)
-
-
-def restored(ledger_id: int, counter: int) -> bytes:
-    return encode_counter_record(FrameKind.COPY_RESTORED, ledger_id, counter)
 
 
 class CompactionWorld:
@@ -61,11 +53,11 @@ class CompactionWorld:
             directory.identity.incarnation_bytes, self.copy, segment_bytes=self._segment_bytes, **settings,
         )  # fmt: skip
 
-    def copy(self, frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> list[Place]:
+    def copy(self, frames: Sequence[bytes | bytearray | memoryview]) -> list[Place]:
         self.before_write()
         if self.refuse is not None:
             raise self.refuse
-        places = self.storage.log.append_group(frames, counters=counters, reserve=True)
+        places = self.storage.log.append_group(frames, reserve=True)
         self.copied.append(len(frames))
         self.before_learn()
         return places
@@ -99,6 +91,10 @@ class CompactionWorld:
 
     def append(self, *frames: bytes) -> list[Place]:
         return self.storage.append(*frames)
+
+    def drop(self, *ledger_ids: int) -> None:
+        """These copies are given up: what stands of them in sealed segments is dead."""
+        self.append(*(drop_record(ledger_id, self.storage.index.newest_sealed) for ledger_id in ledger_ids))
 
     def roll(self) -> None:
         """Whatever was written until now lies in sealed segments; what fills the last one is dead."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from bk_core.entries.frame import FrameKind, encode_counter_record
 from bookie_server.storage.files import BLOCK
 from bookie_server.storage.index_file import IndexSections, decode_index_header
 from bookie_server.storage.index_port import DirectIndexPort, IndexPort
@@ -32,8 +31,8 @@ LEDGERS = (PLAIN, RUNS, STRIPED, IDS, MIXED, LARGE)
 
 class DamagedWorld:
     """``acked``: every frame written. Its ledgers have plain frames, one-entry frames that become runs, striped ones,
-    lists of ids, frames over each other with counters raised in between, and frames above 64 KiB; more have keys,
-    fences and LACs. ``checkpointed``: up to this segment a checkpoint is said to hold the state."""
+    lists of ids, frames over each other, and frames above 64 KiB; more have keys, fences and LACs. ``checkpointed``: up
+    to this segment a checkpoint is said to hold the state."""
 
     def __init__(self, rounds: int = 24, seed: int = 0) -> None:
         self.disk, self.path = SimDisk(), Path("/data")
@@ -41,7 +40,6 @@ class DamagedWorld:
         self.acked: list[bytes] = []
         self.checkpointed = 0
         self.released: list[int] = []
-        self._counter = 0
         self.open()
         chance = random.Random(seed)
         for k in range(rounds):
@@ -57,17 +55,11 @@ class DamagedWorld:
         if k % 5 == 0:
             other = 100 + k
             units += [[key_record(other), fence_record(other), lac_record(other, k)], [entries(other, [k])]]
-            units += [[entries(MIXED, [1000 + k])], self._limbo_came_and_went()]
+            units += [[entries(MIXED, [1000 + k])]]
         if k % 9 == 4:
             units.append([entries(LARGE, [k], size=70_000)])
         chance.shuffle(units)
         return [frame for unit in units for frame in unit]
-
-    def _limbo_came_and_went(self) -> list[bytes]:
-        """Frames of the ledger carry another counter from here on."""
-        self._counter += 2
-        kinds = (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED)
-        return [encode_counter_record(kind, MIXED, self._counter + k) for k, kind in enumerate(kinds)]
 
     def open(self) -> None:
         self.storage = Storage(self.path, files=self.disk, segment_bytes=SEGMENT_BYTES)

@@ -16,6 +16,7 @@ from bk_core.wire.lane import Reason
 from bookie_server.storage.index import IndexBlock, LedgerIndex, Lookup
 from bookie_server.storage.index_cache import Remembered, SparseIndex
 from bookie_server.storage.index_file import (
+    INDEX_RECORDS_PER_BLOCK,
     IndexHeader,
     StateCollector,
     build_index,
@@ -42,7 +43,6 @@ class Fake:
     ledger: int
     ids: tuple[int, ...]
     striping: Striping | None
-    counter: int
     lac: int
     place: Place
 
@@ -74,7 +74,7 @@ class Fake:
         )
         assert header.size == size
         striping = self.striping if with_striping else None
-        return pack_row(header, self.extent, self.place.offset, self.counter, striping)
+        return pack_row(header, self.extent, self.place.offset, striping)
 
 
 @dataclass
@@ -98,7 +98,6 @@ class World:
         self.segments: dict[int, Segment] = {}
         self.generation = 0
         self.next_id: dict[int, int] = {}
-        self.counters: dict[int, int] = {}
         self.drops: dict[int, int] = {}
         self.deleted: set[int] = set()
         self.bad_frames: set[Place] = set()
@@ -113,8 +112,6 @@ class World:
         segment = self.segments[self.generation] = Segment(self.generation)
         for _ in range(frames):
             self.append(segment)
-            if self.random.random() < 0.03:
-                self.raise_counter(self.random.choice(self.ledgers[:4]))
             if self.random.random() < 0.02:
                 self.drop_copy(DROPPABLE)
 
@@ -122,11 +119,9 @@ class World:
         random = self.random
         ledger = random.choice(self.ledgers[:4]) if random.random() < 0.7 else random.choice(self.ledgers)
         ids, striping = self._ids(ledger)
-        self.put(segment, ledger, ids, striping, self.counters.get(ledger, 0), random.choice([-1, ids[0] - 1]))
+        self.put(segment, ledger, ids, striping, random.choice([-1, ids[0] - 1]))
 
-    def put(
-        self, segment: Segment, ledger: int, ids: tuple[int, ...], striping: Striping | None, counter: int, lac: int
-    ) -> None:
+    def put(self, segment: Segment, ledger: int, ids: tuple[int, ...], striping: Striping | None, lac: int) -> None:
         if ledger in self.deleted:
             return
         random = self.random
@@ -134,10 +129,10 @@ class World:
         offset = -(-(segment.end + gap) // 64) * 64
         size = random.choice([100, 200, 1000, 30_000]) if random.random() < 0.98 else 70_000
         segment.end = offset + size
-        fake = Fake(ledger, ids, striping, counter, lac, Place(segment.generation, offset, size))
+        fake = Fake(ledger, ids, striping, lac, Place(segment.generation, offset, size))
         segment.frames.append(fake)
         known = striping if random.random() < 0.5 else None
-        self.index.add_frame(ledger, fake.extent, fake.place, counter=counter, striping=known)
+        self.index.add_frame(ledger, fake.extent, fake.place, striping=known)
 
     def _ids(self, ledger: int) -> tuple[tuple[int, ...], Striping | None]:
         """Most frames go on where the ledger ends; others lie anywhere, over and inside older ones."""
@@ -172,7 +167,7 @@ class World:
         for fake in segment.frames:
             at = fake.place.offset
             segment.block_of[at] = next(
-                k // 63
+                k // INDEX_RECORDS_PER_BLOCK
                 for k, (offset, size, bits) in enumerate(bounds)
                 if offset == at
                 or (bits & RUN and offset < at < offset + size and index_rows[k]["ledger"] == fake.ledger)
@@ -183,18 +178,13 @@ class World:
         return bool(self.segments[generation].data)
 
     def drop_copy(self, ledger: int) -> None:
-        """The ledger's copy is dropped and taken up again: what stands here so far is not served any more."""
-        for kind in (FrameKind.COPY_DROPPED, FrameKind.COPY_RESTORED):
-            counter = self.counters[ledger] = self.counters.get(ledger, 0) + 1
-            self.index.add_record(kind, ledger, counter.to_bytes(4, "little"))
-            if kind is FrameKind.COPY_DROPPED:
-                self.drops[ledger] = counter
-
-    def raise_counter(self, ledger: int) -> None:
-        """Limbo came and went: frames from here on carry another counter, all are served."""
-        for kind in (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED):
-            counter = self.counters[ledger] = self.counters.get(ledger, 0) + 1
-            self.index.add_record(kind, ledger, counter.to_bytes(4, "little"))
+        """The ledger's copy is dropped: what stands of it in sealed segments is dead. Older records of drops come late
+        sometimes, as they do at a start."""
+        generation = self.index.newest_sealed
+        self.drops[ledger] = max(generation, self.drops.get(ledger, 0))
+        generations = [generation, self.random.randint(0, generation)] if self.random.random() < 0.5 else [generation]
+        for each in self.random.sample(generations, len(generations)):
+            self.index.add_record(FrameKind.COPY_DROPPED, ledger, each.to_bytes(8, "little"))
 
     def delete(self, ledger: int) -> None:
         self.deleted.add(ledger)
@@ -206,8 +196,8 @@ class World:
         self.generation += 1
         new = self.segments[self.generation] = Segment(self.generation)
         for fake in old.frames:
-            if fake.counter >= self.drops.get(fake.ledger, 0):
-                self.put(new, fake.ledger, fake.ids, fake.striping, fake.counter, fake.lac)
+            if self.is_live(fake):
+                self.put(new, fake.ledger, fake.ids, fake.striping, fake.lac)
         del self.segments[generation]
         self.index.drop_segment(generation)
 
@@ -299,7 +289,7 @@ class World:
             if wanted and fake.place in self.bad_frames:
                 return False
             assert fake.ledger == ledger
-            assert not wanted or fake.counter >= self.drops.get(ledger, 0), "a copy from before a drop"
+            assert not wanted or self.is_live(fake), "a copy that was dropped"
             held |= wanted
         assert {first, last} <= held, "a piece begins and ends with entries that are there"
         assert not place.is_run or len(held) == last - first + 1, "a run holds every id"
@@ -312,8 +302,13 @@ class World:
 
     def served(self, ledger: int) -> list[Fake]:
         """Frames of the ledger that count, damaged or not."""
-        drop = self.drops.get(ledger, 0)
-        return [f for f in self.frames() if f.ledger == ledger and f.counter >= drop and ledger not in self.deleted]
+        return [f for f in self.frames() if f.ledger == ledger and self.is_live(f)]
+
+    def is_live(self, fake: Fake) -> bool:
+        """Whether the frame counts. One in a segment that is not sealed yet always does."""
+        generation = fake.place.generation
+        is_dropped = self.is_sealed(generation) and generation <= self.drops.get(fake.ledger, 0)
+        return fake.ledger not in self.deleted and not is_dropped
 
     def is_hidden(self, fake: Fake) -> bool:
         """Whether an index block that names the frame is unreadable."""
@@ -333,13 +328,14 @@ class World:
             assert first <= found.through <= last
             said = said_of(found, self, first, min(found.through, IDS_MAX + 10))
             for entry_id, word in said.items():
-                self._check_word(word, holders.get(entry_id, []))
+                self._check_word(ledger, word, holders.get(entry_id, []))
             assert len(said) == max(min(found.through, IDS_MAX + 10) - first + 1, 0), "ids without a word"
             first = found.through + 1
 
-    def _check_word(self, word: object, holders: list[Fake]) -> None:
+    def _check_word(self, ledger: int, word: object, holders: list[Fake]) -> None:
         if word == "absent":
             assert not holders, "a denial of an entry that is here"
+            assert ledger not in self.drops, "a denial of what was given up"
         elif isinstance(word, Fake):
             assert word in holders
             assert word.place not in self.bad_frames
@@ -358,7 +354,7 @@ class World:
         lac, carrier = self.index.carried_lac(ledger)
         assert (carrier is None) == (lac < 0)
         if not self.bad_frames and not self.bad_blocks and ledger not in self.deleted:
-            assert (end.entry_id, end.bound, end.certain) == (greatest, greatest, True)
+            assert (end.entry_id, end.bound, end.certain) == (greatest, greatest, ledger not in self.drops)
             assert lac >= max((fake.lac for fake in intact), default=-1)
             assert end.place is None or self._holds(end.place, "last", greatest)
             assert carrier is None or self._holds(carrier, "lac", lac)

@@ -87,8 +87,8 @@ class Kept(Storage):
             self.maintenance.finish()
         super().close(crash=crash)
 
-    def _copy(self, frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> list[Place]:
-        places = self.log.append_group(frames, counters=counters, reserve=True)
+    def _copy(self, frames: Sequence[bytes | bytearray | memoryview]) -> list[Place]:
+        places = self.log.append_group(frames, reserve=True)
         self.log.release_full()
         return places
 

@@ -73,17 +73,14 @@ class MemoryHoldings:
             self.fold(pending.header.ledger_id, pending.header.kind, bytes(record_payload(pending.frame)))
 
     def fold(self, ledger_id: LedgerId, kind: int, payload: bytes = b"") -> None:
-        """Take in a record, whatever its counter."""
         ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
         changes: dict[FrameKind, dict[str, Any]] = {
             FrameKind.LEDGER_KEY: {"ledger_key": payload},
             FrameKind.FENCE: {"fenced": True},
             FrameKind.LAC: {"lac_body": payload},
             FrameKind.DELETED: {"deleted": True},
-            FrameKind.LIMBO_SET: {"trouble": Reason.LIMBO},
-            FrameKind.LIMBO_CLEARED: {"trouble": Reason.REASON_NONE},
-            FrameKind.COPY_DROPPED: {"trouble": Reason.COPY_DROPPED},
-            FrameKind.COPY_RESTORED: {"trouble": Reason.REASON_NONE},
+            FrameKind.LIMBO: {"trouble": Reason.LIMBO},
+            FrameKind.COPY_DROPPED: {"trouble": ledger.facts.trouble or Reason.COPY_DROPPED},
         }
         ledger.facts = replace(ledger.facts, **changes[FrameKind(kind)])
 

@@ -240,6 +240,15 @@ def fence_record(ledger_id: int) -> bytes:
     return encode_record(FrameKind.FENCE, ledger_id)
 
 
+def limbo_record(ledger_id: int) -> bytes:
+    return encode_record(FrameKind.LIMBO, ledger_id)
+
+
+def drop_record(ledger_id: int, generation: int) -> bytes:
+    """The copy was given up: what stands of it in segments up to this generation is dead."""
+    return encode_record(FrameKind.COPY_DROPPED, ledger_id, generation.to_bytes(8, "little"))
+
+
 def lac_record(ledger_id: int, lac: int) -> bytes:
     body = ledger_id.to_bytes(8, "big") + lac.to_bytes(8, "big", signed=True)
     return encode_record(FrameKind.LAC, ledger_id, body + b"\1\2\3\4")

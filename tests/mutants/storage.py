@@ -9,7 +9,67 @@ _ENGINE = "tests/bookie_server/test_engine.py"
 _COMMITTER = "tests/bookie_server/test_committer.py"
 _STORAGE = "tests/bookie_server/storage"
 
+_MACHINE = "tests/bookie_server/test_machine_reads.py"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "limbo refuses what a recovery writes back",
+        "bookie_server/machine_adds.py",
+        """        if session.recover:
+            return None
+        if ledger.trouble""",
+        """        if session.recover and not ledger.trouble:
+            return None
+        if ledger.trouble""",
+        (f"{_MACHINE}::test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds",),
+        "a bookie that lost data is never repaired by the recoveries that pass it",
+        "S4",
+    ),
+    Mutant(
+        "limbo refuses a writer as fenced",
+        "bookie_server/machine_adds.py",
+        '            return ledger.trouble, f"this bookie may',
+        '            return Reason.FENCED, f"this bookie may',
+        (f"{_MACHINE}::test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds",),
+        "a writer that nobody fenced ends, because one of its bookies lost data",
+        "S4",
+    ),
+    Mutant(
+        "a writer is told of the fence that limbo set",
+        "bookie_server/machine_adds.py",
+        "        if ledger.trouble not in _TAKES_ADDS:  #",
+        "        if ledger.trouble not in _TAKES_ADDS and not ledger.fenced:  #",
+        (f"{_MACHINE}::test_limbo_refuses_a_writer_as_limbo_although_its_ledger_is_fenced_too",),
+        "the same, after a start with --accept-loss",
+        "S4",
+    ),
+    Mutant(
+        "a dropped copy takes no adds",
+        "bookie_server/machine_adds.py",
+        "_TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)",
+        "_TAKES_ADDS = (Reason.REASON_NONE,)",
+        (f"{_MACHINE}::test_a_dropped_copy_serves_what_is_found_and_takes_all_adds",),
+        "a ledger that comes back to a bookie which gave up its copy once cannot be written there",
+        "S4",
+    ),
+    Mutant(
+        "a drop forgets what stands in newer segments",
+        "bookie_server/storage/segment_directory.py",
+        '                gone &= chunk.rows["generation"] <= through\n',
+        "                pass\n",
+        (f"{_STORAGE}/test_ledger_table.py::test_a_directory_agrees_with_a_list",),
+        "entries that were added after the drop, and acked, are gone",
+        "S4",
+    ),
+    Mutant(
+        "a deletion leaves the bits of its ledger",
+        "bookie_server/storage/ledger_states.py",
+        "        self.table.forget(ledger_id)\n        self.drops.pop",
+        "        self.drops.pop",
+        (f"{_STORAGE}/test_index.py::test_deleted_is_sticky_wherever_the_record_stands",),
+        "a bookie goes on to list a ledger that is deleted, and to keep a row of it, for ever",
+        "S4",
+    ),
     Mutant(
         "what the machine takes when a commit fails is dropped with it",
         "bookie_server/engine.py",

@@ -28,6 +28,7 @@ from bookie_server.storage import (
     segment,
     segment_pool,
 )
+from bookie_server.storage.blocks import records_per_block
 from bookie_server.storage.cookie import Identity, encode_identity
 from bookie_server.storage.ledger_table import LEDGER_ROW
 from bookie_server.storage.space import RESERVE_SEGMENTS
@@ -87,7 +88,7 @@ def fields_of_rows(dtype: np.dtype[np.void]) -> Fields:
             [fields_of_rows(d) for d in (index_rows.INDEX_ROW, index_file.STATE_ROW, index_rows.SPARSE_ROW)],
         ),
         (["summary record (sorted"], [fields_of_rows(index_rows.SUMMARY_ROW)]),
-        (["ledger record, 96 bytes"], [fields_of_rows(LEDGER_ROW)]),
+        (["ledger record, 80 bytes"], [fields_of_rows(LEDGER_ROW)]),
         (["field of the directory"], [fields_of_struct(arrow_directory.HEAD), fields_of_struct(arrow_directory.ROW)]),
     ],
     ids=lambda value: value[0] if value and isinstance(value[0], str) else "",
@@ -126,10 +127,10 @@ def test_records_a_block_are_those_of_the_code() -> None:
     assert said is not None
     rows = (index_rows.INDEX_ROW, index_file.STATE_ROW, index_rows.SPARSE_ROW, index_rows.SUMMARY_ROW)
     assert [int(number) for number in said.groups()] == [
-        number for dtype in rows for number in (index_file._PER_BLOCK[dtype], dtype.itemsize)
+        number for dtype in rows for number in (records_per_block(dtype), dtype.itemsize)
     ]
-    assert f"ledger record, {LEDGER_ROW.itemsize} bytes, {checkpoint.LEDGERS_PER_BLOCK} a block" in FORMATS
-    pair = f"record, {checkpoint.PAIR_ROW.itemsize} bytes, {checkpoint.PAIRS_PER_BLOCK} a block"
+    assert f"ledger record, {LEDGER_ROW.itemsize} bytes, {records_per_block(LEDGER_ROW)} a block" in FORMATS
+    pair = f"record, {checkpoint.PAIR_ROW.itemsize} bytes, {records_per_block(checkpoint.PAIR_ROW)} a block"
     assert FORMATS.count(pair) == 2
 
 

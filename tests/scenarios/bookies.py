@@ -63,7 +63,7 @@ class Bookie:
         self.store = MemoryHoldings()
         for ledger_id in ledgers if limbo else []:
             self.store.fold(ledger_id, FrameKind.FENCE)
-            self.store.fold(ledger_id, FrameKind.LIMBO_SET)
+            self.store.fold(ledger_id, FrameKind.LIMBO)
         self._start()
 
     def sync(self) -> None:

@@ -107,7 +107,7 @@ def _problems(image: Image, back_end: StorageBackEnd, recorded: int) -> list[str
 def _check_ledger(image: Image, back_end: StorageBackEnd, ledger_id: int, recorded: int, problems: list[str]) -> None:
     mine = [(frame, place) for frame, place in image.acked if parse_header(frame).ledger_id == ledger_id]
     must = [frame for frame, place in mine if place.generation != image.generation or place.offset < recorded]
-    facts, state = back_end.holdings.facts(ledger_id), back_end.index.state(ledger_id)
+    facts = back_end.holdings.facts(ledger_id)
     sent = {kind: _records([frame for frame, _ in mine], kind) for kind in FrameKind}
     records = {kind: _records(must, kind) for kind in FrameKind}
     _check_entries(back_end, ledger_id, _ids([frame for frame, _ in mine]), _ids(must), problems)
@@ -117,18 +117,17 @@ def _check_ledger(image: Image, back_end: StorageBackEnd, ledger_id: int, record
         "never had this key": facts.ledger_key is not None and facts.ledger_key not in sent[FrameKind.LEDGER_KEY],
     }
     lac = max(map(lac_of, records[FrameKind.LAC]), default=-1)
-    counters = [payload for kind in FrameKind if kind >= FrameKind.LIMBO_SET for payload in records[kind]]
-    counter = max((int.from_bytes(payload, "little") for payload in counters), default=0)
     forgotten = {
         "has lost its fence": bool(records[FrameKind.FENCE]) and not facts.fenced,
         "has lost its deletion": bool(records[FrameKind.DELETED]) and not facts.deleted,
         "has lost its key": bool(records[FrameKind.LEDGER_KEY]) and facts.ledger_key is None,
         "has lost its LAC": lac >= 0 and lac_of(facts.lac_body or NO_BODY) < lac,
-        "has lost a counter": state.counter < counter,
+        "is not in limbo any more": bool(records[FrameKind.LIMBO]),  # in trouble it may be, see below
+        "has forgotten that its copy was dropped": bool(records[FrameKind.COPY_DROPPED]) and not facts.trouble,
     }
     if facts.deleted:  # nothing else is kept of it
         forgotten = {what: held for what, held in forgotten.items() if "deletion" in what}
-    troubled = facts.trouble is not Reason.REASON_NONE  # then the ledger says so, and nothing is trusted
+    troubled = facts.trouble not in (Reason.REASON_NONE, Reason.COPY_DROPPED)  # it says so, and nothing is trusted
     wrong = invented if troubled else {**invented, **forgotten}
     problems += [f"ledger {ledger_id} {what}" for what, is_so in wrong.items() if is_so]
 
@@ -184,7 +183,6 @@ class _Scanner(SegmentScanner):
 
     def scan_of(self, size: int) -> tuple[ScannedSegment, tuple[Hashable, ...]]:
         self._size = size // BLOCK * BLOCK
-        self._counters.clear()
         self.taken: list[Hashable] = []
         return self.scan(), tuple(self.taken)
 

@@ -17,7 +17,6 @@ from bk_core.entries.frame import (
     FRAME_HEADER_BYTES,
     FrameKind,
     decode_frame,
-    encode_counter_record,
     encode_record,
     entry_ids_of,
     parse_header,
@@ -27,7 +26,15 @@ from bk_core.model import DigestType
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.segment import GROUP_MAGIC, Place
 from tests.kit.apache_frames import encode_apache, entry_bytes
-from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
+from tests.kit.segment_world import (
+    drop_record,
+    entries,
+    fence_record,
+    key_record,
+    lac_record,
+    limbo_record,
+    striped,
+)
 from tests.sim.disk import SimDisk
 from tests.sim.storage import SEGMENT_BYTES, SEGMENTS_DIR, StorageBackEnd, own_store
 
@@ -113,7 +120,7 @@ class Image:
 
 @cache
 def _frames(image: Image) -> tuple[tuple[int, int, int], ...]:
-    """(offset, bytes, columns bytes) of everything in the newest segment, counter records of the log's own too."""
+    """(offset, bytes, columns bytes) of everything in the newest segment."""
     data, found = image.newest_bytes(), []
     for group in image.groups:
         at = group.offset + 64
@@ -203,11 +210,9 @@ def _every_kind(turn: int) -> list[bytes]:
     base = 100 * turn
     frames = [
         key_record(1 + base), entries(1 + base, range(5), lac=3), fence_record(2 + base), lac_record(3 + base, 17),
-        encode_record(FrameKind.DELETED, 4 + base), encode_counter_record(FrameKind.LIMBO_SET, 5 + base, 1),
-        encode_counter_record(FrameKind.LIMBO_SET, 6 + base, 1),
-        encode_counter_record(FrameKind.LIMBO_CLEARED, 6 + base, 2), entries(6 + base, range(3)),
-        encode_counter_record(FrameKind.COPY_DROPPED, 7 + base, 1),
-        encode_counter_record(FrameKind.COPY_RESTORED, 7 + base, 2), entries(7 + base, range(4), size=300),
+        encode_record(FrameKind.DELETED, 4 + base), limbo_record(5 + base), limbo_record(6 + base),
+        drop_record(6 + base, turn), entries(6 + base, range(3)), drop_record(7 + base, turn),
+        entries(7 + base, range(4), size=300),
         entries(9, [10 * turn + 5, 10 * turn + 3, 10 * turn + 4]), striped(10, 30 * turn, 20),
         entries(7, range(4 + 4 * turn, 8 + 4 * turn)),
     ]  # fmt: skip

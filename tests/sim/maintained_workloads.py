@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError
-from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
+from tests.kit.segment_world import entries, fence_record, key_record, lac_record, limbo_record, striped
 from tests.sim.storage import SEGMENTS_DIR
-from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step
+from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step, drop
 from tests.sim.storage_upkeep import (
     beside_commits,
     compacting_beside,
@@ -26,10 +26,6 @@ from tests.sim.storage_upkeep import (
 
 def deleted(ledger_id: int) -> bytes:
     return encode_record(FrameKind.DELETED, ledger_id)
-
-
-def counted(kind: FrameKind, ledger_id: int, counter: int) -> bytes:
-    return encode_counter_record(kind, ledger_id, counter)
 
 
 def mixed(turn: int, *ledgers: int, size: int = 1500) -> list[bytes]:
@@ -83,7 +79,7 @@ MAINTAINED: dict[str, list[Step]] = {
     "half dead segments are compacted": [
         [key_record(1), key_record(2), *mixed(0, 1, 2)],
         [fence_record(7), lac_record(1, 4), *mixed(1, 1, 2)],
-        [*small(0, 5, 6), striped(4, 0, 30), counted(FrameKind.LIMBO_SET, 8, 1)],
+        [*small(0, 5, 6), striped(4, 0, 30), limbo_record(8)],
         [*mixed(2, 1, 2)],
         [deleted(2), deleted(6)],
         maintain,
@@ -128,34 +124,38 @@ MAINTAINED: dict[str, list[Step]] = {
         POWER,
         [entries(9, range(3))],
     ],
-    "dropped copies are not compacted back": [
+    "dropped copies are given back": [
         [key_record(1), *mixed(0, 1, 2)],
         [*mixed(1, 1, 2), fence_record(1)],
-        [counted(FrameKind.COPY_DROPPED, 1, 1), counted(FrameKind.COPY_RESTORED, 1, 2)],
-        [entries(1, range(9), size=700), deleted(2), counted(FrameKind.LIMBO_SET, 3, 1)],
         [*mixed(2, 4, 5)],
         IDLE,
-        maintain,
-        [counted(FrameKind.COPY_DROPPED, 4, 1)],
-        POWER,
-        maintain,
-        [counted(FrameKind.COPY_RESTORED, 4, 2), entries(4, range(36, 40))],
-        [*mixed(3, 5)],
+        partial(drop, 1),
+        [entries(1, range(9), size=700), deleted(2), limbo_record(3)],
+        look,
         maintain,
         some_recycled(1),
+        partial(drop, 4),
+        POWER,
+        maintain,
+        [entries(4, range(36, 40)), *mixed(3, 5)],
+        [*mixed(4, 5)],
+        partial(drop, 4),
+        POWER,
+        maintain,
+        some_recycled(2),
     ],
     "what happens while a segment is compacted": [
         [key_record(1), key_record(2), *mixed(0, 1, 2)],
-        [*mixed(1, 4, 2), *small(0, 5, 6), counted(FrameKind.LIMBO_SET, 3, 1)],
+        [*mixed(1, 4, 2), *small(0, 5, 6), limbo_record(3)],
         [*mixed(2, 1, 2)],
         [*mixed(3, 4, 2), deleted(2)],
         IDLE,
         partial(
             compacting_beside,
-            [[fence_record(20)], [counted(FrameKind.COPY_DROPPED, 4, 1)], [deleted(5)]]
-            + [[counted(FrameKind.COPY_RESTORED, 4, 2)], [entries(4, range(6), size=300)], [*mixed(3, 1)]]
+            [[fence_record(20)], partial(drop, 4), [deleted(5)], partial(drop, 4)]
+            + [[entries(4, range(6), size=300)], [*mixed(3, 1)]]
             + [[fence_record(k)] for k in range(21, 26)]
-            + [[counted(FrameKind.COPY_DROPPED, 1, 1)], [deleted(20)]],
+            + [partial(drop, 1), [deleted(20)]],
         ),
         look,
         POWER,

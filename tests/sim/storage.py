@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import FrameKind, decode_frame, encode_counter_record, encode_record, split_frames
+from bk_core.entries.frame import FrameKind, decode_frame, encode_record, split_frames
 from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import MetadataStore
@@ -276,7 +276,7 @@ class StorageBackEnd:
         records: list[bytes] = []
         for ledger_id in self._limbo_after_wipe:
             records.append(encode_record(FrameKind.FENCE, ledger_id))
-            records.append(encode_counter_record(FrameKind.LIMBO_SET, ledger_id, 1))
+            records.append(encode_record(FrameKind.LIMBO, ledger_id))
         for record, place in zip(records, self.commit(records), strict=True):
             self.index.add(record, place)
         self._limbo_after_wipe = ()

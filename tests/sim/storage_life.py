@@ -13,10 +13,9 @@ from typing import NamedTuple, TypeAlias
 from bk_core.entries.frame import FrameKind, entry_ids_of, frame_extent, parse_header, record_payload
 from bk_core.errors import DataDirectoryError
 from bk_core.wire.lane import Reason
-from bookie_server.storage.index import LedgerStatus
 from bookie_server.storage.index_file import lac_of
 from bookie_server.storage.segment import Place
-from tests.kit.segment_world import entries
+from tests.kit.segment_world import drop_record, entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.storage import StorageBackEnd, ask, own_store
 
@@ -68,6 +67,8 @@ class Life:
         self.was_damaged = False
         self.expects_damage = False
         self.denied: defaultdict[int, set[int]] = defaultdict(set)
+        self.drops: dict[int, int] = {}  # ledger: how much was acked when its copy was dropped the last time
+        self.dead_through: dict[int, int] = {}  # ledger: the greatest generation that an acked drop of it names
         self.recycled = self.compacted = 0
         self.now_s = 0.0
         self.violations: list[str] = []
@@ -117,8 +118,10 @@ class Life:
     def commit(self, frames: list[bytes]) -> list[Place]:
         """As the bookie does: into the log, then into the index, then the ack."""
         self.maybe += frames
-        for frame in frames:
-            self.denied[_said(frame).ledger_id] -= _said(frame).ids
+        for one in map(_said, frames):
+            self.denied[one.ledger_id] -= one.ids
+            if one.kind == FrameKind.COPY_DROPPED:
+                self.drops[one.ledger_id] = len(self.acked)
         try:
             places = self.back_end.commit(frames)
         except DataDirectoryError:  # nothing was written
@@ -128,6 +131,10 @@ class Life:
             self.back_end.index.add(frame, place)
         del self.maybe[-len(frames) :]
         self.acked += frames
+        for one in map(_said, frames):
+            if one.kind == FrameKind.COPY_DROPPED:
+                through = int.from_bytes(one.payload, "little")
+                self.dead_through[one.ledger_id] = max(through, self.dead_through.get(one.ledger_id, 0))
         return places
 
     def crashes(self, act: Callable[[], None]) -> bool:
@@ -168,10 +175,19 @@ class Life:
         for ledger_id in self._ledgers():
             self._check_entries(ledger_id, damaged, set(lost))
             self._check_records(ledger_id, damaged)
+        self._check_dead()
         self._settle_maybe()
         if more:
             self._new += 1
             self.commit([entries(NEW_LEDGER, [self._new])])
+
+    def _check_dead(self) -> None:
+        """No sealed segment up to a drop's generation counts on what it has of the ledger: its space comes back."""
+        index = self.back_end.index
+        for ledger_id, through in self.dead_through.items():
+            for generation in index.sealed_generations():
+                dead = generation <= through and ledger_id in index.ledgers_in(generation).tolist()
+                assert not dead, f"segment {generation} counts on ledger {ledger_id}, which was dropped"
 
     def acked_ids(self, ledger_id: int) -> set[int]:
         """Entries of a ledger that were acked."""
@@ -198,12 +214,13 @@ class Life:
             gone = self._records(self.acked, ledger_id, FrameKind.DELETED)
             assert not (gone and answer.found), f"ledger {ledger_id} was deleted and answers with entries"
             return
-        if self._dropped(ledger_id):
-            self._check_dropped(ledger_id, set(answer.found))
-            return
         denied = required & answer.absent - (lost if damaged else set())
         assert not denied, f"acked entries {sorted(denied)} of ledger {ledger_id} are ABSENT"
         self.denied[ledger_id] |= answer.absent - set(answer.found) - lost
+        if ledger_id in self.drops:
+            dropped = self._records(self.acked, ledger_id, FrameKind.COPY_DROPPED)
+            assert not (dropped and answer.absent), f"what was dropped of ledger {ledger_id} is denied"
+            required = self._ids(self.acked[self.drops[ledger_id] :], ledger_id)
         if not damaged:
             missing = required - set(answer.found)
             assert not missing, f"acked entries {sorted(missing)} of ledger {ledger_id} are not found"
@@ -212,21 +229,6 @@ class Life:
 
     def _deleted(self, ledger_id: int) -> bool:
         return bool(self._records([*self.acked, *self.maybe], ledger_id, FrameKind.DELETED))
-
-    def _dropped(self, ledger_id: int) -> bool:
-        """Copies from before a drop are not served any more."""
-        return bool(self._records([*self.acked, *self.maybe], ledger_id, FrameKind.COPY_DROPPED))
-
-    def _check_dropped(self, ledger_id: int, found: set[int]) -> None:
-        """No copy from before a drop is served (RULES S4), however often it was moved since."""
-        drops = [
-            position
-            for position, frame in enumerate(self.acked)
-            if self._records([frame], ledger_id, FrameKind.COPY_DROPPED)
-        ]
-        if drops:
-            later = self._ids([*self.acked[drops[-1] :], *self.maybe], ledger_id)
-            assert found <= later, f"entries {sorted(found - later)} of ledger {ledger_id} are from before its drop"
 
     def _check_records(self, ledger_id: int, damaged: bool) -> None:
         facts, state = self.back_end.holdings.facts(ledger_id), self.back_end.index.state(ledger_id)
@@ -250,23 +252,28 @@ class Life:
             assert facts.trouble is Reason.DAMAGED, f"ledger {ledger_id} has two keys and is not in trouble"
         for body in self._records(self.acked, ledger_id, FrameKind.LAC):
             assert lac_of(facts.lac_body or NO_BODY) >= lac_of(body), f"the LAC of ledger {ledger_id} is lost"
-        if not damaged and not self._dropped(ledger_id):
+        if not damaged and ledger_id not in self.drops:
             lac = self._carried_lac(ledger_id)
             assert state.carried_lac >= lac, f"the LAC {lac} that a frame of ledger {ledger_id} carries is lost"
-        self._check_counters(ledger_id, state, facts.trouble)
+        self._check_bits(ledger_id, facts.trouble, damaged)
 
     def _carried_lac(self, ledger_id: int) -> int:
         """The greatest LAC that an acked frame of entries carries."""
         return max((one.lac for one in map(_said, self.acked) if one.ledger_id == ledger_id), default=-1)
 
-    def _check_counters(self, ledger_id: int, state: LedgerStatus, trouble: Reason) -> None:
-        for kind in (FrameKind.LIMBO_SET, FrameKind.LIMBO_CLEARED, FrameKind.COPY_DROPPED, FrameKind.COPY_RESTORED):
-            for payload in self._records(self.acked, ledger_id, kind):
-                counter = int.from_bytes(payload, "little")
-                assert state.counter >= counter, f"a record of ledger {ledger_id} is lost"
-                if state.counter == counter:
-                    troubled = kind in (FrameKind.LIMBO_SET, FrameKind.COPY_DROPPED)
-                    assert (trouble is not Reason.REASON_NONE) == troubled
+    def _check_bits(self, ledger_id: int, trouble: Reason, damaged: bool) -> None:
+        """Limbo is for ever; a dropped copy says so, and nothing more; nobody else is in trouble on a healthy disk."""
+        limbo, dropped = FrameKind.LIMBO, FrameKind.COPY_DROPPED
+        if len(set(self._records(self.acked, ledger_id, FrameKind.LEDGER_KEY))) > 1:
+            return
+        if self._records(self.acked, ledger_id, limbo):
+            assert trouble is Reason.LIMBO, f"ledger {ledger_id} is not in limbo any more"
+        elif self._records(self.acked, ledger_id, dropped):
+            assert trouble, f"it is forgotten that the copy of ledger {ledger_id} was dropped"
+        if not damaged and trouble in (Reason.LIMBO, Reason.COPY_DROPPED):
+            sent = [*self.acked, *self.maybe]
+            causes = (limbo,) if trouble is Reason.LIMBO else (limbo, dropped)
+            assert any(self._records(sent, ledger_id, kind) for kind in causes), f"ledger {ledger_id}: {trouble.name}"
 
     def _settle_maybe(self) -> None:
         """What was in doubt and is here may have been told to somebody: it stays (I8, I5). The rest may stay away."""
@@ -283,3 +290,8 @@ class Life:
                 continue
             kept.append(frame)
         self.maybe = kept
+
+
+def drop(ledger_id: int, life: Life) -> None:
+    """The copy is given up, as who gives it up must do it: what stands of it in sealed segments is dead."""
+    life.commit([drop_record(ledger_id, life.back_end.index.newest_sealed)])

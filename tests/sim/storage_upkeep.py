@@ -30,8 +30,8 @@ def maintenance_on(
 ) -> DirectoryMaintenance:
     """The production's maintenance of a directory that is open."""
 
-    def copy(frames: Sequence[bytes | bytearray | memoryview], counters: Sequence[int]) -> list[Place]:
-        return opened.log.append_group(frames, counters=counters, reserve=True)
+    def copy(frames: Sequence[bytes | bytearray | memoryview]) -> list[Place]:
+        return opened.log.append_group(frames, reserve=True)
 
     return DirectoryMaintenance(
         opened.directory, opened.log, DirectIndexPort(opened.index), opened.reader, newest=opened.report.checkpoint,
@@ -80,13 +80,13 @@ def beside_commits(groups: Sequence[list[bytes]], life: Life) -> None:
         maintain(life, steps=2)
 
 
-def compacting_beside(groups: Sequence[list[bytes]], life: Life) -> None:
+def compacting_beside(groups: Sequence[list[bytes] | Callable[[Life], None]], life: Life) -> None:
     """A commit after each smallest step of compaction, until that has nothing more to do."""
     maintenance, waiting = maintenance_of(life), list(groups)
     while maintenance.compactor.step(1) or waiting:
         maintenance.note_drained(maintenance.compactor.take_drained())
         if waiting:
-            life.commit(waiting.pop(0))
+            life.run([waiting.pop(0)])
     maintenance.note_drained(maintenance.compactor.take_drained())
 
 

@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, StorageFailedError
-from tests.kit.segment_world import entries, fence_record, key_record, lac_record, striped
+from tests.kit.segment_world import entries, fence_record, key_record, lac_record, limbo_record, striped
 from tests.sim.maintained_workloads import MAINTAINED
 from tests.sim.storage import SEGMENTS_DIR, ask
-from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step
-from tests.sim.storage_upkeep import checkpoint, give_back, lose_checkpoint, some_recycled
+from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step, drop
+from tests.sim.storage_upkeep import checkpoint, give_back, look, lose_checkpoint, some_recycled
 
 
 def deleted(ledger_id: int) -> bytes:
     return encode_record(FrameKind.DELETED, ledger_id)
-
-
-def counted(kind: FrameKind, ledger_id: int, counter: int) -> bytes:
-    return encode_counter_record(kind, ledger_id, counter)
 
 
 def denying(ledger_id: int, last: int) -> Callable[[Life], None]:
@@ -141,9 +137,9 @@ WORKLOADS: dict[str, list[Step]] = {
         STOP,
         [fence_record(1), deleted(3), lac_record(4, 17)],
         POWER,
-        [entries(4, range(2)), counted(FrameKind.LIMBO_SET, 6, 1)],
+        [entries(4, range(2)), limbo_record(6)],
         STOP,
-        [counted(FrameKind.LIMBO_CLEARED, 6, 2), entries(6, range(3)), entries(3, range(3))],
+        [entries(6, range(3)), entries(3, range(3))],
         [lac_record(4, 5)],
     ],
     "killed and started on the page cache": [
@@ -163,8 +159,9 @@ WORKLOADS: dict[str, list[Step]] = {
         IDLE,
         POWER,
         asking_one_by_one(1, 34),
-        [entries(1, range(5, 40), lac=3), counted(FrameKind.COPY_DROPPED, 9, 1)],
-        [counted(FrameKind.COPY_RESTORED, 9, 2), entries(9, range(4))],
+        [entries(1, range(5, 40), lac=3)],
+        partial(drop, 9),
+        [entries(9, range(4))],
     ],
     "frames of one entry of many ledgers": [
         [record for ledger_id in range(1, 7) for record in (key_record(ledger_id), entries(ledger_id, [0]))],
@@ -175,24 +172,33 @@ WORKLOADS: dict[str, list[Step]] = {
         [entries(1 + k % 6, [9 + k // 6], size=60, lac=8) for k in range(12)],
         [fence_record(ledger_id) for ledger_id in range(1, 7, 3)],
     ],
-    "limbo set and cleared": [
-        [key_record(1), entries(1, range(6)), counted(FrameKind.LIMBO_SET, 1, 1)],
-        [entries(1, range(6, 9)), counted(FrameKind.LIMBO_SET, 2, 1)],
+    "limbo and drops in any order": [
+        [key_record(1), entries(1, range(6)), limbo_record(1)],
+        [entries(1, range(6, 9))],
+        partial(drop, 2),
         POWER,
-        [counted(FrameKind.LIMBO_CLEARED, 1, 2), entries(1, range(9, 40), size=1500)],
-        [entries(2, range(40), size=900), counted(FrameKind.LIMBO_SET, 1, 3)],
-        [counted(FrameKind.LIMBO_CLEARED, 2, 2)],
+        [entries(1, range(9, 40), size=1500), limbo_record(2)],
+        [entries(2, range(40), size=900), entries(3, range(5))],
+        IDLE,
+        partial(drop, 1),
+        partial(drop, 3),
         STOP,
-        [counted(FrameKind.LIMBO_CLEARED, 1, 4), fence_record(1)],
+        [limbo_record(1), fence_record(1)],
     ],
     "a copy dropped and written again": [
-        [key_record(1), entries(1, range(20)), fence_record(1)],
-        [counted(FrameKind.COPY_DROPPED, 1, 1)],
+        [key_record(1), entries(1, range(20), size=1400), fence_record(1)],
+        [entries(2, range(40), size=1200)],
+        IDLE,
+        partial(drop, 1),
+        [entries(1, range(5))],
         STOP,
-        [entries(1, range(10), size=1400), entries(2, range(30), size=1200)],
-        [counted(FrameKind.COPY_RESTORED, 1, 2), entries(1, range(10, 20), size=2000)],
+        [entries(1, range(5, 10), size=1400), entries(2, range(40, 70), size=1200)],
+        checkpoint,
+        [entries(1, range(10, 20), size=2000)],
         POWER,
-        [entries(1, range(20, 24))],
+        look,
+        partial(drop, 1),
+        [entries(1, range(20, 24)), entries(2, range(70, 100), size=1200)],
     ],
     "two keys in the log": [
         [key_record(1), entries(1, range(4)), key_record(2)],
@@ -270,10 +276,10 @@ WORKLOADS: dict[str, list[Step]] = {
         [entries(3, range(9, 12), size=9000)],
     ],
     "checkpoints around restarts": [
-        [key_record(1), fence_record(7), lac_record(3, 17), deleted(5), counted(FrameKind.LIMBO_SET, 6, 1)],
+        [key_record(1), fence_record(7), lac_record(3, 17), deleted(5), limbo_record(6)],
         checkpoint,
         [entries(1, range(30), size=1200), fence_record(8), lac_record(3, 12)],
-        [entries(1, range(30, 60), size=1200), counted(FrameKind.LIMBO_CLEARED, 6, 2)],
+        [entries(1, range(30, 60), size=1200), limbo_record(7)],
         checkpoint,
         POWER,
         [fence_record(9), deleted(4), lac_record(3, 30)],
@@ -284,8 +290,9 @@ WORKLOADS: dict[str, list[Step]] = {
         checkpoint,
     ],
     "deleted ledgers are given back": [
-        [key_record(1), fence_record(7), lac_record(3, 17), deleted(5), counted(FrameKind.LIMBO_SET, 6, 1)],
-        [key_record(8), counted(FrameKind.COPY_DROPPED, 9, 1), counted(FrameKind.COPY_RESTORED, 9, 2)],
+        [key_record(1), fence_record(7), lac_record(3, 17), deleted(5), limbo_record(6)],
+        [key_record(8), limbo_record(9)],
+        partial(drop, 9),
         [entries(1, range(25), size=1700)],
         [entries(1, range(25, 50), size=1700), fence_record(10)],
         [entries(2, range(20), size=1700), deleted(1)],

@@ -33,14 +33,14 @@ def harmed(ledger_id: int, harm: str) -> None:
 
 ATTEMPTS: list[Callable[[], object]] = [
     joined.test_one_entry_frames_in_a_row_become_one_frame_with_a_column_of_lacs,
-    joined.test_what_stands_there_twice_is_copied_once_but_not_under_another_counter,
+    joined.test_what_stands_there_twice_is_copied_once,
     joined.test_entries_whose_digest_is_wrong_keep_the_checksum_of_their_writer,
     joined.test_ledger_lengths_near_their_greatest_do_not_make_a_frame_that_nobody_reads,
     live.test_what_only_the_page_cache_has_wrong_is_read_from_the_disk,
     live.test_what_looks_like_a_frame_inside_a_payload_is_not_taken_for_one,
     *(partial(harmed, ledger_id, harm) for ledger_id in (1, 2) for harm in live.HARMS),
     whole.test_everything_live_is_served_as_before_and_the_old_segments_are_given_up,
-    whole.test_copies_carry_the_counters_of_their_frames,
+    whole.test_dropped_copies_are_not_copied_and_later_entries_are,
     whole.test_a_full_disk_is_given_up_to_and_the_rest_copied_when_there_is_room,
     *(
         partial(

@@ -62,8 +62,8 @@ def _count_copies(counting: Counts) -> None:
     """Of frames that compaction gives to the commit thread; counted once they are durable."""
     copy = Committer.copy
 
-    def counted(self: Committer, frames: Sequence[bytes | memoryview], counters: Sequence[int]) -> Future[list[Place]]:
-        done = copy(self, frames, counters)
+    def counted(self: Committer, frames: Sequence[bytes | memoryview]) -> Future[list[Place]]:
+        done = copy(self, frames)
         count, size = len(frames), sum(map(len, frames))
 
         def note(future: Future[list[Place]]) -> None:

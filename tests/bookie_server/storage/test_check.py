@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError
 from bookie_server.storage.check import examine
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.findings import MISSING, OPEN, SEALED, DirectoryFindings
 from bookie_server.storage.health import Health
 from bookie_server.storage.index_file import decode_index_file, encode_index_file
-from tests.kit.segment_world import Storage, entries, fence_record, key_record
+from tests.kit.segment_world import Storage, entries, fence_record, key_record, limbo_record
 
 SEGMENT = 64 << 10
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     for k in range(30):
         storage.append(key_record(k % 5), entries(k % 5, range(10 * k, 10 * k + 10), size=600))
     storage.append(fence_record(3), encode_record(FrameKind.DELETED, 4))
-    storage.append(encode_counter_record(FrameKind.LIMBO_SET, 7, 1))
+    storage.append(limbo_record(7))
     storage.close()
     storage = Storage(made, segment_bytes=SEGMENT)
     storage.append(entries(9, [1, 2, 3]), entries(9, [7]))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bk_core.errors import IntegrityError
+from bookie_server.storage.blocks import records_per_block
 from bookie_server.storage.checkpoint import (
-    LEDGERS_PER_BLOCK,
-    PAIRS_PER_BLOCK,
+    PAIR_ROW,
     Checkpoint,
     CheckpointParts,
     decode_checkpoint,
@@ -20,9 +20,10 @@ from bookie_server.storage.checkpoint import (
 )
 from bookie_server.storage.files import BLOCK
 from bookie_server.storage.index_file import Rows
-from bookie_server.storage.ledger_table import FENCED, HAS_COPY_STATE, HAS_KEY, HAS_LAC, LEDGER_ROW
+from bookie_server.storage.ledger_table import LEDGER_ROW, NO_ADDS
 
 LIFE = bytes(range(16))
+LEDGERS_PER_BLOCK, PAIRS_PER_BLOCK = records_per_block(LEDGER_ROW), records_per_block(PAIR_ROW)
 
 
 def ledgers(count: int, seed: int = 1) -> Rows:
@@ -30,8 +31,8 @@ def ledgers(count: int, seed: int = 1) -> Rows:
     rng = np.random.default_rng(seed)
     rows = np.frombuffer(rng.bytes(count * LEDGER_ROW.itemsize), LEDGER_ROW).copy()
     rows["ledger"] = np.cumsum(rng.integers(1, 1000, count))
-    rows["flags"] = rng.integers(0, HAS_KEY + FENCED + HAS_LAC + HAS_COPY_STATE + 1, count)
-    rows["zero"], rows["end"] = 0, np.zeros(count, "V12")
+    rows["flags"] = rng.integers(0, 2 * NO_ADDS, count)
+    rows["zero"] = 0
     return rows
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writing side: groups, rolling, the position on record (S3), counters (S4), failures that are final (S6)."""
+"""The writing side: groups, rolling, the position on record (S3), dropped copies (S4), failures that are final (S6)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, encode_record
+from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError, StorageFailedError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.files import Files, Handle
 from bookie_server.storage.segment import decode_group_header, segment_name
-from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record
+from tests.kit.segment_world import (
+    Storage,
+    assert_honest,
+    drop_record,
+    entries,
+    fence_record,
+    key_record,
+    limbo_record,
+)
 
 
 class FaultyFiles(Files):
@@ -231,7 +239,7 @@ def test_no_space_for_a_segment_is_not_final_and_applies_nothing(tmp_path: Path)
     frames = [entries(1, range(10 * k, 10 * k + 10), size=400) for k in range(30)]
     position = storage.log.position
     with pytest.raises(DataDirectoryError, match="not applied"):
-        storage.log.append_group([encode_counter_record(FrameKind.LIMBO_SET, 1, 9), *frames])
+        storage.log.append_group([limbo_record(1), *frames])
     assert storage.log.position == position
     small = storage.append(fence_record(1))
     assert small[0].generation == position[0], "there is room for a fence where there is none for a segment"
@@ -240,7 +248,7 @@ def test_no_space_for_a_segment_is_not_final_and_applies_nothing(tmp_path: Path)
     assert_honest(storage, frames, healthy=True)
     storage.close()
     again = Storage(tmp_path / "d", segment_bytes=64 << 10)
-    assert again.index.state(1).counter == 0, "the refused record left no trace"
+    assert again.index.state(1).trouble is Reason.REASON_NONE, "the refused record left no trace"
     again.close()
 
 
@@ -295,26 +303,26 @@ def test_a_full_disk_at_start_does_not_make_the_directory_look_emptied(tmp_path:
 
 
 @pytest.mark.rule("S4")
-def test_frames_carry_their_counter_through_segments_and_restarts(tmp_path: Path) -> None:
-    """Copies from before a drop are never served, however often they are replayed, sealed or copied."""
-    for crash in (True, False):
-        path = tmp_path / f"d{crash}"
-        storage = Storage(path, segment_bytes=64 << 10)
-        storage.append(entries(1, range(10)), fence_record(1))
-        storage.append(encode_counter_record(FrameKind.COPY_DROPPED, 1, 1))
-        assert storage.read(1, 0, 3).unknown == dict.fromkeys(range(4), Reason.COPY_DROPPED)
-        storage.append(entries(1, range(5, 8)))
-        for k in range(30):  # fill some segments, so that the ledger's frames inherit nothing in the next
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_dropped_copy_is_gone_and_what_was_added_after_the_drop_stays(tmp_path: Path, crash: bool) -> None:
+    storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
+
+    def fill(first: int) -> None:
+        for k in range(first, first + 10):
             storage.append(entries(2, range(20 * k, 20 * k + 20), size=400))
-        storage.append(entries(1, range(8, 9)), encode_counter_record(FrameKind.COPY_RESTORED, 1, 2))
-        for life in range(3):
-            answer = storage.read(1, 0, 10)
-            assert (set(answer.found), answer.absent) == ({5, 6, 7, 8}, {0, 1, 2, 3, 4, 9, 10}), life
-            assert storage.index.state(1).fenced
-            assert storage.index.state(1).counter == 2
-            storage.close(crash=crash)
-            storage = Storage(path, segment_bytes=64 << 10)
-        storage.close()
+
+    storage.append(entries(1, range(10)), fence_record(1))
+    fill(0)
+    storage.append(drop_record(1, storage.index.newest_sealed), entries(1, range(5, 8)))
+    for life in range(4):
+        answer = storage.read(1, 0, 10)
+        assert (set(answer.found), answer.absent) == ({5, 6, 7}, set()), life
+        assert set(answer.unknown.values()) == {Reason.COPY_DROPPED}
+        assert storage.index.state(1).fenced
+        storage.close(crash=crash)
+        storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
+        fill(10 * life + 10)
+    storage.close()
 
 
 @pytest.mark.rule("S4")

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_counter_record
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.storage import compaction
 from bookie_server.storage.compaction import choose
-from tests.kit.compaction_world import SEGMENT, CompactionWorld, deleted, dropped, prepared, restored
+from tests.kit.compaction_world import SEGMENT, CompactionWorld, deleted, prepared
 from tests.kit.segment_world import assert_honest, entries
 
 # --- choice -----------------------------------------------------------------------------------------------------------
@@ -107,35 +106,23 @@ def test_small_frames_that_cannot_be_packed_closer_are_left_alone() -> None:
     assert_honest(world.storage, frames[300:], healthy=True)
 
 
-# --- counters ---------------------------------------------------------------------------------------------------------
+# --- dropped copies ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("S4")
-def test_copies_carry_the_counters_of_their_frames() -> None:
-    """Frames from before and after limbo, with a drop that comes after the compaction."""
-    world = CompactionWorld()
-    world.append(*(entries(1, [k], size=900) for k in range(10)), entries(2, range(30), size=900))
-    world.append(encode_counter_record(FrameKind.LIMBO_SET, 1, 3), encode_counter_record(FrameKind.LIMBO_CLEARED, 1, 4))
-    world.append(*(entries(1, [k], size=900) for k in range(10, 20)))
-    world.roll()
-    world.append(*deleted(2))
-    assert world.compact()
-    world.append(dropped(1, 4), restored(1, 5))
-    assert world.found(1, 30) == set(range(10, 20))
-    world.restart()
-    assert world.found(1, 30) == set(range(10, 20))
-
-
-def test_frames_from_before_a_drop_are_not_copied() -> None:
+def test_dropped_copies_are_not_copied_and_later_entries_are() -> None:
     world = CompactionWorld()
     world.append(*(entries(1, [k], size=900) for k in range(10)), entries(2, range(10), size=900))
-    world.append(dropped(1, 1), restored(1, 2))
+    world.roll()
+    world.drop(1)
     world.append(*(entries(1, [k], size=900) for k in range(5)))
     world.roll()
     world.compact()
     assert world.compactor.stats.copied_bytes < 17 * 1000
-    assert world.found(1, 20) == set(range(5))
-    assert world.found(2, 20) == set(range(10))
+    for _ in range(2):
+        assert world.found(1, 20) == set(range(5))
+        assert world.found(2, 20) == set(range(10))
+        world.restart()
 
 
 @pytest.mark.rule("S4")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bk_core.entries.frame import FrameKind, encode_counter_record, parse_header
-from tests.kit.compaction_world import CompactionWorld, deleted, dropped, prepared, restored
-from tests.kit.segment_world import assert_honest, entries
+from bk_core.entries.frame import parse_header
+from tests.kit.compaction_world import CompactionWorld, deleted, prepared
+from tests.kit.segment_world import assert_honest, entries, limbo_record
 
 # --- what happens meanwhile -------------------------------------------------------------------------------------------
 
@@ -25,22 +25,16 @@ def delete(world: CompactionWorld) -> None:
 
 
 def drop(world: CompactionWorld) -> None:
-    world.append(dropped(1, 1))
-
-
-def drop_and_restore(world: CompactionWorld) -> None:
-    world.append(dropped(1, 1), restored(1, 2))
+    world.drop(1)
 
 
 def drop_and_add_some_again(world: CompactionWorld) -> None:
-    world.append(dropped(1, 1))
+    world.drop(1)
     world.append(entries(1, range(5), lac=-1, size=100))
 
 
-def set_and_clear_limbo(world: CompactionWorld) -> None:
-    for counter, kind in ((1, FrameKind.LIMBO_SET), (2, FrameKind.LIMBO_CLEARED)):
-        world.append(encode_counter_record(kind, 1, counter))
-    world.append(entries(1, range(16, 18), size=100))
+def limbo(world: CompactionWorld) -> None:
+    world.append(limbo_record(1), entries(1, range(16, 18), size=100))
 
 
 def add_again(world: CompactionWorld) -> None:
@@ -61,10 +55,7 @@ ALL = set(range(16))
 MEANWHILE: dict[str, tuple[Meanwhile, set[int]]] = {
     "nothing": (lambda world: None, ALL),
     "the ledger is deleted": (delete, set()),
-    "its copy is dropped": (drop, set()),
-    "its copy is dropped and said to be complete": (drop_and_restore, set()),
-    "its copy is dropped and some of it added again": (drop_and_add_some_again, set(range(5))),
-    "limbo comes and goes": (set_and_clear_limbo, ALL | {16, 17}),
+    "it is in limbo from then on": (limbo, ALL | {16, 17}),
     "entries are added again": (add_again, ALL),
     "the segment of the copies is full and sealed": (fill_the_segment, ALL),
     "it is let go": (begin_anew, ALL),
@@ -122,6 +113,33 @@ def test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_se
     assert when > 3
 
 
+@pytest.mark.rule("S4")
+@pytest.mark.parametrize("where", ["before the copies are written", "before the index learns"])
+@pytest.mark.parametrize(("act", "stays"), [(drop, set()), (drop_and_add_some_again, set(range(5)))])
+def test_what_is_dropped_meanwhile_may_come_back_whole_and_is_dropped_again(
+    act: Meanwhile, stays: set[int], where: str
+) -> None:
+    came_back = False
+    for when in range(1, 200):
+        world, _ = prepared()
+        if not happens(world, act, when, where):
+            break
+        for _ in range(2):
+            answer = world.storage.read(1, 0, 40)
+            assert stays <= set(answer.found) <= ALL, when
+            assert not answer.absent
+            came_back |= set(answer.found) > stays
+            world.restart()
+        world.roll()
+        world.drop(1)
+        for _ in range(2):
+            assert world.found(1, 40) == set(), when
+            world.compact()
+            world.restart()
+    assert when > 3
+    assert came_back, "or this would prove nothing"
+
+
 # --- whole lives ------------------------------------------------------------------------------------------------------
 
 
@@ -131,13 +149,14 @@ class _Life:
     def __init__(self, seed: int) -> None:
         self.chance, self.world = random.Random(seed), CompactionWorld()
         self.served: dict[int, set[int]] = {ledger_id: set() for ledger_id in range(1, 9)}
-        self.counters, self.following = dict.fromkeys(self.served, 0), dict.fromkeys([*self.served, 99], 0)
+        self.following = dict.fromkeys([*self.served, 99], 0)
+        self.dropped: dict[int, set[int]] = {}
         self.gone: set[int] = set()
 
     def write(self) -> None:
         chance, frames = self.chance, []
         for _ in range(chance.randint(1, 8)):
-            ledger_id = chance.choice([ledger_id for ledger_id in self.counters if ledger_id not in self.gone] or [99])
+            ledger_id = chance.choice([ledger_id for ledger_id in range(1, 9) if ledger_id not in self.gone] or [99])
             first = self.following[ledger_id] if chance.random() < 0.8 else chance.randrange(40)
             ids = range(first, first + chance.choice([1, 1, 2, 7]))
             frames.append(entries(ledger_id, ids, lac=first - 1, size=chance.choice([60, 300, 3000])))
@@ -146,15 +165,14 @@ class _Life:
         self.world.append(*frames)
 
     def drop(self) -> None:
-        ledger_id = self.chance.choice(sorted(self.counters))
+        ledger_id = self.chance.randint(1, 8)
         if ledger_id not in self.gone:
-            self.counters[ledger_id] += 2
-            counter = self.counters[ledger_id]
-            self.world.append(dropped(ledger_id, counter - 1), restored(ledger_id, counter))
+            self.world.drop(ledger_id)
+            self.dropped.setdefault(ledger_id, set()).update(self.served[ledger_id])
             self.served[ledger_id] = set()
 
     def delete(self) -> None:
-        ledger_id = self.chance.choice(sorted(self.counters))
+        ledger_id = self.chance.randint(1, 8)
         self.gone.add(ledger_id)
         self.world.append(*deleted(ledger_id))
         self.served[ledger_id] = set()
@@ -171,7 +189,10 @@ class _Life:
 
     def check(self) -> None:
         for ledger_id, ids in self.served.items():
-            assert self.world.found(ledger_id, max(ids, default=0) + 60) == ids, f"ledger {ledger_id}"
+            maybe = set() if ledger_id in self.gone else self.dropped.get(ledger_id, set())
+            answer = self.world.storage.read(ledger_id, 0, max(ids | maybe, default=0) + 60)
+            assert ids <= set(answer.found) <= ids | maybe, f"ledger {ledger_id}"
+            assert not (maybe and answer.absent), f"ledger {ledger_id}"
 
 
 @pytest.mark.sim

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_counter_record
 from bk_core.wire.lane import Reason
 from bookie_server.storage.segment import (
     decode_group_header,
@@ -259,15 +258,14 @@ def test_a_missing_segment_is_damage_and_never_an_empty_start(tmp_path: Path) ->
 
 
 @pytest.mark.rule("S8")
-def test_limbo_ends_by_a_record_with_a_higher_counter(tmp_path: Path) -> None:
+def test_limbo_of_the_directory_stays_with_ledgers_that_are_written_later(tmp_path: Path) -> None:
     written = Written(tmp_path / "data", idle=True)
     written.segment.unlink()
-    storage = Storage(written.path)
-    counter = storage.index.state(7).counter
-    storage.append(encode_counter_record(FrameKind.LIMBO_CLEARED, 7, counter + 1), entries(7, range(3)))
-    assert storage.read(7, 0, 4).absent == {3, 4}
-    storage.close()
-    again = Storage(written.path)
-    assert again.read(7, 0, 4).absent == {3, 4}
-    assert again.read(8, 0, 0).unknown == {0: Reason.LIMBO}
-    again.close()
+    for life in range(3):
+        storage = Storage(written.path)
+        assert storage.report.limbo == (life == 0)
+        storage.append(entries(7, range(3)))
+        answer = storage.read(7, 0, 4)
+        assert set(answer.found) == {0, 1, 2}
+        assert answer.unknown == {3: Reason.LIMBO, 4: Reason.LIMBO}
+        storage.close()

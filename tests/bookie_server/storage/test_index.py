@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from bk_core.entries.frame import FrameExtent, FrameKind
 from bk_core.wire.lane import Reason
 from bookie_server.machine_events import Piece
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex, Lookup
-from bookie_server.storage.index_file import INDEX_ROW, sorted_rows
+from bookie_server.storage.index import EVERY_LEDGER, LedgerIndex, Lookup
+from bookie_server.storage.index_rows import DENSE, INDEX_ROW, SUMMARY_ROW, sorted_rows
 from bookie_server.storage.membership import Membership, Striping, runs_of_ids
 from bookie_server.storage.segment import Place
 from tests.kit.segment_world import Storage, entries, striped
@@ -30,7 +31,6 @@ class Fake:
 
     ids: tuple[int, ...]
     striping: Striping | None
-    counter: int
 
     @property
     def extent(self) -> FrameExtent:
@@ -42,18 +42,17 @@ class Fake:
 def fakes(draw: st.DrawFn) -> Fake:
     first = draw(st.integers(0, 60))
     kind = draw(st.sampled_from(["dense", "striped", "ids"]))
-    counter = draw(st.sampled_from([0, 0, 0, 2, 4]))
     span = draw(st.integers(1, 25))
     if kind == "ids":
         ids = draw(st.sets(st.integers(first, first + 25), min_size=1, max_size=12))
-        return Fake(tuple(sorted(ids)), None, counter)
+        return Fake(tuple(sorted(ids)), None)
     if kind == "striped":
         size = draw(st.integers(2, 5))
         striping = Striping(size, draw(st.integers(1, size - 1)), draw(st.integers(0, size - 1)))
         held = [i for i in range(first, first + span) if (striping.index - i) % size < striping.write_quorum]
         if held:
-            return Fake(tuple(held), striping, counter)
-    return Fake(tuple(range(first, first + span)), None, counter)
+            return Fake(tuple(held), striping)
+    return Fake(tuple(range(first, first + span)), None)
 
 
 def ask(index: LedgerIndex, frames: dict[Place, Fake], first: int, last: int, frames_max: int) -> Lookup:
@@ -92,14 +91,12 @@ def said_of(answer: Lookup, served: dict[Place, Fake], first: int, top: int) -> 
     return said
 
 
-def check(
-    index: LedgerIndex, frames: dict[Place, Fake], drop_counter: int, damaged: set[Place], how: random.Random
-) -> None:
+def check(index: LedgerIndex, frames: dict[Place, Fake], damaged: set[Place], how: random.Random) -> None:
     """Some range, asked to its end, against the frames themselves."""
     first = how.randrange(0, 95)
     last = first + how.choice([0, 3, 30, 100, 1 << 40])
     frames_max = how.choice([1, 2, 5, 64])
-    served = {p: f for p, f in frames.items() if p not in damaged and f.counter >= drop_counter}
+    served = {p: f for p, f in frames.items() if p not in damaged}
     held = {entry_id for frame in served.values() for entry_id in frame.ids}
     lost = {i for p in damaged for i in range(frames[p].ids[0], frames[p].ids[-1] + 1)}
     while first <= last:
@@ -146,38 +143,19 @@ def test_lookup_agrees_with_a_dict(frames: list[Fake], seed: int, loaded: bool) 
                 place.offset,
                 64,
                 extent.count,
-                frame.counter,
                 0,
                 3,
                 extent.dense,
+                0,
             )
         else:
-            index.add_frame(LEDGER, frame.extent, place, counter=frame.counter, striping=frame.striping)
+            index.add_frame(LEDGER, frame.extent, place, striping=frame.striping)
     index.add_rows(1, sorted_rows(rows[from_file]))
-    check(index, placed, 0, set(), how)
+    check(index, placed, set(), how)
     damaged = {place for place in placed if how.random() < 0.15}
     for place in damaged:
         index.mark_damaged(LEDGER, place)
-    check(index, placed, 0, damaged, how)
-
-
-@pytest.mark.rule("S4")
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(fakes(), min_size=1, max_size=12), st.integers(0, 1 << 30))
-def test_frames_from_before_a_drop_are_not_served(frames: list[Fake], seed: int) -> None:
-    how = random.Random(seed)
-    index, placed = LedgerIndex(), {}
-    steps: list[int] = [*range(len(frames)), -1, -2]
-    how.shuffle(steps)
-    for k in steps:
-        if k < 0:
-            kind, counter = (FrameKind.COPY_DROPPED, 2) if k == -1 else (FrameKind.COPY_RESTORED, 3)
-            index.add_record(kind, LEDGER, counter.to_bytes(4, "little"))
-            continue
-        place = Place(1, 4096 + 64 * k, 64)
-        placed[place] = frames[k]
-        index.add_frame(LEDGER, frames[k].extent, place, counter=frames[k].counter, striping=frames[k].striping)
-    check(index, placed, 2, set(), how)
+    check(index, placed, damaged, how)
 
 
 @pytest.mark.rule("S2")
@@ -196,11 +174,8 @@ RECORDS: list[tuple[FrameKind, bytes]] = [
     (FrameKind.LEDGER_KEY, b"k" * 20),
     (FrameKind.FENCE, b""),
     *((FrameKind.LAC, LEDGER.to_bytes(8, "big") + lac.to_bytes(8, "big") + b"dgst") for lac in (7, 3, 9)),
-    (FrameKind.LIMBO_SET, (1).to_bytes(4, "little")),
-    (FrameKind.LIMBO_CLEARED, (2).to_bytes(4, "little")),
-    (FrameKind.COPY_DROPPED, (3).to_bytes(4, "little")),
-    (FrameKind.COPY_RESTORED, (4).to_bytes(4, "little")),
-    (FrameKind.COUNTER, (4).to_bytes(4, "little")),
+    (FrameKind.LIMBO, b""),
+    *((FrameKind.COPY_DROPPED, generation.to_bytes(8, "little")) for generation in (3, 1 << 40, 0)),
 ]
 
 
@@ -226,22 +201,21 @@ def test_state_after_all_records() -> None:
     for kind, payload in RECORDS:
         index.add_record(kind, LEDGER, payload)
     state = index.state(LEDGER)
-    assert (state.fenced, state.key, state.lac, state.counter, state.trouble) == (
-        True,
-        b"k" * 20,
-        9,
-        4,
-        Reason.REASON_NONE,
-    )
+    assert (state.fenced, state.key, state.lac, state.trouble) == (True, b"k" * 20, 9, Reason.LIMBO)
     assert not index.state(LEDGER + 1).known
 
 
 @pytest.mark.rule("S4")
 def test_limbo_and_drop_turn_absent_into_unknown_and_keep_the_fence() -> None:
-    for kind, reason in ((FrameKind.LIMBO_SET, Reason.LIMBO), (FrameKind.COPY_DROPPED, Reason.COPY_DROPPED)):
+    limbo, drop = (FrameKind.LIMBO, b""), (FrameKind.COPY_DROPPED, bytes(8))
+    for records, reason in (
+        ([limbo], Reason.LIMBO), ([drop], Reason.COPY_DROPPED), ([limbo, drop], Reason.LIMBO),
+        ([drop, limbo], Reason.LIMBO),
+    ):  # fmt: skip
         index = LedgerIndex()
         index.add_record(FrameKind.FENCE, LEDGER, b"")
-        index.add_record(kind, LEDGER, (1).to_bytes(4, "little"))
+        for kind, payload in records:
+            index.add_record(kind, LEDGER, payload)
         index.add_frame(LEDGER, FrameExtent(0, 3, True, 4, -1), Place(1, 4096, 100))
         answer = index.lookup(LEDGER, 0, 9)
         assert [(piece.first, piece.last) for piece in answer.pieces] == [(0, 3)]
@@ -264,14 +238,49 @@ def test_two_keys_are_damage_in_either_order() -> None:
     assert states[0] == states[1]
 
 
+def seal(index: LedgerIndex, generation: int, first: int) -> None:
+    """A segment with ten entries of the ledger is sealed."""
+    summary = np.zeros(1, SUMMARY_ROW)
+    summary["ledger"], summary["first"], summary["last"] = LEDGER, first, first + 9
+    summary["bytes"] = summary["last_size"] = 100
+    index.seal(generation, summary)
+
+
 @pytest.mark.rule("S4")
-def test_of_two_records_with_one_counter_the_careful_one_holds_in_either_order() -> None:
-    kinds = [FrameKind.LIMBO_CLEARED, FrameKind.LIMBO_SET]
-    for order in (kinds, kinds[::-1]):
-        index = LedgerIndex()
-        for kind in order:
-            index.add_record(kind, LEDGER, (1).to_bytes(4, "little"))
-        assert index.state(LEDGER).trouble is Reason.LIMBO
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_a_drop_kills_what_stands_in_segments_up_to_its_generation_and_nothing_newer(order: tuple[int, ...]) -> None:
+    """Whether they are sealed before or after the drop is heard of."""
+    index = LedgerIndex()
+    steps = [
+        lambda: seal(index, 6, 0),
+        lambda: seal(index, 7, 10),
+        lambda: index.add_record(FrameKind.COPY_DROPPED, LEDGER, (6).to_bytes(8, "little")),
+        lambda: index.add_record(FrameKind.COPY_DROPPED, LEDGER, (2).to_bytes(8, "little")),
+    ]
+    for k in order:
+        steps[k]()
+    assert index.live_bytes() == {6: 0, 7: 100}
+    assert index.ledgers_in(7).tolist() == [LEDGER]
+    found = index.lookup(LEDGER, 0, 9)
+    assert (found.absent, [gap.reason for gap in found.unknown]) == ((), [Reason.COPY_DROPPED])
+    assert [place.generation for place in index.lookup(LEDGER, 10, 19).unresolved] == [7], "found, if it is there"
+
+
+@pytest.mark.rule("S4")
+def test_a_dropped_copy_that_comes_back_is_found() -> None:
+    """A copy that compaction made of what was live when it looked, in the segment that is written now."""
+    index = LedgerIndex()
+    seal(index, 6, 0)
+    index.add_record(FrameKind.COPY_DROPPED, LEDGER, (6).to_bytes(8, "little"))
+    rows = np.zeros(1, INDEX_ROW)
+    rows["ledger"], rows["last"], rows["max_last"], rows["offset"] = LEDGER, 9, 9, 4096
+    rows["size"], rows["count"], rows["bits"] = 100, 10, DENSE
+    index.place_copies({8: rows})
+    assert [(piece.first, piece.last) for piece in index.lookup(LEDGER, 0, 9).pieces] == [(0, 9)]
+    seal(index, 8, 0)
+    assert index.live_bytes() == {6: 0, 8: 100}
+    index.add_record(FrameKind.COPY_DROPPED, LEDGER, (8).to_bytes(8, "little"))
+    assert index.live_bytes() == {6: 0, 8: 0}
 
 
 @pytest.mark.rule("S4")
@@ -281,23 +290,28 @@ def test_deleted_is_sticky_wherever_the_record_stands() -> None:
         if deleted_first:
             index.add_record(FrameKind.DELETED, LEDGER, b"")
         index.add_frame(LEDGER, FrameExtent(0, 3, True, 4, -1), Place(1, 4096, 100))
-        index.add_record(FrameKind.LIMBO_CLEARED, LEDGER, (1).to_bytes(4, "little"))
+        index.add_record(FrameKind.LIMBO, LEDGER, b"")
+        index.add_record(FrameKind.COPY_DROPPED, LEDGER, (1).to_bytes(8, "little"))
         if not deleted_first:
             index.add_record(FrameKind.DELETED, LEDGER, b"")
         assert index.state(LEDGER).deleted
         assert index.lookup(LEDGER, 0, 3).unknown[0].reason is Reason.DELETED
         assert index.ledger_ids() == []
+        assert not index.export_ledgers(0, 10).size, "no bit of it is left"
+        assert index.state(LEDGER).trouble is Reason.DELETED
 
 
 @pytest.mark.rule("S8")
-def test_limbo_of_every_unheard_ledger_ends_ledger_by_ledger() -> None:
+def test_limbo_of_every_ledger_holds_for_the_known_and_the_unknown() -> None:
     index = LedgerIndex()
-    index.add_record(FrameKind.LIMBO_SET, EVERY_UNHEARD_LEDGER, (1).to_bytes(4, "little"))
-    assert index.state(LEDGER).trouble is Reason.LIMBO
-    assert not index.state(LEDGER).known
-    index.add_record(FrameKind.LIMBO_CLEARED, LEDGER, (1).to_bytes(4, "little"))
-    assert index.lookup(LEDGER, 0, 0).absent == ((0, 0),)
-    assert index.lookup(LEDGER + 1, 0, 0).absent == ()
+    index.add_record(FrameKind.FENCE, LEDGER, b"")
+    index.add_record(FrameKind.COPY_DROPPED, LEDGER + 1, bytes(8))
+    index.add_record(FrameKind.LIMBO, EVERY_LEDGER, b"")
+    for ledger_id in (LEDGER, LEDGER + 1, LEDGER + 2):
+        assert index.state(ledger_id).trouble is Reason.LIMBO
+        assert index.lookup(ledger_id, 0, 0).absent == ()
+    assert not index.state(LEDGER + 2).known
+    assert index.ledger_ids() == [LEDGER, LEDGER + 1]
 
 
 def test_the_frame_with_the_greatest_lac_is_known() -> None:
@@ -322,10 +336,10 @@ def test_sparse_frames_are_answered_the_same_before_and_after_a_restart(tmp_path
     again.close()
 
 
-def test_memory_is_64_bytes_a_frame() -> None:
+def test_memory_is_56_bytes_a_frame() -> None:
     index = LedgerIndex()
     for k in range(2000):
         index.add_frame(LEDGER, FrameExtent(k, k, True, 1, k - 1), Place(1, 4096 + 64 * k, 64))
         if k == 999:
             before = index.memory_bytes()
-    assert index.memory_bytes() - before == 64_000
+    assert index.memory_bytes() - before == 56_000

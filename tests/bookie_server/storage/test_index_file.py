@@ -42,7 +42,7 @@ def drawn(seed: int, count: int) -> Rows:
         offset = -(-(offset + random.choice([0, 0, 64, 4096, 4200])) // 64) * 64
         row["ledger"], row["first"], row["last"], row["count"] = ledger, first, first + entries - 1, entries
         row["lac"], row["offset"], row["size"] = random.randrange(-1, 300), offset, size
-        row["counter"], row["flags"] = random.random() < 0.1, random.choice([0] * 8 + [1, 2, 4] if ledger > 1 else [0])
+        row["flags"] = random.choice([0] * 8 + [1, 2, 4] if ledger > 1 else [0])
         if ledger == 2:
             row["flags"] = random.choice([1, 1, 2])
         row["digest_type"], row["bits"] = random.choice([3, 3, 3, 3, 3, 2]), random.choice([DENSE] * 9 + [0])
@@ -78,7 +78,7 @@ def test_runs_hold_what_their_frames_hold_and_nothing_else_of_the_ledger(seed: i
         assert int(mine["count"].sum()) == int(row["count"]) == int(row["last"]) - int(row["first"]) + 1
         assert int(row["lac"]) == int(mine["lac"].max())
         assert {int(flags) for flags in mine["flags"]} <= {0, 4}
-        for field in ("counter", "flags", "digest_type"):
+        for field in ("flags", "digest_type"):
             assert len(np.unique(mine[field])) == 1
         by_offset = mine[np.argsort(mine["offset"])]
         assert (np.diff(by_offset["first"]) > 0).all()
@@ -124,20 +124,19 @@ def made(seed: int) -> tuple[BuiltIndex, IndexSections]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_summary_says_of_each_ledger_and_counter_what_its_frames_say(seed: int) -> None:
+def test_a_summary_says_of_each_ledger_what_its_frames_say(seed: int) -> None:
     frames = sorted_rows(drawn(seed, 300))
     joined, frame_bytes = joined_rows(frames)
     summary = summary_of(joined, frame_bytes)
-    keys = sorted({(int(row["ledger"]), int(row["counter"])) for row in frames})
-    assert [(int(row["ledger"]), int(row["counter"])) for row in summary] == keys
+    assert summary["ledger"].tolist() == sorted({*frames["ledger"].tolist()})
     for row in summary:
-        mine = frames[(frames["ledger"] == row["ledger"]) & (frames["counter"] == row["counter"])]
+        mine = frames[frames["ledger"] == row["ledger"]]
         assert int(row["bytes"]) == int(mine["size"].sum())
         assert int(row["first"]) == int(mine["first"].min())
         for field, bit in (("last", 1), ("lac", 2)):
             assert int(row[field]) == int(mine[field].max())
             top = joined[(joined["offset"] == row[f"{field}_offset"]) & (joined["ledger"] == row["ledger"])][0]
-            assert (top[field], top["size"], top["counter"]) == (row[field], row[f"{field}_size"], row["counter"])
+            assert (top[field], top["size"]) == (row[field], row[f"{field}_size"])
             assert bool(row["bits"] & bit) == bool(top["bits"] & RUN)
 
 
@@ -176,14 +175,3 @@ def test_a_block_at_another_place_of_another_segment_or_life_is_refused() -> Non
             decode_index_block(sections, 0, part(foreign, sections.index_block_range(0)))
     with pytest.raises(IntegrityError):
         sections.index_block_range(len(blocks))
-
-
-def test_version_1_is_read_and_its_summary_and_sparse_records_computed() -> None:
-    data = (GOLDEN / "segment.idx").read_bytes()
-    sections = decode_index_header(data)
-    assert sections.version == 1
-    _, rows, _ = decode_index_file(data)
-    everything = part(data, sections.index_range)
-    assert decode_summary(sections, everything).tobytes() == summary_of(rows).tobytes()
-    assert decode_sparse(sections, everything).size == sections.index_blocks == 2
-    assert part(data, sections.summary_range) == part(data, sections.sparse_range) == b""

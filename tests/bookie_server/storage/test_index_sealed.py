@@ -69,7 +69,7 @@ def test_what_was_found_damaged_in_memory_is_not_read_again_when_its_segment_is_
     world = World(0)
     world.fill(0)
     for k in range(6):
-        world.put(world.segments[world.generation], 1, (k,), None, 0, -1)
+        world.put(world.segments[world.generation], 1, (k,), None, -1)
     frames = world.segments[world.generation].frames
     world.bad_frames.add(frames[3].place)
     world.check(1, 0, 9, 64)

@@ -11,7 +11,7 @@ import pytest
 
 from bk_core.entries.frame import FrameKind
 from bk_core.wire.lane import Reason
-from bookie_server.storage.index import EVERY_UNHEARD_LEDGER, LedgerIndex
+from bookie_server.storage.index import EVERY_LEDGER, LedgerIndex
 from bookie_server.storage.index_rows import SUMMARY_ROW, Rows
 from bookie_server.storage.ledger_table import LEDGER_ROW, LedgerState, LedgerTable, new_state
 from bookie_server.storage.segment_directory import SegmentDirectory
@@ -24,7 +24,7 @@ def payload(kind: FrameKind, random: Random) -> bytes:
         return bytes([random.choice([1, 1, 1, 2])]) * 20
     if kind is FrameKind.LAC:
         return bytes(8) + random.randrange(100).to_bytes(8, "big") + bytes(random.choice([0, 4, 8, 20]))
-    return random.randrange(1, 50).to_bytes(4, "little") if kind >= FrameKind.LIMBO_SET else b""
+    return random.choice([0, 3, 1 << 63]).to_bytes(8, "little") if kind is FrameKind.COPY_DROPPED else b""
 
 
 @pytest.mark.rule("S4")
@@ -50,7 +50,6 @@ def test_a_table_agrees_with_a_dict_whatever_the_order_of_its_ledgers(ids: int) 
         if found is not None:
             assert found.key == plain[ledger_id].key
             assert found._replace(key_bytes=b"") == plain[ledger_id]._replace(key_bytes=b"")
-    assert table.counters() == {k: state.counter for k, state in plain.items() if state.counter}
     again = LedgerTable()
     again.load(exported(table, 777))
     assert [again.get(ledger_id) for ledger_id in plain] == [table.get(ledger_id) for ledger_id in plain]
@@ -85,36 +84,35 @@ def test_records_folded_in_two_places_and_merged_are_as_if_folded_in_one(seed: i
 
 @pytest.mark.rule("S4")
 @pytest.mark.rule("S8")
-def test_a_checkpoint_carries_limbo_of_unheard_ledgers_drops_and_deletions() -> None:
+@pytest.mark.parametrize("of_every_ledger", [False, True])
+def test_a_checkpoint_carries_limbo_drops_and_deletions(of_every_ledger: bool) -> None:
     index = LedgerIndex()
-    for kind, ledger_id, counter in (
-        (FrameKind.LIMBO_SET, EVERY_UNHEARD_LEDGER, 4),
-        (FrameKind.COPY_DROPPED, 3, 7),
-        (FrameKind.LIMBO_CLEARED, 2, 5),
-    ):
-        index.add_record(kind, ledger_id, counter.to_bytes(4, "little"))
+    index.add_record(FrameKind.LIMBO, 2, b"")
+    index.add_record(FrameKind.COPY_DROPPED, 3, (5).to_bytes(8, "little"))
     index.add_record(FrameKind.DELETED, 9, b"")
+    if of_every_ledger:
+        index.add_record(FrameKind.LIMBO, EVERY_LEDGER, b"")
     ledgers, deleted = index.export_ledgers(0, 100), index.deleted_intervals()
+    other = Reason.LIMBO if of_every_ledger else Reason.REASON_NONE
     for deleted_first in (True, False):
         again = LedgerIndex()
         if deleted_first:
             again.load_deleted(deleted)
         again.load_ledgers(ledgers)
-        again.load_segment(5, summary([(2, 0), (3, 6), (3, 7), (9, 0)]))
+        for generation in (4, 5, 6):
+            again.load_segment(generation, summary(2, 3, 9))
         if not deleted_first:
             again.load_deleted(deleted)
         assert [again.state(k).trouble for k in (1, 2, 3, 9)] == [
-            Reason.LIMBO, Reason.REASON_NONE, Reason.COPY_DROPPED, Reason.DELETED,
+            other, Reason.LIMBO, other or Reason.COPY_DROPPED, Reason.DELETED,
         ]  # fmt: skip
-        assert again.counters() == {2: 5, 3: 7, EVERY_UNHEARD_LEDGER: 4}
         assert again.ledger_ids() == [2, 3]
-        assert again.live_bytes() == {5: 200}
+        assert again.live_bytes() == {4: 100, 5: 100, 6: 200}
 
 
-def summary(ledgers_and_counters: list[tuple[int, int]]) -> Rows:
-    rows = np.zeros(len(ledgers_and_counters), dtype=SUMMARY_ROW)
-    for row, (ledger_id, counter) in zip(rows, ledgers_and_counters, strict=True):
-        row["ledger"], row["counter"], row["bytes"], row["last_size"] = ledger_id, counter, 100, 100
+def summary(*ledgers: int) -> Rows:
+    rows = np.zeros(len(ledgers), dtype=SUMMARY_ROW)
+    rows["ledger"], rows["bytes"], rows["last_size"] = ledgers, 100, 100
     return rows
 
 
@@ -127,7 +125,6 @@ class Kept:
     first: int
     last: int
     lac: int
-    counter: int
     size: int
 
 
@@ -143,21 +140,19 @@ def test_a_directory_agrees_with_a_list(ledgers: int) -> None:
         plain = [kept for kept in plain if kept.generation != generation]
         for row, ledger in zip(rows, held, strict=True):
             first = random.randrange(1000)
-            kept = Kept(
-                generation, ledger, first, first + random.randrange(200), first - 1, random.randrange(3), first + 1
-            )
+            kept = Kept(generation, ledger, first, first + random.randrange(200), first - 1, first + 1)
             plain.append(kept)
             row["ledger"], row["first"], row["last"], row["lac"] = ledger, first, kept.last, kept.lac
-            row["counter"], row["bytes"], row["last_offset"] = kept.counter, kept.size, 64 * ledger
+            row["bytes"], row["last_offset"] = kept.size, 64 * ledger
         directory.add_segment(generation, rows)
         if random.random() < 0.5:
             gone = random.randint(1, generation)
             directory.drop_segment(gone)
             plain = [kept for kept in plain if kept.generation != gone]
         for _ in range(random.choice([0, 0, 5])):
-            ledger, counter_min = random.randrange(ledgers), random.choice([None, 1, 2])
-            directory.forget(ledger, counter_min)
-            plain = [k for k in plain if k.ledger != ledger or (counter_min is not None and k.counter >= counter_min)]
+            ledger, through = random.randrange(ledgers), random.choice([None, random.randint(0, generation)])
+            directory.forget(ledger, through)
+            plain = [k for k in plain if k.ledger != ledger or (through is not None and k.generation > through)]
         for _ in range(20):
             compare(directory, plain, random.randrange(ledgers), random)
     assert len(directory) == len(plain)

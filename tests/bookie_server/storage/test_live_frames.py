@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bk_core.entries.batch import EntryBatch
+from bk_core.entries.batch import I64, EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame
 from bk_core.model import DigestType
@@ -17,9 +17,9 @@ from bk_core.wire.lane import Reason
 from bookie_server.storage import live_frames
 from bookie_server.storage.index_file import IndexHeader, build_index, decode_index_file
 from bookie_server.storage.joined_frames import frame_sizes
-from bookie_server.storage.live_frames import Live, LiveFrames, live_in
+from bookie_server.storage.live_frames import LiveFrames
 from bookie_server.storage.search import IndexBlock
-from tests.kit.compaction_world import CompactionWorld, deleted, dropped, restored
+from tests.kit.compaction_world import CompactionWorld, deleted
 from tests.kit.segment_world import assert_honest, entries, striped
 
 DEAD = 100
@@ -42,27 +42,27 @@ def small_world() -> tuple[CompactionWorld, list[bytes]]:
     return world, live
 
 
-def read(world: CompactionWorld, generation: int = 1, live: Live | None = None) -> list[tuple[bytes, int]]:
-    """Every frame given out of a segment, but for the stamp, and its counter; sorted."""
+def read(world: CompactionWorld, generation: int = 1, live: I64 | None = None) -> list[bytes]:
+    """Every frame given out of a segment, but for the stamp; sorted."""
     directory = world.storage.directory
     frames = LiveFrames(world.disk, directory.segments_path, generation, directory.identity.incarnation_bytes)
-    live = live or live_in(world.storage.index, generation)
+    live = world.storage.index.ledgers_in(generation) if live is None else live
     while not frames.read_index(live):
         pass
-    found: list[tuple[bytes, int]] = []
+    found: list[bytes] = []
     while not frames.at_end:
         table = frames.next()
         assert table is not None, frames.damage
         ends = table.starts + frame_sizes(table.heads)
-        for start, end, row in zip(table.starts.tolist(), ends.tolist(), table.rows, strict=True):
+        for start, end in zip(table.starts.tolist(), ends.tolist(), strict=True):
             frame = bytes(table.data[start:end])
-            found.append((frame[:60] + frame[64:], int(row["counter"])))
+            found.append(frame[:60] + frame[64:])
     frames.close()
     return sorted(found)
 
 
-def unstamped(frames: list[bytes], counter: int = 0) -> list[tuple[bytes, int]]:
-    return sorted((frame[:60] + frame[64:], counter) for frame in frames)
+def unstamped(frames: list[bytes]) -> list[bytes]:
+    return sorted(frame[:60] + frame[64:] for frame in frames)
 
 
 @pytest.mark.rule("S4")
@@ -80,20 +80,22 @@ def test_all_that_is_live_is_read_once_however_it_is_cut(
 
 def test_nothing_is_read_where_nothing_is_live() -> None:
     world, _ = small_world()
-    nothing = Live(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    assert read(world, live=nothing) == []
+    assert read(world, live=np.empty(0, dtype=np.int64)) == []
 
 
 @pytest.mark.rule("S4")
-def test_copies_from_before_a_drop_are_not_live() -> None:
+def test_dropped_copies_are_not_live_and_later_ones_are() -> None:
     world = CompactionWorld()
     before, after = [entries(1, [k]) for k in range(5)], [entries(1, [k]) for k in range(3)]
     other = [entries(2, [k], size=300) for k in range(4)]
     world.append(*before, *other)
-    world.append(dropped(1, 1), restored(1, 2))
-    world.append(*after)
     world.roll()
-    assert read(world) == sorted(unstamped(other) + unstamped(after, 2))
+    world.drop(1)
+    world.append(*after)
+    second = world.storage.log.position[0]
+    world.roll()
+    assert read(world) == unstamped(other)
+    assert read(world, second) == unstamped(after)
 
 
 def test_what_looks_like_a_frame_inside_a_payload_is_not_taken_for_one() -> None:
@@ -108,7 +110,7 @@ def test_what_looks_like_a_frame_inside_a_payload_is_not_taken_for_one() -> None
         made.append(bytes(frame))
         world.append(made[-1], entries(2, [k], size=200))
     world.roll()
-    assert [frame for frame in read(world) if b"x" * 9 in frame[0]] == unstamped(made)
+    assert [frame for frame in read(world) if b"x" * 9 in frame] == unstamped(made)
     assert world.compact()
     assert world.storage.read(1, 0, 63).found.keys() == set(range(64))
 

@@ -235,7 +235,7 @@ def test_a_block_of_another_index_file_is_refused(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_an_index_of_version_1_is_read_in_parts_too(tmp_path: Path) -> None:
+def test_an_index_is_read_in_parts(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "segment.idx", tmp_path / index_name(0x1234))
     header, rows, _ = decode_index_file((GOLDEN / "segment.idx").read_bytes())
     indexes = IndexReader(str(tmp_path), header.incarnation, Files(), 4)
@@ -246,7 +246,7 @@ def test_an_index_of_version_1_is_read_in_parts_too(tmp_path: Path) -> None:
     assert sparse.blocks(ledger_id, 0, 5) == range(1)
     block = known[IndexBlock(0x1234, 0)]
     assert isinstance(block, BlockFrames)
-    search = Search(ledger_id, 0, 5, 0, 64, known.get, DamagedPlaces())
+    search = Search(ledger_id, 0, 5, 64, known.get, DamagedPlaces())
     block.candidates(search)
     assert search.covered()[0][0][:2] == (0, 5)
     with pytest.raises(IntegrityError):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bk_core.entries.frame import FrameKind, encode_counter_record
+from bk_core.entries.frame import FrameKind
 from bk_core.errors import IntegrityError
 from bookie_server.storage.index_file import (
     INDEX_ROW,
@@ -22,7 +22,7 @@ from bookie_server.storage.index_file import (
     sorted_rows,
 )
 from bookie_server.storage.intervals import IntervalSet
-from bookie_server.storage.layout import PlannedCounters, plan_groups
+from bookie_server.storage.layout import plan_groups
 from bookie_server.storage.segment import (
     GroupHeader,
     SegmentHeader,
@@ -157,23 +157,10 @@ def test_an_interval_set_agrees_with_a_set(ranges: list[tuple[int, int]]) -> Non
 def test_groups_keep_the_order_and_stay_within_their_limits() -> None:
     rng = random.Random(2)
     frames = [entries(1, [k], size=rng.choice([10, 3000, 64_000, 66_000])) for k in range(60)]
-    plan = plan_groups(frames, None, PlannedCounters({}, {}), position=1 << 18, segment_bytes=1 << 18)
+    plan = plan_groups(frames, position=1 << 18, segment_bytes=1 << 18)
     assert [frame for group in plan for frame in group.frames] == frames
     assert plan[0].new_segment
     for group in plan:
         assert group.group_bytes <= group.limit
         for header, offset in zip(group.headers, group.offsets, strict=True):
             assert offset % (4096 if header.size >= 65_536 else 64) == 0
-
-
-@pytest.mark.rule("S4")
-def test_a_counter_record_stands_only_where_the_inherited_counter_differs() -> None:
-    frames = [entries(1, [0]), entries(2, [0]), entries(1, [1]), encode_counter_record(FrameKind.LIMBO_SET, 2, 1)]
-    frames += [entries(2, [1]), entries(1, [2])]
-    counters = PlannedCounters({1: 4}, {})
-    plan = plan_groups(frames, None, counters, position=4096, segment_bytes=1 << 18)
-    kinds = [(header.kind, header.ledger_id) for header in plan[0].headers]
-    assert kinds == [(10, 1), (1, 1), (1, 2), (1, 1), (6, 2), (1, 2), (1, 1)]
-    assert plan[0].inherited == [4, 4, 0, 4, 1, 1, 4]
-    assert plan[0].wanted == [False, *[True] * 6]
-    assert counters.known == {2: 1}

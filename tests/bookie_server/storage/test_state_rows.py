@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bk_core.entries.frame import FrameKind
-from bookie_server.storage.index_file import STATE_ROW, StateCollector, counter_of, pack_state
+from bookie_server.storage.index_file import STATE_ROW, StateCollector, pack_state
 from bookie_server.storage.index_rows import Rows
 from bookie_server.storage.intervals import IntervalSet
 from bookie_server.storage.ledger_table import LEDGER_ROW, LedgerTable
@@ -19,22 +19,22 @@ Record = tuple[int, int, bytes]
 
 
 def random_record(chance: random.Random) -> Record:
-    """Few values, so that ledgers, counters, keys and LACs meet."""
+    """Few values, so that ledgers, generations, keys and LACs meet."""
     ledger_id = chance.choice([1, 2, 3, 5, 70, 71, (1 << 63) - 1])
     kind = chance.choice([kind for kind in FrameKind if kind not in (FrameKind.ENTRIES, FrameKind.DELETED)])
     if kind == FrameKind.LEDGER_KEY:
         return ledger_id, kind, bytes([chance.choice([0, 0, 0, 1, 255])]) * 19 + bytes([chance.randrange(2)])
-    if kind == FrameKind.FENCE:
+    if kind in (FrameKind.FENCE, FrameKind.LIMBO):
         return ledger_id, kind, b""
     if kind == FrameKind.LAC:
         lac = chance.choice([-1, 0, 5, 1 << 40])
         end = chance.choice([b"", b"\0\0\0\1", b"\0" * 8, b"\1" * 20])
         return ledger_id, kind, ledger_id.to_bytes(8, "big") + lac.to_bytes(8, "big", signed=True) + end
-    return ledger_id, kind, chance.choice([0, 1, 2, 7, 4_000_000_000]).to_bytes(4, "little")
+    return ledger_id, kind, chance.choice([0, 1, 2, 7, 1 << 63]).to_bytes(8, "little")
 
 
 def states_of(records: list[Record]) -> Rows:
-    data = b"".join(pack_state(ledger, kind, counter_of(kind, payload), payload) for ledger, kind, payload in records)
+    data = b"".join(pack_state(*record) for record in records)
     return np.frombuffer(data, STATE_ROW)
 
 

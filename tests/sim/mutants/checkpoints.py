@@ -9,15 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from bookie_server.storage import checkpoint, index_file, ledger_states, ledger_table, replay, segment, state_rows
+from bk_core.entries.frame import FrameKind
+from bk_core.wire.lane import EntryRange, Reason
+from bookie_server.storage import blocks, ledger_states, ledger_table, replay, segment, state_rows
 from bookie_server.storage.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.cookie import DataDirectory
+from bookie_server.storage.index import LedgerIndex, Lookup
 from bookie_server.storage.index_port import IndexPort
-from bookie_server.storage.ledger_table import FENCED, HAS_COPY_STATE, HAS_KEY, HAS_LAC, LedgerState
+from bookie_server.storage.ledger_states import LedgerStates
+from bookie_server.storage.ledger_table import FENCED, HAS_KEY, NO_ABSENT, NO_ADDS, LedgerState, generation_of
 from tests.sim.mutants.storage import Planted, _nothing, _planted, _with_files
 
 _finish = Checkpointer._finish
-_find, _crc32c = replay.find_starting_point, checkpoint.crc32c
+_find, _crc32c = replay.find_starting_point, blocks.crc32c
+_folded, _merged, _folded_rows = LedgerState.folded, LedgerState.merged, state_rows._folded
+_trouble, _counting, _lookup = LedgerStates.trouble, LedgerStates.counting, LedgerIndex.lookup
 
 
 class _Agreeing(int):
@@ -41,13 +47,13 @@ def _sources(name: str, change: Callable[[Any], Any]) -> Planted:
     return _planted(*((owner, name, change(owner.__dict__[name])) for owner in (IndexSource, IndexPort)))
 
 
-def _rows_without(flag: int) -> Planted:
+def _rows_without(flags: int = 0, *columns: str) -> Planted:
     def change(rows: Callable[..., Any]) -> Callable[..., Any]:
         def without(self: Any, first_ledger: int, limit: int) -> Any:
             found = rows(self, first_ledger, limit).copy()
-            found["flags"] &= ~np.uint8(flag)
-            if flag == HAS_LAC:
-                found["lac_bytes"] = 0
+            found["flags"] &= ~np.uint8(flags)
+            for name in columns:
+                found[name] = 0
             return found
 
         return without
@@ -75,19 +81,60 @@ def _unnoticed(directory: Any) -> Any:
     return replace(_find(directory), lost=False, damage=())
 
 
-def _lower_counter(self: Any, counter: int, severity: int) -> Any:
-    held = (self.copy_counter, self.severity) if self.flags & HAS_COPY_STATE else (counter, severity)
-    counter, severity = min(held, (counter, severity))
-    return self._replace(flags=self.flags | HAS_COPY_STATE, copy_counter=counter, severity=severity)
+def _drop_ends_limbo(self: Any, kind: int, payload: bytes) -> Any:
+    state = _folded(self, kind, payload)
+    return state._replace(flags=state.flags & ~NO_ADDS) if kind == FrameKind.COPY_DROPPED else state
 
 
-def _lower_counters(rows: Any, group: Any, result: Any) -> None:
-    having = rows["flags"] & HAS_COPY_STATE != 0
-    rank = rows["copy_counter"].astype(np.int64) << 8 | rows["severity"]
-    least = np.full(result.size, 1 << 62, np.int64)
-    np.minimum.at(least, group[having], rank[having])
-    least[least == 1 << 62] = 0
-    result["copy_counter"], result["severity"] = least >> 8, least & 255
+def _last_bits_hold(self: Any, other: Any) -> Any:
+    state, bits = _merged(self, other), NO_ABSENT | NO_ADDS
+    return state._replace(flags=state.flags & ~bits | other.flags & bits)
+
+
+def _one_bit_a_ledger(rows: Any, ids: Any) -> Any:
+    result = _folded_rows(rows, ids)
+    result["flags"] &= ~np.where(result["dropped"] > 0, NO_ADDS, 0).astype(np.uint8)
+    return result
+
+
+def _lesser_generation(self: Any, kind: int, payload: bytes) -> Any:
+    state = _folded(self, kind, payload)
+    if kind != FrameKind.COPY_DROPPED or not self.dropped:
+        return state
+    return state._replace(dropped=min(self.dropped, generation_of(payload)))
+
+
+def _lesser_generations(rows: Any, ids: Any) -> Any:
+    result, dropped = _folded_rows(rows, ids), rows[rows["dropped"] > 0]
+    for row in result:
+        mine = dropped["dropped"][dropped["ledger"] == row["ledger"]]
+        row["dropped"] = mine.min() if mine.size else 0
+    return result
+
+
+def _dropped_copies_deny(self: Any, state: Any) -> Reason:
+    found = _trouble(self, state)
+    return Reason.REASON_NONE if found is Reason.COPY_DROPPED else found
+
+
+def _of_the_unknown_alone(self: Any, state: Any) -> Reason:
+    every, self._of_every_ledger = self._of_every_ledger, 0 if state is not None else self._of_every_ledger
+    try:
+        return _trouble(self, state)
+    finally:
+        self._of_every_ledger = every
+
+
+def _newer_ones_are_dead(self: Any, generation: int, rows: Any) -> Any:
+    return _counting(self, 0, rows)
+
+
+def _nothing_is_found(self: Any, ledger_id: int, *args: Any, **named: Any) -> Any:
+    found = _lookup(self, ledger_id, *args, **named)
+    trouble = self.folded(ledger_id)[1]
+    if not trouble or found.unresolved or self.is_deleted(ledger_id):
+        return found
+    return Lookup((), (), (EntryRange(args[0], found.through, trouble),), (), found.through)
 
 
 CHECKPOINT_MUTANTS: list[tuple[str, str, Planted]] = [
@@ -111,26 +158,33 @@ CHECKPOINT_MUTANTS: list[tuple[str, str, Planted]] = [
     ("a checkpoint counts on no segment", "S4", _sources("generations", _counts_on_nothing)),
     ("a fence is not in a checkpoint (D5)", "S4", _rows_without(FENCED)),
     ("a key is not in a checkpoint", "S4", _rows_without(HAS_KEY)),
-    ("a LAC is not in a checkpoint", "S4", _rows_without(HAS_LAC)),
-    ("limbo is not in a checkpoint", "S4", _rows_without(HAS_COPY_STATE)),
+    ("a LAC is not in a checkpoint", "S4", _rows_without(0, "lac_bytes")),
+    ("limbo is not in a checkpoint", "S4", _rows_without(NO_ABSENT | NO_ADDS)),
+    ("a checkpoint does not say which segments a drop was about", "S4", _rows_without(0, "dropped")),
     (
         "a tombstone is not in a checkpoint (D18)", "S4",
         _sources("deleted", _no_tombstones),
     ),
     ("a checkpoint that is lost goes unnoticed", "S8", _planted((replay, "find_starting_point", _unnoticed))),
-    ("the checks of a checkpoint are not compared", "S8", _planted((checkpoint, "crc32c", _agreeing))),
-    ("the checks of an index are not compared", "S7", _planted((index_file, "crc32c", _agreeing))),
+    ("the checks of checkpoints and indexes are not compared", "S7", _planted((blocks, "crc32c", _agreeing))),
     ("the checks of group headers are not compared", "S3", _planted((segment, "crc32c", _agreeing))),
     (
         "two keys in the log are no trouble", "S4",
         _planted((ledger_states, "KEY_CONFLICT", 0)),
     ),
     (
-        "the lowest counter holds", "S4",
-        _planted(
-            (LedgerState, "_with_copy_state", _lower_counter), (state_rows, "_fold_copy_states", _lower_counters)
-        ),
+        "a drop ends limbo", "S4",
+        _planted((LedgerState, "folded", _drop_ends_limbo), (LedgerState, "merged", _last_bits_hold)),
     ),
+    ("a drop ends limbo at the next start", "S4", _planted((state_rows, "_folded", _one_bit_a_ledger))),
+    ("the lesser generation of two drops holds", "S4", _planted((LedgerState, "folded", _lesser_generation))),
+    ("the lesser generation of two drops holds at the next start", "S4",
+     _planted((state_rows, "_folded", _lesser_generations))),
+    ("what a dropped copy lacks is denied", "S4", _planted((LedgerStates, "trouble", _dropped_copies_deny))),
+    ("limbo of every ledger holds for unknown ones alone", "S8",
+     _planted((LedgerStates, "trouble", _of_the_unknown_alone))),
+    ("what is added after a drop is dead too", "S4", _planted((LedgerStates, "counting", _newer_ones_are_dead))),
+    ("nothing is found of a ledger in limbo", "S4", _planted((LedgerIndex, "lookup", _nothing_is_found))),
     (
         "one of two keys is taken in silence", "S4",
         _planted((ledger_table, "KEY_CONFLICT", 0), (state_rows, "KEY_CONFLICT", 0)),

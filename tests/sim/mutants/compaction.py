@@ -14,6 +14,7 @@ from bookie_server.storage.compaction import Compactor
 from bookie_server.storage.index_upkeep import IndexUpkeep
 from bookie_server.storage.joined_frames import _Columns
 from bookie_server.storage.live_frames import LiveFrames
+from bookie_server.storage.segment_directory import SegmentDirectory
 from tests.sim.mutants.storage import Planted, _planted
 
 _open, _write, _second_look, _numbers = Compactor._open, Compactor._write, LiveFrames._second_look, _Columns._numbers
@@ -69,13 +70,9 @@ def _refused_is_done(self: Any, work: Any, copies: Any) -> int:
         return 1
 
 
-def _counter_of_nobody(self: Any, work: Any, copies: Any) -> int:
-    copy = self._copy
-    self._copy = lambda frames, counters: copy(frames, [0] * len(counters))
-    try:
-        return _write(self, work, copies)
-    finally:
-        self._copy = copy
+def _all_of_it_lives(self: Any, generation: int) -> Any:
+    """What compaction asks for is every ledger that was ever in the segment."""
+    return self._ledgers_of[generation]
 
 
 def _place_anywhere(self: Any, copies: Any) -> None:
@@ -88,12 +85,6 @@ def _of_the_entry_before(self: Any, flag: int, at: Any, otherwise: Any) -> Any:
     return np.roll(numbers, 1) if flag == joined_frames.LACS else numbers
 
 
-def _same_ids(table: Any) -> Any:
-    """Of copies of an entry one is enough, whatever their counters."""
-    heads = np.ascontiguousarray(table.heads).view(np.uint8).reshape(-1, 64)[:, :60]
-    return table.take(np.flatnonzero(np.append(True, (heads[1:] != heads[:-1]).any(axis=1))))
-
-
 _BELIEVED = (joined_frames, "_is_proven", lambda frame: True)
 
 COMPACTION_MUTANTS: list[tuple[str, str, Planted]] = [
@@ -104,12 +95,11 @@ COMPACTION_MUTANTS: list[tuple[str, str, Planted]] = [
     ("a run need not hold all its ids", "S7", _planted((live_frames, "_tiled", _tiled))),
     ("a segment leaves the index before its copies are in it", "S4", _planted((Compactor, "_open", _dropped_first))),
     ("what a full disk refused counts as copied", "S4", _planted((Compactor, "_write", _refused_is_done))),
-    ("copies carry no counter", "S4", _planted((Compactor, "_write", _counter_of_nobody))),
+    ("what is dead is copied", "S4", _planted((SegmentDirectory, "ledgers_in", _all_of_it_lives))),
     ("a sealed segment is taken for one being written", "S4", _planted((IndexUpkeep, "place_copies", _place_anywhere))),
     ("joined entries have the LAC of the one before", "P6", _planted((_Columns, "_numbers", _of_the_entry_before),
                                                                     _BELIEVED)),
     ("joined entries lose their ledger lengths", "P6", _planted((joined_frames, "LEDGER_LENGTHS", 0), _BELIEVED)),
     ("wrong digests get our checksum", "P6", _planted(_BELIEVED)),
-    ("a copy under another counter counts as the same", "S4", _planted((joined_frames, "_each_once", _same_ids))),
 ]  # fmt: skip
 """Name, rule, context."""

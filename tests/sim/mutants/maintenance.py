@@ -14,19 +14,19 @@ from bookie_server.storage.index_upkeep import IndexUpkeep
 from bookie_server.storage.maintenance import Maintenance
 from tests.sim.mutants.storage import Planted, _Instead, _nothing, _planted
 
-_append, _write = SegmentLog.append_group, Compactor._write
+_write = Compactor._write
 
 
 def _copies_unsynced(self: Any, work: Any, copies: Any) -> Any:
     """The log's files do not sync while compaction writes."""
     copy = self._copy
 
-    def unsynced(frames: Any, counters: Any) -> Any:
+    def unsynced(frames: Any) -> Any:
         log = _log_of(copy)
         files = log._files
         log._files = _Instead(files, sync_data=_nothing)
         try:
-            return copy(frames, counters)
+            return copy(frames)
         finally:
             log._files = files
 
@@ -43,16 +43,6 @@ def _log_of(copy: Any) -> SegmentLog:
     found = opened.log
     assert isinstance(found, SegmentLog)
     return found
-
-
-def _newest_counters(self: Any, work: Any, copies: Any) -> Any:
-    """Copies get the counter that their ledger has now, as if they were written by somebody."""
-    copy = self._copy
-    self._copy = lambda frames, counters: _append(_log_of(copy), frames, reserve=True)
-    try:
-        return _write(self, work, copies)
-    finally:
-        self._copy = copy
 
 
 def _without_the_last(self: Any, work: Any, copies: Any) -> Any:
@@ -91,7 +81,6 @@ def _half_dead_is_dead(self: Any) -> Any:
 
 MAINTENANCE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("copies of compaction are not synced", "S4", _planted((Compactor, "_write", _copies_unsynced))),
-    ("copies get the newest counter of their ledger", "S4", _planted((Compactor, "_write", _newest_counters))),
     ("compaction leaves a frame behind", "S4", _planted((Compactor, "_write", _without_the_last))),
     ("the index does not learn where copies are", "S4", _planted((IndexUpkeep, "place_copies", _nothing))),
     ("a damaged segment is given up by compaction (D9)", "S4", _planted((Compactor, "_keep", _given_up_anyway))),
