@@ -5,12 +5,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from bk_core.client import BookKeeper
 from bk_core.logs.named_log import NamedLog
 
 PASSWORD = b"secret"
+
+
+@dataclass
+class StoreClock:
+    """The metadata store's own clock, decades behind that of its clients."""
+
+    now_ms: int = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import pytest
 
@@ -19,22 +18,12 @@ from bk_core.logs.store import PageCache
 from bk_core.logs.unlinking import UNLINKED_BYTES_MAX, unlinked_by
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.logs.change_kit import EMPTY, NONCE, extent
-from tests.logs.leader_kit import PASSWORD, log_of, run
+from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, run
 from tests.logs.test_compaction import content_of, publish, values
 
 OVERWRITE = PublishOptions(overwrite=True)
 AGE_MS = 10 * DELETE_DELAY_MS
 ENTRIES = 20
-
-
-@dataclass
-class StoreClock:
-    """The metadata store's own clock, decades behind that of its clients."""
-
-    now_ms: int = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bookie_server.machine_events import LookForDeletion
 from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import PASSWORD, log_of, run
+from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, run
 
 
 async def ledger(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:
@@ -260,22 +260,26 @@ def test_a_version_is_published_once_and_never_goes_back() -> None:
 
 @pytest.mark.rule("N5")
 def test_vacuum_forgets_transactions_that_nobody_used_for_long() -> None:
+    clock = StoreClock()
+
     async def work() -> None:
-        async with memory_cluster() as cluster:
+        async with memory_cluster(clock_ms=clock) as cluster:
             log = log_of(cluster.client())
             await log.create()
             for name in ("old", "new"):
                 await log.publish([], PublishId.txn(name, 1), PublishOptions(transaction=Transaction(name, 1)))
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.002)
             assert (await log.vacuum()).transactions == ()
             with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
                 await log.vacuum(txn_retention_ms=0)
             with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
                 await log.vacuum(txn_retention_ms=-1, force=True)
             await log.publish([], PublishId.txn("new", 2), PublishOptions(transaction=Transaction("new", 2)))
-            assert (await log.vacuum(txn_retention_ms=300, force=True)).transactions == ("old",)
-            await asyncio.sleep(0.02)
-            assert (await log.vacuum(txn_retention_ms=0, force=True)).transactions == ("new",)
+            used_ms = {record.app_id: record.last_used_ms for record in await log.transactions()}
+            clock.now_ms = used_ms["new"] + 20
+            assert (await log.vacuum(txn_retention_ms=20, force=True)).transactions == ("old",)
+            clock.now_ms += 1
+            assert (await log.vacuum(txn_retention_ms=20, force=True)).transactions == ("new",)
 
     run(work())
 

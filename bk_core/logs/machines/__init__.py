@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pure machines of named logs: leadership, and every change of a log's head."""
+"""The pure part of named logs: leadership, a machine; every change of a head, vacuum and compaction, sequences."""
