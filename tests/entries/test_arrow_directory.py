@@ -183,8 +183,12 @@ def test_any_bytes_are_a_directory_or_refused(noise: bytes, kept: int) -> None:
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
-NEAR = st.binary(max_size=4) | st.integers(29, 36).flatmap(
-    lambda size: st.lists(st.sampled_from([0, 0x61, 0xC3, 0xFE, 0xFF]), min_size=size, max_size=size).map(bytes)
+NEAR = (
+    st.binary(max_size=4)
+    | st.integers(31, 34).map(lambda size: b"\xff" * size)
+    | st.integers(29, 36).flatmap(
+        lambda size: st.lists(st.sampled_from([0, 0x61, 0xC3, 0xFE, 0xFF]), min_size=size, max_size=size).map(bytes)
+    )
 )
 
 

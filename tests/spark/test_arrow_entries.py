@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.entries.arrow_directory import HAS_MAX, HAS_MIN, MAX_RAISED, MIN_CUT, Directory, parse
+from bk_core.entries.arrow_directory import (
+    HAS_MAX,
+    HAS_MIN,
+    MAX_RAISED,
+    MIN_CUT,
+    NO_BOUNDS,
+    Bounds,
+    Directory,
+    parse,
+)
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
 from bk_core.entries.gf2 import CRC32C_TABLES
@@ -146,13 +155,51 @@ def test_no_value_is_outside_of_its_columns_bounds(rows: pa.RecordBatch, compres
         assert (greatest == max(found)) != bool(bits & MAX_RAISED)
 
 
+def bounds_of(values: list[Any], kind: pa.DataType) -> Bounds:
+    (column,) = directory_of(arrow_entry(pa.record_batch([pa.array(values, kind)], names=["x"]))).columns
+    return column.bounds
+
+
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_a_zero_bound_has_the_sign_that_is_outside(kind: pa.DataType) -> None:
-    (column,) = directory_of(arrow_entry(pa.record_batch([pa.array([0.0, -0.0], kind)], names=["x"]))).columns
-    low, high, _ = column.bounds
+@pytest.mark.parametrize("values", [[0.0], [-0.0], [0.0, -0.0], [-0.0, None, 0.0]])
+def test_a_zero_bound_has_the_sign_that_is_outside(values: list[float | None], kind: pa.DataType) -> None:
+    low, high, _ = bounds_of(values, kind)
     assert low is not None
     assert high is not None
     assert (low[-1], high[-1]) == (0x80, 0)
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_where_one_value_is_nan_nothing_is_said(kind: pa.DataType) -> None:
+    nan, most = float("nan"), float("inf")
+    for values in ([nan], [1.0, nan], [nan, 1.0], [None, nan, 2.0], [-most, nan, most]):
+        assert bounds_of(values, kind) == NO_BOUNDS
+    low, high, _ = bounds_of([most, 1.0, -most], kind)
+    assert (value_of(kind, low or b""), value_of(kind, high or b"")) == (-most, most)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "bits"),
+    [
+        ("ü" * 16, "ü".encode() * 16, "ü".encode() * 16, 0),
+        ("ü" * 16 + "x", "ü".encode() * 16, "ü".encode() * 15 + b"\xc3\xbd", MIN_CUT | MAX_RAISED),
+        ("a" * 31 + "é", b"a" * 31 + b"\xc3", b"a" * 31 + b"\xc4", MIN_CUT | MAX_RAISED),
+        (
+            "\U0010ffff" * 9,
+            "\U0010ffff".encode() * 8,
+            "\U0010ffff".encode() * 7 + b"\xf4\x8f\xbf\xc0",
+            MIN_CUT | MAX_RAISED,
+        ),
+        (b"\xff" * 32, b"\xff" * 32, b"\xff" * 32, 0),
+        (b"a" + b"\xff" * 32, b"a" + b"\xff" * 31, b"b", MIN_CUT | MAX_RAISED),
+        (b"\xff" * 33, b"\xff" * 32, None, MIN_CUT),
+    ],
+)
+def test_text_and_bytes_at_the_longest_bound(value: str | bytes, low: bytes, high: bytes | None, bits: int) -> None:
+    there = HAS_MIN | (HAS_MAX if high is not None else 0)
+    kind = pa.string() if isinstance(value, str) else pa.binary()
+    for values in ([value], [None, value, value]):
+        assert bounds_of(values, kind) == (low, high, bits | there)
 
 
 def test_decimals_that_differ_in_their_lower_half_have_right_bounds() -> None:
