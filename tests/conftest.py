@@ -6,19 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from bk_cli.zookeeper_server import ZooKeeperServer
+from tests.kit import amount
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
-
-# The same examples on every run, and no deadline on a busy machine; --hypothesis-profile=explore looks further.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("explore", max_examples=2000, deadline=None)
-settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the traces of tests/scenarios anew; read the diff")
+    parser.addoption("--few", action="store_true", help="a part of the seeds and examples, as scripts/check")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--few"):
+        amount.try_few()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
@@ -24,6 +24,7 @@ from bookie_server.storage.index import LedgerIndex
 from bookie_server.storage.index_answers import Lookup
 from bookie_server.storage.membership import runs_of_ids
 from bookie_server.storage.segment import Place
+from tests.kit.amount import examples
 from tests.kit.lanes import Lane, Listener, bookie_config, digester, frame
 from tests.kit.memory_holdings import MemoryHoldings, stored
 
@@ -90,7 +91,7 @@ def found_by(plan: Plan, places: dict[Place, bytes]) -> set[int]:
 
 
 @pytest.mark.rule("S2")
-@settings(derandomize=True, max_examples=200, deadline=None)
+@examples(2)
 @given(FRAMES, st.integers(0, 35), st.integers(0, 20), st.sampled_from([1, 300, 1 << 20]))
 def test_plan_finds_what_a_dumb_search_finds(
     frames: list[tuple[str, int, int]], first: int, more: int, bytes_max: int

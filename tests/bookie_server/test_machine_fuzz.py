@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.digest import crc32c
@@ -13,6 +13,7 @@ from bk_core.wire.lane import AttachMode
 from bookie_server import machine_events as ev
 from bookie_server.machine import BookieMachine
 from tests.bookie_server.test_holdings import striped
+from tests.kit.amount import examples
 from tests.kit.lanes import KEY, frame
 from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
 
@@ -37,7 +38,7 @@ def resealed(data: bytearray) -> bytes:
 CHANGES = st.lists(st.tuples(st.integers(4, 150), st.integers(0, 255)), max_size=4)
 
 
-@settings(derandomize=True, max_examples=600, deadline=None)
+@examples(6)
 @given(st.lists(st.tuples(st.sampled_from(SEEDS), CHANGES, st.booleans()), min_size=1, max_size=4))
 def test_no_frame_breaks_the_machine(frames: list[tuple[bytes, list[tuple[int, int]], bool]]) -> None:
     store = MemoryHoldings()

@@ -10,7 +10,7 @@ import zlib
 import crc32c
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
@@ -18,6 +18,7 @@ from bk_core.entries.digest import Digester, ledger_key, mac_key
 from bk_core.entries.gf2 import CRC32_TABLES, CRC32C_TABLES
 from bk_core.errors import InvalidArgumentError
 from bk_core.model import DigestType
+from tests.kit.amount import examples
 
 I64 = st.integers(0, 2**63 - 1)
 
@@ -41,7 +42,7 @@ def entries(draw: st.DrawFn) -> list[bytes]:
     return [rng.bytes(int(size)) for size in sizes]
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@examples(1.5)
 @given(
     entries(),
     st.sampled_from(DigestType),
@@ -64,7 +65,7 @@ def test_digests_of_a_run_equal_the_plain_ones(
     assert digests.shape == (len(payloads), kind.digest_bytes)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@examples(1.5)
 @given(entries(), st.sampled_from(DigestType), st.integers(0, 2**32), st.booleans())
 def test_digests_of_any_ids_lacs_and_lengths_equal_the_plain_ones(
     payloads: list[bytes], kind: DigestType, seed: int, one_lac: bool

@@ -10,7 +10,7 @@ from dataclasses import replace
 import crc32c
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
@@ -30,6 +30,7 @@ from bk_core.errors import EntryTooLargeError, IntegrityError, InvalidArgumentEr
 from bk_core.model import DigestType
 from bk_core.quorum import holds
 from bk_core.wire.lane import ENTRY_BYTES_MAX
+from tests.kit.amount import examples
 from tests.kit.apache_frames import encode_apache, entry_bytes
 
 PAYLOADS = st.lists(st.binary(max_size=30), min_size=1, max_size=30)
@@ -87,7 +88,7 @@ def written(draw: st.DrawFn) -> tuple[bytes, EntryBatch, Digester]:
     return bytes(frame), replace(numbered, digests=kind.for_batch(numbered)), kind
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@examples(3)
 @given(written())
 def test_what_is_written_is_read(case: tuple[bytes, EntryBatch, Digester]) -> None:
     frame, batch, kind = case
@@ -100,7 +101,7 @@ def test_what_is_written_is_read(case: tuple[bytes, EntryBatch, Digester]) -> No
 
 
 @pytest.mark.rule("P6")
-@settings(derandomize=True, deadline=None, max_examples=200)
+@examples(2)
 @given(written())
 def test_entries_read_are_written_back_unchanged(case: tuple[bytes, EntryBatch, Digester]) -> None:
     frame, batch, kind = case
@@ -110,7 +111,7 @@ def test_entries_read_are_written_back_unchanged(case: tuple[bytes, EntryBatch, 
         assert again == frame
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
+@examples(4)
 @given(written(), st.integers(-2, 25), st.integers(-1, 25))
 def test_a_slice_holds_the_wanted_entries_and_they_verify(
     case: tuple[bytes, EntryBatch, Digester], begin: int, size: int
@@ -133,7 +134,7 @@ def test_a_slice_holds_the_wanted_entries_and_they_verify(
     assert list(as_dict(decode_frame(smaller, digester=kind, verify_digests=True))) == [min(wanted)]
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@examples(1)
 @given(PAYLOADS, DIGESTS, st.booleans(), st.integers(-1, 70), st.integers(0, 70))
 def test_apache_entries_are_kept_verbatim_and_split_by_the_reader(
     payloads: list[bytes], kind: DigestType, gaps: bool, begin: int, size: int

@@ -10,7 +10,7 @@ from dataclasses import replace
 import crc32c
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
@@ -38,6 +38,7 @@ from bk_core.entries.frame import (
 from bk_core.entries.frame_layout import assemble
 from bk_core.errors import BookKeeperError, IntegrityError, InvalidArgumentError, ProtocolError, UnknownFlagsError
 from bk_core.model import DigestType
+from tests.kit.amount import examples
 from tests.kit.apache_frames import encode_apache, entry_bytes
 from tests.kit.flagged import UNKNOWN_FLAGS, with_flags
 
@@ -218,7 +219,7 @@ def test_no_frame_over_the_limit_is_made() -> None:
         assemble((2, 0, 0, 3, -1, -1, -1, 0), [], bytes(fits + 1), 0)
 
 
-@settings(derandomize=True, max_examples=300)
+@examples(3)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused_and_nothing_else(noise: bytes) -> None:
     for frame in (noise, b"BK\1\1" + noise, sealed(columns=ONE, payload=b"xy")[:48] + noise):
@@ -230,7 +231,7 @@ def test_any_bytes_are_read_or_refused_and_nothing_else(noise: bytes) -> None:
         assert check_frame(sealed(columns=ONE, payload=b"xy")).count == 1
 
 
-@settings(derandomize=True, max_examples=400, deadline=None)
+@examples(4)
 @given(
     flags=st.integers(0, 31),
     digest_type=st.integers(0, 4),

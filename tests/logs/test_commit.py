@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import (
@@ -22,6 +22,7 @@ from bk_core.logs.commit import LedgerEnd, NewOpenExtent, add_open_extent, alrea
 from bk_core.logs.head import PAGE_BYTES_MAX, PUBLISHED_MAX, Extent, LogHead, LogPage, NewExtent, PublishId
 from bk_core.logs.paging import Change, merge_candidates
 from bk_core.model import Fragment
+from tests.kit.amount import examples
 
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
 EMPTY = create(uuid=UUID, created_ms=1, ledger_key=b"k" * 20)
@@ -250,7 +251,7 @@ class World:
 
 @pytest.mark.rule("N3")
 @given(seed=st.integers(0, 1 << 32), big=st.booleans())
-@settings(max_examples=15, deadline=None, derandomize=True)
+@examples(0.15)
 def test_random_intents_keep_the_log_whole_and_the_head_small(seed: int, big: bool) -> None:
     world = World(seed, big=big)
     for _ in range(60):

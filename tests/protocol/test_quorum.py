@@ -6,10 +6,11 @@ from __future__ import annotations
 from itertools import chain, combinations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core import quorum
+from tests.kit.amount import examples
 
 SHAPES = [(e, qw, qa) for e in range(1, 8) for qw in range(1, e + 1) for qa in range(1, qw + 1)]
 PAIRS = sorted({(e, qw) for e, qw, _ in SHAPES})
@@ -135,7 +136,7 @@ def test_confirmed_id_is_what_counting_gives_for_all_watermarks_of_small_shapes(
 
 
 @pytest.mark.rule("P2")
-@settings(max_examples=300)
+@examples(3)
 @given(data=st.data())
 def test_confirmed_id_is_what_counting_every_entry_gives(data: st.DataObject) -> None:
     e, qw, qa = data.draw(st.sampled_from(SHAPES))

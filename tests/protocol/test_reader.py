@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -214,12 +215,17 @@ def test_each_fragment_is_asked_of_its_own_ensemble() -> None:
     assert second.bookie in fragments[1].ensemble
 
 
+@cache
+def held_by(index: int, shape: tuple[int, int]) -> EntryBatch:
+    return decode_frame(striped(index, *shape))
+
+
 def answer(machine: RangeRead, read: SendRead, shape: tuple[int, int], dead: tuple[int, ...]) -> list[object]:
     """A dead bookie fails; the others give what they hold of four ids and stop there, as at a byte limit."""
     index, through = int(read.bookie[1:]), min(read.last, read.first + 3)
     if index in dead:
         return list(machine.step(ReadFailed(read.request, "dead")))
-    held = decode_frame(striped(index, *shape))
+    held = held_by(index, shape)
     part = held.select((held.entry_ids() >= read.first) & (held.entry_ids() <= through))
     effects: list[object] = []
     if len(part):

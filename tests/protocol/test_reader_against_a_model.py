@@ -22,6 +22,7 @@ from bk_core.model import DigestType, Fragment, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import PASSES, RangeRead
 from bk_core.wire.lane import EntryRange
+from tests.kit.amount import some
 from tests.protocol.kit import LEDGER, digester, metadata
 
 SHAPES = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (4, 2, 2), (5, 3, 2), (5, 2, 1)]
@@ -224,7 +225,7 @@ class World:
 
 @pytest.mark.rule("P4", "MUST4", "MUST14")
 @pytest.mark.parametrize("honest", [True, False], ids=["one-of-each-write-set-is-honest", "nobody-need-be"])
-@pytest.mark.parametrize("seeds", range(4))
+@pytest.mark.parametrize("seeds", range(some(4, few=1)))
 def test_what_is_delivered_is_the_truth_whatever_the_bookies_do(honest: bool, seeds: int) -> None:
     ends = {"finished": 0, "lost": 0, "unreadable": 0}
     for seed in range(seeds * 150, seeds * 150 + 150):

@@ -35,7 +35,9 @@ def searched(name: str) -> Result:
 
 @pytest.mark.rule("P11")
 @pytest.mark.parametrize(
-    "name", ["pair", "pair-crash", "change", "change-lost", "degraded", "two-recoveries-one-copy", "close-and-recovery"]
+    "name",
+    ["pair", "pair-crash", "change", "change-lost", "close-and-recovery"]
+    + [pytest.param(name, marks=pytest.mark.sim) for name in ("degraded", "two-recoveries-one-copy")],
 )
 def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
     found = searched(name)
@@ -46,6 +48,7 @@ def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
     assert expected / 2 <= found.states <= expected * 2, "the machines go other ways than before: look, then note it"
 
 
+@pytest.mark.sim
 @pytest.mark.rule("P11")
 def test_the_counts_are_the_same_under_every_hash_seed() -> None:
     printed = set()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.amount import some
 from tests.sim import corpus
 from tests.sim.campaign import campaign, load, run_chunk, runner_of
 from tests.sim.mutants import protocol, table
@@ -37,16 +38,16 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.mark.rule("MUST13")
-def test_two_hundred_seeds_of_the_protocol_are_clean() -> None:
-    found = run_chunk("protocol", 0, 200)
+def test_seeds_of_the_protocol_are_clean() -> None:
+    found = run_chunk("protocol", 0, some(200, few=60))
 
     assert found.violations == []
-    assert found.histories == found.schedules == 200
-    assert found.acks > 300
+    assert found.histories == found.schedules >= 60
+    assert found.acks > 1.5 * found.schedules
 
 
 def test_seeds_with_the_production_storage_in_the_loop_are_clean() -> None:
-    found = run_chunk("storage", 0, 60)
+    found = run_chunk("storage", 0, some(60, few=20))
 
     assert found.violations == []
     assert found.sometimes["crash in a commit"] > 0
@@ -57,6 +58,7 @@ def test_seeds_that_failed_once_are_clean() -> None:
     assert [line for line, violation in again.items() if violation] == []
 
 
+@pytest.mark.sim
 @pytest.mark.rule("P11")
 def test_a_seed_is_the_same_under_every_hash_seed() -> None:
     program = "from tests.sim.cli import digests; print(digests(6))"
@@ -104,14 +106,14 @@ def test_a_failing_seed_is_shrunk_to_the_disturbances_it_needs() -> None:
 
 def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
-    campaign("protocol", jobs=1, schedules=40, state=state)
-    whole = campaign("protocol", jobs=1, schedules=100, state=state)
+    campaign("protocol", jobs=1, schedules=15, state=state)
+    whole = campaign("protocol", jobs=1, schedules=40, state=state)
 
-    assert whole.schedules == whole.next_seed == 100
+    assert whole.schedules == whole.next_seed == 40
     again = load(state, "protocol")
     assert again is not None
     assert (again.schedules, again.steps) == (whole.schedules, whole.steps)
-    assert whole.steps == run_chunk("protocol", 0, 100).steps
+    assert whole.steps == run_chunk("protocol", 0, 40).steps
 
 
 def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:

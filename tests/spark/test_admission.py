@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import InvalidArgumentError
@@ -13,6 +13,7 @@ from bk_spark.option_table import Use
 from bk_spark.options import BkOptions, parse_options
 from bk_spark.plan import Span, bytes_between
 from bk_spark.selection import LedgerSource, LogSource, Source
+from tests.kit.amount import examples
 
 A, B, C = LogSource("a"), LogSource("b"), LogSource("c")
 NO_LIMITS = Limits(None, None)
@@ -99,7 +100,7 @@ def _spans(begin: int, sizes: list[int]) -> tuple[Span, ...]:
     return tuple(Span(begin + i, begin + i + 1, size) for i, size in enumerate(sizes))
 
 
-@settings(derandomize=True, max_examples=300)
+@examples(3)
 @given(backlogs_of, st.none() | st.integers(1, 40), st.none() | st.integers(1, 400))
 def test_limits_hold_and_there_is_always_progress(
     backlogs: dict[Source, Backlog], entries_max: int | None, bytes_max: int | None
@@ -115,7 +116,7 @@ def test_limits_hold_and_there_is_always_progress(
     assert bytes_max is None or size <= bytes_max or sum(1 for each in large if each) == 1
 
 
-@settings(derandomize=True, max_examples=300)
+@examples(3)
 @given(backlogs_of, st.integers(1, 40))
 def test_entries_fill_the_limit_and_everybody_has_one_while_there_is_room(
     backlogs: dict[Source, Backlog], entries_max: int

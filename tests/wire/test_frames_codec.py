@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bk_core.errors import RemoteProtocolError
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, encode_varint, pack, unpack
 from bk_core.wire.proto import lane_pb2
+from tests.kit.amount import examples
 
 PARTS = st.lists(st.binary(max_size=400), max_size=5)
 
@@ -57,7 +58,7 @@ def test_message_over_the_limit_is_refused_before_it_is_read() -> None:
         unpack(bytes(MESSAGE_BYTES_MAX + 1))
 
 
-@settings(derandomize=True, max_examples=300)
+@examples(3)
 @given(st.binary(max_size=64))
 def test_any_bytes_are_unpacked_or_refused(data: bytes) -> None:
     try:

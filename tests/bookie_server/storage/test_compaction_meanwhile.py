@@ -8,10 +8,11 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.frame import parse_header
+from tests.kit.amount import examples
 from tests.kit.compaction_world import CompactionWorld, deleted, prepared
 from tests.kit.segment_world import assert_honest, entries, limbo_record
 
@@ -198,7 +199,7 @@ class _Life:
 @pytest.mark.sim
 @pytest.mark.rule("S4")
 @pytest.mark.rule("I6")
-@settings(max_examples=25, deadline=None)
+@examples(0.25)
 @given(st.integers(0, 1 << 30))
 def test_a_random_life_with_compaction_is_a_life_without(seed: int) -> None:
     life = _Life(seed)

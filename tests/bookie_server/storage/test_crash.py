@@ -18,6 +18,7 @@ from bookie_server.storage.segment import (
     encode_group_header,
     segment_name,
 )
+from tests.kit.amount import some
 from tests.kit.segment_world import (
     Storage,
     assert_honest,
@@ -109,6 +110,8 @@ def test_sectors_that_read_as_noise_are_damage_below_the_position_and_a_tail_abo
 ) -> None:
     noise = random.Random(7).randbytes(512)
     for start in range(0, written.end + 4096, 512):
+        if start % 4096 > some(4096, few=512):
+            continue  # headers, and what is behind them
         if start % 8192 and not any(0 <= start - group < 12_288 for group in (0, *written.starts)):
             continue  # the inside of the large frame: a few places will do
         content = garble(start, start + 512, lambda _: noise)(written.content)
@@ -134,7 +137,7 @@ def test_a_write_cut_anywhere_is_a_tail_or_damage(written: Written, tmp_path: Pa
 @pytest.mark.rule("S3")
 def test_any_flipped_bit_is_never_a_denial(written: Written, tmp_path: Path) -> None:
     rng = random.Random(13)
-    for _ in range(120):
+    for _ in range(some(120, few=40)):
         at, bit = rng.randrange(written.end), 1 << rng.randrange(8)
         content = bytearray(written.content)
         content[at] ^= bit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.frame import FrameExtent, FrameKind
@@ -20,6 +20,7 @@ from bookie_server.storage.index import EVERY_LEDGER, LedgerIndex, Lookup
 from bookie_server.storage.index_rows import DENSE, INDEX_ROW, SUMMARY_ROW, sorted_rows
 from bookie_server.storage.membership import Membership, Striping, runs_of_ids
 from bookie_server.storage.segment import Place
+from tests.kit.amount import examples
 from tests.kit.segment_world import Storage, entries, striped
 
 LEDGER = 5
@@ -122,7 +123,7 @@ def check_end(index: LedgerIndex, served: dict[Place, Fake], lost_lasts: list[in
 
 
 @pytest.mark.rule("S2")
-@settings(max_examples=250, deadline=None, derandomize=True)
+@examples(2.5)
 @given(st.lists(fakes(), min_size=1, max_size=25), st.integers(0, 1 << 30), st.booleans())
 def test_lookup_agrees_with_a_dict(frames: list[Fake], seed: int, loaded: bool) -> None:
     how = random.Random(seed)
@@ -180,7 +181,7 @@ RECORDS: list[tuple[FrameKind, bytes]] = [
 
 
 @pytest.mark.rule("S4")
-@settings(max_examples=80, deadline=None, derandomize=True)
+@examples(0.8)
 @given(st.permutations(RECORDS), st.integers(0, len(RECORDS)))
 def test_records_fold_to_the_same_in_any_order(records: list[tuple[FrameKind, bytes]], without: int) -> None:
     """Whatever the subset, its order does not matter."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
@@ -33,6 +33,7 @@ from bookie_server.storage.joined_frames import (
     join_frames,
 )
 from bookie_server.storage.membership import striping_of
+from tests.kit.amount import examples
 from tests.kit.apache_frames import encode_apache, entry_bytes
 from tests.kit.segment_world import striped
 
@@ -123,7 +124,7 @@ def writers(draw: st.DrawFn) -> list[bytes]:
 
 
 @pytest.mark.rule("P6")
-@settings(max_examples=150, deadline=None)
+@examples(1.5)
 @given(writers())
 def test_every_entry_is_the_same_after_joining(written: list[bytes]) -> None:
     assert_same(written)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.frame import FrameKind
@@ -38,6 +38,7 @@ from bookie_server.storage.segment import (
     stamp_seed,
     unsealed_name,
 )
+from tests.kit.amount import examples
 from tests.kit.segment_world import entries
 
 INCARNATION = bytes(range(16))
@@ -100,7 +101,7 @@ def test_names_are_read_as_they_are_written() -> None:
         assert parse_name(name) is None
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(0.4)
 @given(st.integers(0, 200), st.integers(0, 130), st.integers(0, 1 << 30))
 def test_an_index_file_is_read_as_it_was_written(row_count: int, state_count: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -139,7 +140,7 @@ def test_of_lac_records_only_the_newest_is_kept_as_state() -> None:
     assert rows.size == 1
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(1)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=20))
 def test_an_interval_set_agrees_with_a_set(ranges: list[tuple[int, int]]) -> None:
     intervals, plain = IntervalSet(), set()

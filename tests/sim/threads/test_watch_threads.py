@@ -10,6 +10,7 @@ import pytest
 from bk_core.metadata.memory import MemoryCluster, MemoryTree
 from bk_core.metadata.watches import Watches, read_data
 from bk_core.metadata.worker import Worker
+from tests.kit.amount import some
 from tests.sim.threads.baton import Turns
 from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.stand_ins import Event, Thread, replaced
@@ -48,7 +49,7 @@ def listening(turns: Turns) -> None:
         assert told[-1] == CHANGES, f"the last state was not told: {told}"
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@pytest.mark.parametrize("first", range(0, some(400, few=100), 100))
 def test_who_listens_is_told_the_last_state_whatever_the_order(first: int) -> None:
     for seed in range(first, first + 100):
         random = Random(seed)
