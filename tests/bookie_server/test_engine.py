@@ -311,7 +311,7 @@ def test_a_stop_seals_the_segments_that_copies_filled(tmp_path: Path) -> None:
             await bookie.answers(1)
             copied = [frame(8, 0, [bytes(5_000_000)])]
             for _ in range(3):
-                done = bookie.engine._logs[0]._committer.copy(copied, [0])
+                done = bookie.engine._logs[0]._committer.copy(copied)
                 [place] = await asyncio.wrap_future(done)
             assert place.generation == 2
             await bookie.engine.stop()

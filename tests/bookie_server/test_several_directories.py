@@ -197,7 +197,7 @@ def test_a_lost_directory_is_refused_and_its_ledgers_unknown_once_the_loss_is_ac
                     assert entries == {}
                     assert trailer.absent == ()
                     assert [(gap.first, gap.last, gap.reason) for gap in trailer.unknown] == [(0, 5, Reason.LIMBO)]
-                    assert await ended(lane, ledger, 1) == Reason.FENCED
+                    assert await ended(lane, ledger, 1) == Reason.LIMBO
 
     asyncio.run(story())
 

@@ -85,7 +85,7 @@ def _zoned(value: dt.datetime | None) -> dt.datetime | None:
 
 def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     most = 10**precision - 1
-    return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale))
+    return st.integers(-most, most).map(lambda n: Decimal(f"{n}e-{scale}"))  # exact: scaleb rounds to 28 digits
 
 
 SCALARS: list[tuple[types.DataType, st.SearchStrategy[Any]]] = [

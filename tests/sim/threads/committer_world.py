@@ -95,7 +95,7 @@ class CommitterWorld:
         """Have a copy of this frame made, by a thread that waits for it."""
 
         def ask() -> list[Place]:
-            done: Future[list[Place]] = self.committer.copy([one], [0])
+            done: Future[list[Place]] = self.committer.copy([one])
             return done.result(PATIENCE_S)
 
         return await asyncio.to_thread(ask)

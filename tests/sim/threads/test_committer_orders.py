@@ -104,7 +104,7 @@ def test_copies_take_turns_with_groups_of_which_there_is_always_one() -> None:
         await world.next()
         for _ in range(12):  # two a group
             world.put()
-        asked = world.committer.copy([one], [0])
+        asked = world.committer.copy([one])
         written = world.log.stats.frames
         places = [place for _ in range(12) if world.answers.qsize() or world.owed for place in await world.next()]
         await asyncio.sleep(0.2)
@@ -138,7 +138,7 @@ def test_copies_that_a_halted_log_leaves_behind_are_cancelled_by_the_stop() -> N
         world.put(BIG)
         with pytest.raises(DataDirectoryError):
             await world.next()
-        asked = world.committer.copy([one], [0])
+        asked = world.committer.copy([one])
         await asyncio.to_thread(world.committer.stop)
         assert asked.cancelled()
         world.refused(resume=False)
