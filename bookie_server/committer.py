@@ -92,6 +92,8 @@ class Committer:
         with self._wake:
             self._frames.clear()
             self._halted = not resume
+            if not resume:
+                self._cancel_copies()
             self._wake.notify()
 
     def stop(self) -> None:
@@ -115,8 +117,13 @@ class Committer:
             self._end(error)
         with self._wake:
             self._stopping = True
-            for copies in self._copies:
-                copies.done.cancel()
+            self._cancel_copies()
+
+    def _cancel_copies(self) -> None:
+        while self._copies:
+            done = self._copies.popleft().done
+            done.cancel()
+            done.set_running_or_notify_cancel()  # without it who waits for it is not woken
 
     def _record_position(self) -> None:
         try:

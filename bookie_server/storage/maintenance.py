@@ -38,6 +38,8 @@ LOOK_S = 5.0
 RETRY_S = 1.0
 """How long to wait before what failed, or a full disk refused, is tried again; after each failure twice as long."""
 RETRY_MAX_S = 60.0
+WAIT_MIN_S = 0.001
+"""A shorter wait may be lost in rounding: the clock would not move and the thread would never sleep."""
 
 
 Paced = Callable[[int], int]
@@ -179,7 +181,7 @@ class Maintenance:
             task.failures += 1
             known = isinstance(error, BookKeeperError | OSError)
             log.error("%s failed, again in %.0f s: %s", task.name, wait_s, error, exc_info=not known)
-        task.not_before = now + wait_s
+        task.not_before = now + (wait_s and max(wait_s, WAIT_MIN_S))
         return wait_s == 0.0
 
     # --- the log ----------------------------------------------------------------------------------------------------

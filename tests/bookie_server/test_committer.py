@@ -7,6 +7,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,25 @@ def test_copies_come_through_although_frames_never_stop_coming(tmp_path: Path) -
         assert [group < place for group in groups].count(True) == 1, "they are next, and then groups are"
 
     told(tmp_path / "d", story, frames_max=1)
+
+
+def test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more(tmp_path: Path) -> None:
+    """Else the maintenance thread looks up only every half second, and a bookie that failed takes so long to end."""
+
+    async def story(rig: Rig) -> None:
+        rig.files.sync.clear()
+        rig.files.syncing.clear()
+        rig.committer.put([part(0)])
+        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
+        copied = rig.committer.copy([entries(1, range(4))])
+        waiting = asyncio.create_task(asyncio.to_thread(wait, [copied], 3 * PART_S))
+        await asyncio.sleep(0.05)  # longer than it takes to wait
+        rig.committer.drop(resume=False)
+        done, _ = await asyncio.wait_for(waiting, PART_S)
+        assert done == {copied}
+        assert copied.cancelled()
+
+    told(tmp_path / "d", story)
 
 
 @pytest.mark.rule("P1")

@@ -79,7 +79,7 @@ class Kept(Storage):
         end = self.now + seconds
         self.maintenance.run()
         while self.now < end:
-            self.now = min(end, self.now + max(self.maintenance.wait_s(), 1e-6))
+            self.now = min(end, self.now + self.maintenance.wait_s())
             self.maintenance.run()
 
     def close(self, *, crash: bool = False) -> None:

@@ -92,6 +92,17 @@ def test_checkpoints_keep_their_distance_and_space_waits_for_the_next() -> None:
     assert kept.maintenance.drained == 0
 
 
+def test_a_wait_that_rounding_would_lose_is_a_wait() -> None:
+    """A thread that is told to wait for 1e-16 s looks again at the same moment, for ever if the clock stands still."""
+    kept = Kept()
+    kept.now = 1e6
+    kept.maintenance.add_paced("nothing", lambda _: 0, 1)
+    [task] = [task for task in kept.maintenance._paced if task.name == "nothing"]
+    task.run = lambda: 1e-16
+    kept.settle(0.1)
+    assert kept.maintenance.wait_s() > 0
+
+
 def test_a_disk_short_of_space_does_not_wait_for_the_interval() -> None:
     disk = SimDisk()
     kept = Kept(files=disk, limits=limits(checkpoint_interval_s=3600))
