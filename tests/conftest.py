@@ -22,6 +22,23 @@ def pytest_configure(config: pytest.Config) -> None:
         amount.try_few()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what shares a cluster, or a file."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    parts = item.path.relative_to(item.config.rootpath).parts[1:]
+    if parts[:2] == ("spark", "modes"):
+        return f"spark {item.callspec.params['mode']}" if hasattr(item, "callspec") else "spark modes"
+    if parts[0] == "spark" and item.get_closest_marker("spark"):
+        return "spark"
+    if parts[0] in ("cli", "e2e") and "cluster" in getattr(item, "fixturenames", ()):
+        return parts[0]
+    return "/".join(parts)
+
+
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A real ZooKeeper for the whole run, without fsync; sessions may be as short as a fifth of a second."""

@@ -84,6 +84,7 @@ def test_a_part_that_fails_says_why(tmp_path: Path) -> None:
         group.in_process("tail", program(tmp_path, "echo no such log", "exit 3"), tmp_path, [], "", 30.0)
 
 
+@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_part_runs_in_a_process_of_its_own_and_its_figures_come_back(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_a_process_of_a_measurement_that_fails_is_an_error_and_not_a_figure() ->
         list(told_by(["benchmarks.storage.startup", "nonsense", "x"]))
 
 
+@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
 def test_a_start_is_measured_on_a_directory_that_a_killed_process_left(tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def test_a_start_is_measured_on_a_directory_that_a_killed_process_left(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
+@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
 def test_the_command_prints_an_object_a_figure_and_keeps_them(tmp_path: Path) -> None:
@@ -197,6 +199,7 @@ def test_a_part_that_there_is_not_is_named_with_those_that_there_are() -> None:
         group.chosen("commit,nonsense")
 
 
+@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
 def test_compaction_is_measured_until_every_segment_is_given_back(tmp_path: Path) -> None:

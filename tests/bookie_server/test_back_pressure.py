@@ -31,7 +31,7 @@ from bk_core.wire.proto import lane_pb2
 from tests.kit.lanes import KEY, Lane, Listener, digester, frame
 from tests.kit.raw_lane import RawConnection
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20

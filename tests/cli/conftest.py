@@ -14,7 +14,7 @@ from bk_cli.cluster import LocalCluster
 from tests.kit.clusters import temporary_cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """ZooKeeper and four bookies as processes."""
     with temporary_cluster(tmp_path_factory) as running:

@@ -22,7 +22,7 @@ from bk_core.metadata.port import MetadataStore, SessionState
 from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo
 from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.rule("M5")]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.alone, pytest.mark.rule("M5")]
 
 
 @pytest.fixture

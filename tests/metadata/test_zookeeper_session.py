@@ -22,7 +22,7 @@ from bk_core.metadata.tree import WRITE_TRIES
 from bk_core.model import Versioned
 from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.alone]
 
 GET_DATA = 4
 """ZooKeeper's number of that request."""

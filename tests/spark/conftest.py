@@ -10,6 +10,7 @@ import pytest
 
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
+from tests.kit.clusters import temporary_cluster
 from tests.kit.memory_cluster import MemoryBookKeeper
 from tests.spark.sessions import ClassicSpark
 
@@ -26,6 +27,19 @@ def classic_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassicS
 def spark(classic_spark: ClassicSpark) -> Any:
     """A session ``local[2]`` on loopback that finds this checkout as an installed package would be found."""
     return classic_spark.session()
+
+
+@pytest.fixture(scope="session")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One cluster of four bookies for all tests that need real ones and leave them running."""
+    with temporary_cluster(tmp_path_factory) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[BookKeeper]:
+    with blocking.connect(uri) as bookkeeper:
+        yield bookkeeper
 
 
 @pytest.fixture

@@ -5,24 +5,15 @@ compact`` and ``bk log vacuum``."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bk_cli import main
-from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of four bookies."""
-    with temporary_cluster(tmp_path_factory) as cluster:
-        yield cluster.uri
 
 
 class Query:

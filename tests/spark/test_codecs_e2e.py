@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bk_core import blocking
 from bk_core.blocking import BookKeeper
-from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -27,19 +25,6 @@ WIDE = """
   map('a', id / 2, 'b', NULL) AS map, IF(id % 2 = 0, NULL, id) AS sometimes
 """
 WITHOUT_JSON_FORM = ("bytes", "took", "map")
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of four bookies."""
-    with temporary_cluster(tmp_path_factory) as cluster:
-        yield cluster.uri
-
-
-@pytest.fixture
-def client(uri: str) -> Iterator[BookKeeper]:
-    with blocking.connect(uri) as bookkeeper:
-        yield bookkeeper
 
 
 @pytest.fixture

@@ -7,35 +7,20 @@ import json
 import pickle
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import LedgerFencedError
 from bk_spark.option_table import Use
 from bk_spark.options import parse_options
 from bk_spark.read import LedgerReader
-from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of four bookies."""
-    with temporary_cluster(tmp_path_factory) as cluster:
-        yield cluster.uri
-
-
-@pytest.fixture
-def client(uri: str) -> Iterator[BookKeeper]:
-    with blocking.connect(uri) as bookkeeper:
-        yield bookkeeper
 
 
 @pytest.fixture

@@ -4,31 +4,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs.head import NewExtent, PublishId
-from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of three bookies."""
-    with temporary_cluster(tmp_path_factory, bookies=3) as cluster:
-        yield cluster.uri
-
-
-@pytest.fixture(scope="module")
-def client(uri: str) -> Iterator[BookKeeper]:
-    with blocking.connect(uri) as bookkeeper:
-        yield bookkeeper
 
 
 def source(spark: Any, uri: str, **options: Any) -> Any:

@@ -8,35 +8,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs.head import NewExtent, PublishId
-from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
 
 Row = tuple[str, int, bytes]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of four bookies."""
-    with temporary_cluster(tmp_path_factory) as cluster:
-        yield cluster.uri
-
-
-@pytest.fixture
-def client(uri: str) -> Iterator[BookKeeper]:
-    with blocking.connect(uri) as bookkeeper:
-        yield bookkeeper
 
 
 @pytest.fixture

@@ -6,31 +6,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bk_core import blocking
 from bk_core.blocking import BookKeeper
-from tests.kit.clusters import temporary_cluster
 from tests.spark.sessions import ClassicSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of one bookie: what is tried here is what Spark makes of the sink, not copies."""
-    with temporary_cluster(tmp_path_factory, bookies=1) as cluster:
-        yield cluster.uri
-
-
-@pytest.fixture
-def client(uri: str) -> Iterator[BookKeeper]:
-    with blocking.connect(uri) as bookkeeper:
-        yield bookkeeper
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tests.trials.storage_trial import WANTED, Figures, run_rounds
 ROUNDS = 4
 
 
+@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(180)

@@ -17,6 +17,7 @@ RESTARTS = 3
 """Killed, stopped, and one after which the server is mute for a while."""
 
 
+@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(180)

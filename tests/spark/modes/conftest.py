@@ -16,7 +16,6 @@ import pytest
 
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
-from tests.kit.clusters import temporary_cluster
 from tests.spark.modes import servers
 from tests.spark.modes.kit import Source
 from tests.spark.sessions import ClassicSpark
@@ -60,13 +59,6 @@ def spark(
         with servers.standalone_cluster(where) as url:
             yield classic_spark.session(url, **STANDALONE)
             classic_spark.stop()
-
-
-@pytest.fixture(scope="session")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of four bookies."""
-    with temporary_cluster(tmp_path_factory) as cluster:
-        yield cluster.uri
 
 
 @pytest.fixture(scope="session")

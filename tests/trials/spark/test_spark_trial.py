@@ -34,6 +34,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 @pytest.mark.spark
+@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)
