@@ -11,11 +11,11 @@ import numpy as np
 
 from benchmarks.figures import Figure
 from bk_core import blocking
-from bk_core.logs.head import PublishId
+from bk_core.logs.model.head import PublishId
 
 if TYPE_CHECKING:
     from bk_core.blocking_logs import LogLeader
-    from bk_spark.stream_read import StreamReader
+    from bk_spark.stream.stream_reader import StreamReader
 
 Offset = dict[str, Any]
 
@@ -63,9 +63,9 @@ def ack_to_offset(uri: str, *, rounds: int = ROUNDS, quiet_logs: int = 0) -> lis
 def _reader(uri: str, pattern: str) -> StreamReader:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from bk_spark.option_table import Use
-    from bk_spark.options import parse_options
-    from bk_spark.stream_read import StreamReader
+    from bk_spark.options.option_table import Use
+    from bk_spark.options.options import parse_options
+    from bk_spark.stream.stream_reader import StreamReader
 
     given = {"metadataserviceuri": uri, "logpattern": pattern, "startingoffsets": "earliest"}
     return StreamReader(parse_options(given, Use.STREAM), StructType([StructField("value", BinaryType())]))

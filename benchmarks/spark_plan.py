@@ -92,7 +92,7 @@ async def _write_ledgers(uri: str, name: str, count: int) -> None:
     """``count`` closed ledgers, published as the log ``name`` at once."""
     from bk_core.client import connect
     from bk_core.entries.batch import EntryBatch
-    from bk_core.logs.head import NewExtent, PublishId
+    from bk_core.logs.model.head import NewExtent, PublishId
     from bk_core.logs.named_log import NamedLog
 
     batch = EntryBatch.from_list([bytes([i % 256]) * ROW_BYTES for i in range(ROWS_PER_LEDGER)])
@@ -125,7 +125,7 @@ def measure_planning(extents: int) -> dict[str, float]:
     """Plan a log of so many extents once: seconds, MiB and the bytes of the partitions."""
     from bk_core import blocking
     from bk_core.client import BookKeeper, ClientConfig
-    from bk_core.metadata.memory import MemoryCluster, MemoryStore
+    from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
     from bk_core.transport.grpc import GrpcTransport
 
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:  # what making it takes is not counted
@@ -155,9 +155,11 @@ def _plan(bookkeeper: Any, stop: int | None) -> Sequence[bytes]:
     """The partitions as Spark keeps them, of offsets up to ``stop``."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from bk_spark import codecs, resolve, tasks
-    from bk_spark.option_table import Use
-    from bk_spark.options import parse_options
+    from bk_spark import codecs
+    from bk_spark.options.option_table import Use
+    from bk_spark.options.options import parse_options
+    from bk_spark.plan import resolve
+    from bk_spark.read import tasks
 
     ending = {} if stop is None else {"endingoffsets": json.dumps({LOG: stop})}
     options = parse_options({"metadataserviceuri": "zk://localhost:2181/ledgers", "log": LOG, **ending}, Use.READ)
@@ -181,10 +183,10 @@ def _fill(store: Any, head: bytes, pages: Mapping[str, bytes]) -> None:
 def _log_records(count: int) -> tuple[bytes, dict[str, bytes]]:
     """Head and pages of a log of so many sealed extents, whose ledgers planning does not look at."""
     from bk_core.entries.digest import ledger_key
-    from bk_core.logs import commit
-    from bk_core.logs.codec import encode_head
-    from bk_core.logs.head import Extent
-    from bk_core.logs.paging import fit
+    from bk_core.logs.model import next_head as commit
+    from bk_core.logs.model.codec import encode_head
+    from bk_core.logs.model.head import Extent
+    from bk_core.logs.model.paging import fit
     from bk_core.logs.store import nonce
     from bk_core.model import DigestType, Fragment
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bk_cli import exit_codes, output
-from bookie_server.storage.check import examine
-from bookie_server.storage.findings import DirectoryFindings, LedgerFindings, SegmentFindings
+from bookie_server.storage.check.check import examine
+from bookie_server.storage.check.findings import DirectoryFindings, LedgerFindings, SegmentFindings
 
 LEDGERS_SHOWN_MAX = 1000
 

@@ -14,7 +14,7 @@ from bk_cli.log_upkeep import compact, retention_facts, set_settings, trim, vacu
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from bk_core.logs.head import Extent, LogHead
+    from bk_core.logs.model.head import Extent, LogHead
     from bk_core.logs.store import LogStore
 
 
@@ -123,7 +123,7 @@ for _command in (compact, trim, vacuum, set_settings, txn):
 
 def _columns(schema: bytes) -> dict[str, str]:
     """The types of a schema's columns, for people."""
-    from bk_core.logs import schemas
+    from bk_core.logs.model import schemas
 
     return {name: schemas.shown(field) for name, field in schemas.fields_of(schema).items()}
 

@@ -11,7 +11,7 @@ from bk_cli import options, output
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from bk_core.logs.head import LogTransactions
+    from bk_core.logs.model.head import LogTransactions
 
 
 @click.group("txn")

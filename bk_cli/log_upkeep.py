@@ -13,9 +13,9 @@ from bk_core.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bk_core.logs.compaction import Run
-    from bk_core.logs.head import Extent, LogHead
     from bk_core.logs.machines.vacuum import Vacuumed
+    from bk_core.logs.model.compaction import Run
+    from bk_core.logs.model.head import Extent, LogHead
 
 SETTINGS = ("retentionMs", "retentionBytes")
 
@@ -49,7 +49,7 @@ def compact(
     stopped at any moment: run it again to go on.
     """
     from bk_core import blocking
-    from bk_core.logs.compaction import CompactionLimits
+    from bk_core.logs.model.compaction import CompactionLimits
 
     limits = CompactionLimits(ledger_bytes_max=max_ledger_bytes, copy_bytes_max=max_bytes)
     with blocking.connect(uri) as bookkeeper:
@@ -115,7 +115,7 @@ def trim(name: str, before: int | None, expired: bool, dry_run: bool, password: 
     Offsets of the other entries stay. What a leader still writes is never trimmed.
     """
     from bk_core import blocking
-    from bk_core.logs import commit
+    from bk_core.logs.model import next_head as commit
 
     if (before is not None) == expired:
         raise click.UsageError("Give either --before OFFSET or --expired.")

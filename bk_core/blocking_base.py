@@ -18,8 +18,8 @@ from bk_core.model import EntryId
 
 if TYPE_CHECKING:
     from bk_core.blocking_logs import NamedLog
-    from bk_core.logs.head import NewExtent, Published, PublishId
     from bk_core.logs.machines.transactions import PublishOptions
+    from bk_core.logs.model.head import NewExtent, Published, PublishId
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Sequence
 from bk_core.client.loop_thread import BlockHandle, Handle
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.logs import named_log
-from bk_core.logs.compaction import CompactionLimits, Run
-from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.transactions import APPEND, PublishOptions
 from bk_core.logs.machines.vacuum import Vacuumed
+from bk_core.logs.model.compaction import CompactionLimits, Run
+from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS
 from bk_core.logs.reading import OffsetBatch
 from bk_core.model import DigestType, LedgerId, Versioned

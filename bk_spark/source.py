@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from bk_spark import compat, table_options
-from bk_spark.option_table import Use
-from bk_spark.options import parse_options
+from bk_spark import compat
+from bk_spark.options import table_options
+from bk_spark.options.option_table import Use
+from bk_spark.options.options import parse_options
 
 if TYPE_CHECKING:
-    from bk_spark.options import BkOptions
-    from bk_spark.read import LedgerReader
-    from bk_spark.stream_read import StreamReader
-    from bk_spark.stream_write import StreamWriter
-    from bk_spark.write import LogWriter
+    from bk_spark.options.options import BkOptions
+    from bk_spark.read.ledger_reader import LedgerReader
+    from bk_spark.stream.stream_reader import StreamReader
+    from bk_spark.stream.stream_writer import StreamWriter
+    from bk_spark.write.log_writer import LogWriter
 
 FORMAT = "bookkeeper"
 
@@ -38,8 +39,9 @@ class BookKeeperDataSource(DataSource):
     def schema(self) -> Any:
         """The default columns. Checks the options and, but for a codec whose columns stand in the log, does no I/O:
         side effects belong in ``partitions()``."""
-        from bk_spark import codecs, worker_reuse
-        from bk_spark.resolve import log_schemas
+        from bk_spark import codecs
+        from bk_spark.plan.resolve import log_schemas
+        from bk_spark.workers import worker_reuse
 
         worker_reuse.settle()
         is_for_table = table_options.creates_table(self.options)
@@ -49,22 +51,22 @@ class BookKeeperDataSource(DataSource):
         return table_options.columns_of_new_table(given, columns) if is_for_table else columns
 
     def reader(self, schema: Any) -> LedgerReader:
-        from bk_spark.read import LedgerReader
+        from bk_spark.read.ledger_reader import LedgerReader
 
         return LedgerReader(parse_options(table_options.for_read(self.options, schema), Use.READ), schema)
 
     def streamReader(self, schema: Any) -> StreamReader:
-        from bk_spark.stream_read import StreamReader
+        from bk_spark.stream.stream_reader import StreamReader
 
         return StreamReader(parse_options(table_options.for_read(self.options, schema), Use.STREAM), schema)
 
     def writer(self, schema: Any, overwrite: bool) -> LogWriter:
-        from bk_spark.write import LogWriter
+        from bk_spark.write.log_writer import LogWriter
 
         return LogWriter.plan(self._write_options(is_sink=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
-        from bk_spark.stream_write import StreamWriter
+        from bk_spark.stream.stream_writer import StreamWriter
 
         options, location = self._write_options(is_sink=True), self.options.get("checkpointLocation")
         if compat.ends_batches():

@@ -11,10 +11,10 @@ from typing import Any
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import FRAME_BYTES_MAX
-from bookie_server.collector import CollectorConfig
-from bookie_server.machine_state import MachineLimits
-from bookie_server.storage.schedule import MaintenanceLimits
-from bookie_server.storage.space import SpaceLimits
+from bookie_server.garbage.collector import CollectorConfig
+from bookie_server.machine.state import MachineLimits
+from bookie_server.storage.disk.space import SpaceLimits
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
 _BLOCK = 4096
 _FILES_KEPT = 64

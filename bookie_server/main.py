@@ -23,26 +23,26 @@ from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavail
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
-from bookie_server.availability import Availability, usage_of
 from bookie_server.config import BookieConfig
-from bookie_server.directories import find_cluster
-from bookie_server.engine import BookieEngine
-from bookie_server.garbage import GarbageThread, garbage_thread
-from bookie_server.holdings import IndexHoldings
-from bookie_server.known_state import Start, noted_boot
-from bookie_server.log_driver import OpenLog
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_events import ReadOnlyChanged
-from bookie_server.machine_state import Holdings
-from bookie_server.maintenance import maintained
-from bookie_server.opening import OpenStorage, open_storage
-from bookie_server.registration import advertised_address, service_info
+from bookie_server.engine.engine import BookieEngine
+from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.engine.log_driver import OpenLog
+from bookie_server.engine.maintenance_thread import maintained
+from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.garbage.garbage_thread import GarbageThread, garbage_thread
+from bookie_server.identity.availability import Availability, usage_of
+from bookie_server.identity.directories import find_cluster
+from bookie_server.identity.known_state import Start, noted_boot
+from bookie_server.identity.opening import OpenStorage, open_storage
+from bookie_server.identity.registration import advertised_address, service_info
+from bookie_server.machine.events import ReadOnlyChanged
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import Holdings
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import raise_files_max
-from bookie_server.spread import SpreadHoldings
-from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.space import SpaceWatches, Usage
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.space import SpaceWatches, Usage
 
 log = logging.getLogger(__name__)
 

@@ -21,14 +21,14 @@ from benchmarks.storage.reads import fill
 from benchmarks.storage.world import Ledger, Store, ledgers_of, scaled_segment
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import BookKeeperError
-from bookie_server.committer import Committer
-from bookie_server.index_hop import LoopIndexPort, copier
-from bookie_server.maintenance import MaintenanceThread
-from bookie_server.storage.checkpointer import CheckpointSummary
-from bookie_server.storage.maintaining import DirectoryMaintenance
-from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.schedule import MaintenanceLimits
-from bookie_server.storage.segment import Place
+from bookie_server.engine.committer import Committer
+from bookie_server.engine.index_hop import LoopIndexPort, copier
+from bookie_server.engine.maintenance_thread import MaintenanceThread
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.log.segment_reader import SegmentReader
+from bookie_server.storage.maintenance.checkpointer import CheckpointSummary
+from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
 SEGMENT_BYTES = 64 << 20
 SEGMENTS = 4

@@ -18,14 +18,22 @@ from random import Random
 import numpy as np
 
 from bk_core.entries.frame import FrameExtent, FrameKind
-from bookie_server.holdings import IndexHoldings
-from bookie_server.storage.index import IndexBlock, LedgerIndex
-from bookie_server.storage.index_cache import Remembered, SparseIndex
-from bookie_server.storage.index_file import IndexHeader, StateCollector, build_index
-from bookie_server.storage.index_rows import DENSE, INDEX_ROW, Rows, joined_rows, sorted_rows, sparse_of, summary_of
-from bookie_server.storage.ledger_frames import BlockFrames
-from bookie_server.storage.search import SPARSE_SECTION
-from bookie_server.storage.segment import Place
+from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector, build_index
+from bookie_server.storage.bytes.index_rows import (
+    DENSE,
+    INDEX_ROW,
+    Rows,
+    joined_rows,
+    sorted_rows,
+    sparse_of,
+    summary_of,
+)
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.index.cache import Remembered, SparseIndex
+from bookie_server.storage.index.index import IndexBlock, LedgerIndex
+from bookie_server.storage.index.ledger_frames import BlockFrames
+from bookie_server.storage.index.search import SPARSE_SECTION
 
 SEGMENTS = 100
 FRAMES = 200_000  # of the segments that are looked into

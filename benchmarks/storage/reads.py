@@ -13,10 +13,10 @@ from benchmarks.figures import percentile
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.machine import DiskCounters
 from benchmarks.storage.world import ENTRY_BYTES, Ledger, Store, ledgers_of, scaled_segment
-from bookie_server import machine_events as events
-from bookie_server.holdings import IndexHoldings, answer_read
-from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.segment import Place, segment_name
+from bookie_server.engine.holdings import IndexHoldings, answer_read
+from bookie_server.machine import events
+from bookie_server.storage.bytes.segment import Place, segment_name
+from bookie_server.storage.log.segment_reader import SegmentReader
 
 SEGMENT_BYTES = 64 << 20
 SEGMENTS = 4

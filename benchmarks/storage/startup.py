@@ -27,12 +27,12 @@ from benchmarks.storage.machine import DiskCounters, peak_bytes
 from benchmarks.storage.world import BOOKIE_ID, CLUSTER, Ledger, scaled_segment
 from bk_cli.lifeline import end_with
 from bk_core.entries.frame import FrameKind, encode_record
-from bookie_server.storage.checkpointer import Checkpointer, IndexSource
-from bookie_server.storage.cookie import SEGMENTS_NAME, DataDirectory
-from bookie_server.storage.index import LedgerIndex
-from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.replay import open_segments
-from bookie_server.storage.upkeep import LogUpkeep
+from bookie_server.storage.disk.cookie import SEGMENTS_NAME, DataDirectory
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.segment_reader import SegmentReader
+from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.start.replay import open_segments
 
 LEDGERS, BYTES = 1_000_000, 10_000_000_000
 SEGMENT_BYTES = 256 << 20

@@ -17,14 +17,14 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FRAME_HEADER_BYTES, encode_frame, parse_header
 from bk_core.entries.frame_layout import assemble
 from bk_core.model import DigestType
-from bookie_server.storage.commit import SegmentLog
-from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.files import Files, Handle
-from bookie_server.storage.index import LedgerIndex
-from bookie_server.storage.replay import open_segments
-from bookie_server.storage.sealing import SealedSegment
-from bookie_server.storage.segment import Place
-from bookie_server.storage.upkeep import LogUpkeep
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.files import Files, Handle
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.sealing import SealedSegment
+from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.start.replay import open_segments
 
 BOOKIE_ID, CLUSTER = "bench:1", "bench"
 ENTRY_BYTES = 1_000

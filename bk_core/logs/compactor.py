@@ -19,10 +19,10 @@ from bk_core.client.reader import LedgerReader
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, IntegrityError
-from bk_core.logs.compaction import ENTRY_COST_BYTES, CompactionLimits, Content, Run, runs_to_compact, weight_of
-from bk_core.logs.head import Extent, LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.compaction import Compacted, Compaction
+from bk_core.logs.model.compaction import ENTRY_COST_BYTES, CompactionLimits, Content, Run, runs_to_compact, weight_of
+from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.sequences import Answers, carry_out
 from bk_core.logs.store import LogStore, nonce
 from bk_core.model import EntryId, LedgerId

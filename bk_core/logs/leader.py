@@ -16,7 +16,6 @@ from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LeadershipLostError, Outcome
 from bk_core.logs.appender import LogAppender
-from bk_core.logs.head import LogHead
 from bk_core.logs.ledgers import end_of
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_events import (
@@ -42,6 +41,7 @@ from bk_core.logs.machines.leadership_events import (
     Wait,
     WriterFailed,
 )
+from bk_core.logs.model.head import LogHead
 from bk_core.logs.requests import LeadershipRequests, LeadOptions
 from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId

@@ -17,8 +17,8 @@ from bk_core.errors import (
     NoSuchLedgerError,
     PublishConflictError,
 )
-from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import APPLICATION, LogHead, NewExtent
+from bk_core.logs.model.head import APPLICATION, LogHead, NewExtent
+from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId, LedgerMetadata
 

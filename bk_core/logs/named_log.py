@@ -20,10 +20,8 @@ from uuid import uuid4
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError, WrongDigestTypeError
-from bk_core.logs import commit, upkeep
-from bk_core.logs.compaction import CompactionLimits, Run
+from bk_core.logs import upkeep
 from bk_core.logs.compactor import Compactor
-from bk_core.logs.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.machines.change import HeadChange, Intent, change_head
 from bk_core.logs.machines.compaction import Compacted
@@ -31,6 +29,9 @@ from bk_core.logs.machines.publication import Publish, publish_among
 from bk_core.logs.machines.transactions import APPEND, PublishOptions
 from bk_core.logs.machines.upkeep import Compact, SetRetention, Trim
 from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.compaction import CompactionLimits, Run
+from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.requests import LeadOptions
 from bk_core.logs.sequences import Answers

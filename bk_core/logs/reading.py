@@ -16,8 +16,8 @@ from typing import cast
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import MetadataUnavailableError, NoSuchEntryError
-from bk_core.logs.head import Extent, LogHead
-from bk_core.logs.position import LogPosition, check_position
+from bk_core.logs.model.head import Extent, LogHead
+from bk_core.logs.model.position import LogPosition, check_position
 from bk_core.logs.store import LogStore
 
 POLL_S = 2.0

@@ -21,9 +21,6 @@ from bk_core.errors import (
     NoSuchLedgerError,
     Outcome,
 )
-from bk_core.logs import commit
-from bk_core.logs.commit import NewOpenExtent
-from bk_core.logs.head import LogHead, PublishId, custom_metadata_for
 from bk_core.logs.ledgers import recovered_end
 from bk_core.logs.machines.leadership_events import (
     HeadConflicted,
@@ -39,6 +36,9 @@ from bk_core.logs.machines.leadership_events import (
     SealExtents,
     WaitEnded,
 )
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import LogHead, PublishId, custom_metadata_for
+from bk_core.logs.model.next_head import NewOpenExtent
 from bk_core.logs.store import Apply, LogStore, nonce
 from bk_core.model import LedgerId, Versioned
 from bk_core.placement import choose_ensemble

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from bk_core.client.connect import BookKeeper
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
-from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.ledgers import recovered_end
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
+from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId
 

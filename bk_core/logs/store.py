@@ -28,7 +28,10 @@ from bk_core.errors import (
     Outcome,
     WrongPasswordError,
 )
-from bk_core.logs.codec import (
+from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, of_log
+from bk_core.logs.machines import ask
+from bk_core.logs.machines.change import write_of
+from bk_core.logs.model.codec import (
     decode_head,
     decode_page,
     decode_transactions,
@@ -37,13 +40,10 @@ from bk_core.logs.codec import (
     encode_transactions,
     encode_unlinked,
 )
-from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, PageRef
-from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, of_log
-from bk_core.logs.machines import ask
-from bk_core.logs.machines.change import write_of
-from bk_core.logs.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
-from bk_core.logs.schemas import schema_in
-from bk_core.logs.unlinking import UnlinkedRecord
+from bk_core.logs.model.head import Extent, LogHead, LogPage, LogTransactions, PageRef
+from bk_core.logs.model.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
+from bk_core.logs.model.schemas import schema_in
+from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import LedgerId, Versioned
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bk_core.errors import MetadataConflictError, MetadataUnavailableError, Outcome
-from bk_core.logs.head import LogTransactions
 from bk_core.logs.ledgers import of_log
 from bk_core.logs.machines.vacuum import Vacuumed
-from bk_core.logs.paging import ledgers_listed
+from bk_core.logs.model.head import LogTransactions
+from bk_core.logs.model.paging import ledgers_listed
+from bk_core.logs.model.unlinking import ledgers_kept, pages_kept
 from bk_core.logs.store import LogStore
-from bk_core.logs.unlinking import ledgers_kept, pages_kept
 
 FORGET_ATTEMPTS_MAX = 10
 

@@ -24,12 +24,12 @@ def open_store(uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 
 
     parsed = parse_service_uri(uri)
     if parsed.scheme == "memory":
-        from bk_core.metadata.memory import MemoryStore, shared_cluster
+        from bk_core.metadata.tree.memory import MemoryStore, shared_cluster
 
         cluster = shared_cluster(parsed.hosts[0])
         return MemoryStore(cluster, uri=uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+    from bk_core.metadata.tree.store import TreeStore
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
-    from bk_core.metadata.zookeeper.store import TreeStore
 
     tree = ZooKeeperTree(parsed.hosts, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
     tree.connect()

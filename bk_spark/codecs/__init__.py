@@ -16,10 +16,10 @@ from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw, 
 from bk_spark.codecs.arrow_entries import ENTRY_BYTES_WANTED, ArrowEntries
 from bk_spark.codecs.arrow_rows import ArrowRows
 from bk_spark.codecs.codec import EntryCodec, LedgerAt, LogSchemas, RowCodec
-from bk_spark.selection import LedgerSelection, LogSelection
+from bk_spark.options.selection import LedgerSelection, LogSelection
 
 if TYPE_CHECKING:
-    from bk_spark.options import BkOptions
+    from bk_spark.options.options import BkOptions
 
 __all__ = [
     "EntryCodec",

@@ -21,7 +21,7 @@ from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import BOUND_BYTES_MAX, HAS_MAX, HAS_MIN, NO_BOUNDS, Bounds, Column
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import crc32c
-from bk_core.logs import schemas as log_schemas
+from bk_core.logs.model import schemas as log_schemas
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.codecs import arrow_message, arrow_schema, spark_types
 from bk_spark.codecs.arrow_message import Head, Shape

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from bk_core.errors import MetadataCorruptError
-from bk_core.logs import schemas
+from bk_core.logs.model import schemas
 
 _SIMPLE: dict[pa.DataType, dict[str, Any]] = {
     pa.bool_(): {"name": "bool"},

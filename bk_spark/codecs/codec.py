@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Written: TypeAlias = tuple[str, int]
 """Codec and schema number of an extent."""
 LogSchemas: TypeAlias = "Mapping[str, Mapping[int, bytes]]"
-"""The numbered schemas of each log by its name (RULES K8); see :mod:`bk_core.logs.schemas`."""
+"""The numbered schemas of each log by its name (RULES K8); see :mod:`bk_core.logs.model.schemas`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from bk_core.transport.messages import evidence_to_proto, proto_reason
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, MESSAGE_OVERHEAD_BYTES
 from bk_core.wire.proto import lane_pb2
-from bookie_server import machine_events as events
-from bookie_server.engine import BookieEngine, StreamEffect
+from bookie_server.engine.engine import BookieEngine, StreamEffect
+from bookie_server.machine import events
 from bookie_server.services.lane_streams import BookieFacts, LaneStream, parse, short
 
 _REPLY_BYTES = 512  # about what a small answer costs while it waits

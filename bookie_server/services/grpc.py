@@ -16,7 +16,7 @@ import grpc
 from bk_core.errors import BookKeeperError, PortInUseError
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bookie_server.config import ServerLimits
-from bookie_server.engine import BookieEngine
+from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.connections import Connections
 from bookie_server.services.control_stream import ControlStream
 from bookie_server.services.hang_up import connected, files_open, hang_up, shut_down

@@ -25,8 +25,8 @@ from bk_core.transport.port import ReadTrailer
 from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
-from bookie_server import machine_events as events
-from bookie_server.engine import BookieEngine, StreamEffect
+from bookie_server.engine.engine import BookieEngine, StreamEffect
+from bookie_server.machine import events
 from bookie_server.services.room import AnswerRoom
 
 log = logging.getLogger(__name__)

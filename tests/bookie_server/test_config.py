@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from bk_core.errors import InvalidArgumentError
-from bookie_server.collector import CollectorConfig
 from bookie_server.config import BookieConfig, load_config
-from bookie_server.machine_state import MachineLimits
-from bookie_server.opening import open_storage
-from bookie_server.storage.commit import SEGMENT_SIZE_BYTES
-from bookie_server.storage.index_cache import INDEX_CACHE_BYTES
-from bookie_server.storage.schedule import MaintenanceLimits
-from bookie_server.storage.segment_pool import SEGMENTS_KEPT_FREE
+from bookie_server.garbage.collector import CollectorConfig
+from bookie_server.identity.opening import open_storage
+from bookie_server.machine.state import MachineLimits
+from bookie_server.storage.index.cache import INDEX_CACHE_BYTES
+from bookie_server.storage.log.segment_log import SEGMENT_SIZE_BYTES
+from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.sim.disk import SimDisk
 from tests.sim.storage import own_store
 

@@ -20,12 +20,12 @@ import pytest
 
 from bk_core.errors import BookieIdentityError
 from bk_core.metadata import open_store
-from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import Fragment, LedgerMetadata
 from bk_core.transport.grpc import GrpcTransport
 from bk_core.wire.lane import AttachMode, Reason
-from bookie_server.machine_events import LedgersDeleted
+from bookie_server.machine.events import LedgersDeleted
 from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config

@@ -20,8 +20,8 @@ from bk_core.errors import (
     StorageFailedError,
 )
 from bk_core.metadata import open_store
-from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.grpc import GrpcTransport
 from bookie_server import main

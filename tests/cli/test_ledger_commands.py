@@ -14,7 +14,7 @@ from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.errors import LedgerFencedError
 from bk_core.metadata.layout import Layout, ledger_path
-from bk_core.metadata.zookeeper.store import TreeStore
+from bk_core.metadata.tree.store import TreeStore
 from tests.kit.metadata_worlds import tree_of
 
 pytestmark = pytest.mark.e2e

@@ -18,9 +18,9 @@ from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_core.logs import schemas
-from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.model import schemas
+from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 
 pytestmark = pytest.mark.e2e
 PASSWORD = b"secret"

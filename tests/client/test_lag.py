@@ -12,7 +12,7 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
-from bk_core.metadata.memory import MemoryStore, MemoryTree
+from bk_core.metadata.tree.memory import MemoryStore, MemoryTree
 from bk_core.model import LedgerState
 from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
 

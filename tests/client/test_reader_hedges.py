@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import NoSuchLedgerError
-from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.tree.memory import MemoryStore
 from tests.kit.memory_cluster import FAST, eventually, memory_cluster
 
 

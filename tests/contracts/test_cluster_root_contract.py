@@ -9,7 +9,7 @@ import pytest
 
 from bk_core.errors import MetadataCorruptError, NoClusterError
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree import ensure_path
+from bk_core.metadata.tree.tree import ensure_path
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write, tree_of
 
 

@@ -15,12 +15,12 @@ from bk_core.errors import (
     Outcome,
     TransactionReplayDiffersError,
 )
-from bk_core.logs import commit
-from bk_core.logs.codec import encode_head, encode_transactions
-from bk_core.logs.head import LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.publication import publish_among
 from bk_core.logs.machines.transactions import PublishOptions, Transaction, recorded
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.codec import encode_head, encode_transactions
+from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import DigestType, Fragment, LedgerState

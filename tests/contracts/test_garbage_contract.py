@@ -20,8 +20,8 @@ from bk_core.model import LedgerId
 from bk_core.transport.grpc import GrpcTransport
 from bk_core.transport.port import RefusedError
 from bk_core.wire.lane import AttachMode, Reason
-from bookie_server.collector import CollectorConfig
-from bookie_server.garbage import GarbageThread, StoreEvidence
+from bookie_server.garbage.collector import CollectorConfig
+from bookie_server.garbage.garbage_thread import GarbageThread, StoreEvidence
 from bookie_server.main import Bookie
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_read, eventually, tree_of

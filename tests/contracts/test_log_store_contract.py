@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from bk_core.logs import commit
-from bk_core.logs.head import LogHead, NewExtent, Published, PublishId
-from bk_core.logs.paging import Change, Pages
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import LogHead, NewExtent, Published, PublishId
+from bk_core.logs.model.paging import Change, Pages
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import MetadataStore
 from tests.kit.log_changes import change

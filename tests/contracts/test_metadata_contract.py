@@ -22,7 +22,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.codec import encode_ledger
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree import ensure_path
+from bk_core.metadata.tree.tree import ensure_path
 from bk_core.model import Fragment, LedgerState, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write, lose_write_number, tree_of
 

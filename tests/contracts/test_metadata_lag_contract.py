@@ -12,7 +12,7 @@ import pytest
 
 from bk_core.errors import MetadataConflictError, NoSuchLedgerError, NoSuchLogError
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
-from bk_core.metadata.tree import NoNodeError
+from bk_core.metadata.tree.tree import NoNodeError
 from bk_core.model import BookieServiceInfo, LedgerId, LedgerMetadata, LedgerState, Versioned
 from tests.kit.metadata_worlds import LagWorld, a_ledger, eventually, tree_of
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree import ensure_path
+from bk_core.metadata.tree.tree import ensure_path
 from tests.kit.metadata_worlds import MetadataWorld, tree_of
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bookie_server.storage.checkpoint import (
+from bookie_server.storage.index.checkpoint import (
     Checkpoint,
     encode_checkpoint,
 )
-from bookie_server.storage.ledger_table import FENCED, HAS_KEY, KEY_CONFLICT, LEDGER_ROW, NO_ABSENT, NO_ADDS
+from bookie_server.storage.index.ledger_table import FENCED, HAS_KEY, KEY_CONFLICT, LEDGER_ROW, NO_ABSENT, NO_ADDS
 
 HERE = Path(__file__).parent
 INCARNATION = bytes(range(15, -1, -1))

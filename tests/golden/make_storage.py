@@ -28,16 +28,16 @@ from bk_core.entries.frame import (
     parse_header,
 )
 from bk_core.model import DigestType
-from bookie_server.storage.cookie import DataDirectory, Identity, encode_identity
-from bookie_server.storage.index_file import (
+from bookie_server.storage.bytes.index_file import (
     IndexHeader,
     StateCollector,
     encode_index_file,
     pack_row,
 )
-from bookie_server.storage.membership import striping_of
-from bookie_server.storage.replay import open_segments
-from bookie_server.storage.segment import GroupHeader, SegmentHeader, encode_group_header, encode_segment_header
+from bookie_server.storage.bytes.membership import striping_of
+from bookie_server.storage.bytes.segment import GroupHeader, SegmentHeader, encode_group_header, encode_segment_header
+from bookie_server.storage.disk.cookie import DataDirectory, Identity, encode_identity
+from bookie_server.storage.start.replay import open_segments
 from tests.kit.apache_frames import encode_apache, entry_bytes
 
 HERE = Path(__file__).parent

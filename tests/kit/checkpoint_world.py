@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
-from bookie_server.storage.checkpointer import Checkpointer, IndexSource
-from bookie_server.storage.files import Files
-from bookie_server.storage.index import LedgerStatus
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.index.index import LedgerStatus
+from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
 from tests.kit.segment_world import (
     Storage,
     drop_record,

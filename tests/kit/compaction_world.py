@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
-from bookie_server.storage.checkpointer import Checkpointer
-from bookie_server.storage.compaction import Compactor
-from bookie_server.storage.files import Files
-from bookie_server.storage.index_file import decode_index_file
-from bookie_server.storage.index_port import DirectIndexPort
-from bookie_server.storage.segment import Place, index_name, segment_name
+from bookie_server.storage.bytes.index_file import decode_index_file
+from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.compaction import Compactor
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import Storage, drop_record, entries, fence_record, key_record, lac_record, striped
 from tests.sim.disk import SimDisk
 

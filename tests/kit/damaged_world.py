@@ -7,11 +7,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from bookie_server.storage.files import BLOCK
-from bookie_server.storage.index_file import IndexSections, decode_index_header
-from bookie_server.storage.index_port import DirectIndexPort, IndexPort
-from bookie_server.storage.reindex import Reindexer
-from bookie_server.storage.scrub import Scrubber
+from bookie_server.storage.bytes.index_file import IndexSections, decode_index_header
+from bookie_server.storage.disk.files import BLOCK
+from bookie_server.storage.maintenance.index_port import DirectIndexPort, IndexPort
+from bookie_server.storage.maintenance.reindex import Reindexer
+from bookie_server.storage.maintenance.scrub import Scrubber
 from tests.kit.segment_world import (
     Answer,
     Storage,

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import LogHead
 from bk_core.logs.machines.ask import Steps
 from bk_core.logs.machines.change import Facts, Intent, change_head
-from bk_core.logs.paging import Change
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.next_head import LedgerEnd
+from bk_core.logs.model.paging import Change
 from bk_core.logs.sequences import Answers
 from bk_core.logs.store import Apply, LogStore
 from bk_core.model import LedgerId

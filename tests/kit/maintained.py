@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
-from bookie_server.storage.files import Files
-from bookie_server.storage.index_port import DirectIndexPort
-from bookie_server.storage.maintaining import DirectoryMaintenance
-from bookie_server.storage.schedule import MaintenanceLimits
-from bookie_server.storage.segment import Place
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.kit.segment_world import Storage, entries, key_record
 from tests.sim.disk import SimDisk
 

@@ -2,8 +2,8 @@
 """Bookies and a network in this process: the real machine over a store of bytes in memory.
 
 ``MemoryNetwork`` makes bookies and transports and breaks what lies between them. ``MemoryBookie`` drives a
-:class:`~bookie_server.machine.BookieMachine` on the running loop: each group commit is one later turn of the loop,
-unless commits are held.
+:class:`~bookie_server.machine.machine.BookieMachine` on the running loop: each group commit is one later turn of the
+loop, unless commits are held.
 
 Over 400 lines because network, bookie and transport break and heal together, by the same few calls.
 """
@@ -18,9 +18,9 @@ from bk_core.errors import BookieUnreachableError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.port import ReadPart
 from bk_core.wire.lane import AttachMode, Reason
-from bookie_server import machine_events as ev
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import MachineLimits
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import MachineLimits
 from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
 from tests.kit.memory_transport import (
     Answer,

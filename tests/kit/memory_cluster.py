@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bk_core.client import BookKeeper, ClientConfig
-from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo
 from tests.kit.memory_bookie import MemoryNetwork
 

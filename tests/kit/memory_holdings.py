@@ -19,8 +19,8 @@ from bk_core.entries.frame import (
 )
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import EntryRange, Reason
-from bookie_server import machine_events as ev
-from bookie_server.machine_state import LedgerFacts, Pending, Plan
+from bookie_server.machine import events as ev
+from bookie_server.machine.state import LedgerFacts, Pending, Plan
 
 
 @dataclass

@@ -25,16 +25,16 @@ from bk_core.entries.frame import (
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
 from bk_core.wire.lane import Reason
-from bookie_server.storage.commit import SegmentLog
-from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.files import Files
-from bookie_server.storage.index import LedgerIndex, Lookup
-from bookie_server.storage.membership import Membership
-from bookie_server.storage.open_report import OpenReport
-from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.replay import open_segments
-from bookie_server.storage.segment import Place
-from bookie_server.storage.upkeep import LogUpkeep
+from bookie_server.storage.bytes.membership import Membership
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.index.index import LedgerIndex, Lookup
+from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_reader import SegmentReader
+from bookie_server.storage.start.open_report import OpenReport
+from bookie_server.storage.start.replay import open_segments
 
 BOOKIE_ID, CLUSTER = "bookie-1:3181", "cluster-1"
 NOW_MS = 1_760_000_000_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import itertools
 
-from bk_core.logs.commit import LedgerEnd, NewOpenExtent, add_open_extent, create, publish, seal
-from bk_core.logs.head import LogHead, NewExtent, PublishId
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_events import (
     HeadRead,
@@ -19,6 +17,8 @@ from bk_core.logs.machines.leadership_events import (
     TakeOver,
 )
 from bk_core.logs.machines.leadership_states import State
+from bk_core.logs.model.head import LogHead, NewExtent, PublishId
+from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent, add_open_extent, create, publish, seal
 from bk_core.model import Versioned
 
 NONCE = itertools.count().__next__

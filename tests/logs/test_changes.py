@@ -16,12 +16,12 @@ from bk_core.errors import (
     PublishConflictError,
     TransactionReplayDiffersError,
 )
-from bk_core.logs import commit
-from bk_core.logs.head import LogTransactions, Published, PublishId, Unlinked
 from bk_core.logs.machines import ask, vacuum
 from bk_core.logs.machines.transactions import Transaction, recorded
 from bk_core.logs.machines.upkeep import Trim
-from bk_core.logs.unlinking import UnlinkedRecord
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import LogTransactions, Published, PublishId, Unlinked
+from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import Versioned
 from tests.kit.sequences import Told
 from tests.logs.change_kit import (

@@ -14,8 +14,8 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
 )
-from bk_core.logs import commit
-from bk_core.logs.compaction import (
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.compaction import (
     ENTRY_COST_BYTES,
     CompactionLimits,
     Content,
@@ -23,7 +23,7 @@ from bk_core.logs.compaction import (
     runs_to_compact,
     weight_of,
 )
-from bk_core.logs.head import Extent
+from bk_core.logs.model.head import Extent
 
 MIB = 1 << 20
 UUID = "12345678-9abc-def0-1234-56789abcdef0"

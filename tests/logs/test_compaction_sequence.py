@@ -18,15 +18,15 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs.compaction import (
+from bk_core.logs.machines import ask
+from bk_core.logs.machines import compaction as sequence
+from bk_core.logs.machines.compaction import Compacted, Compaction
+from bk_core.logs.model.compaction import (
     CompactionLimits,
     Content,
     content_problem,
 )
-from bk_core.logs.head import NewExtent
-from bk_core.logs.machines import ask
-from bk_core.logs.machines import compaction as sequence
-from bk_core.logs.machines.compaction import Compacted, Compaction
+from bk_core.logs.model.head import NewExtent
 from bk_core.model import Versioned
 from tests.kit.sequences import Told
 from tests.logs.change_kit import EMPTY, LOG, LOST, NONCE, head_read

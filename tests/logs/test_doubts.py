@@ -12,11 +12,11 @@ from bk_core.errors import (
     PublishConflictError,
     TransactionVersionRegressedError,
 )
-from bk_core.logs import commit
-from bk_core.logs.head import LogHead, Published, PublishId
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.transactions import Transaction, recorded
 from bk_core.logs.machines.upkeep import Compact, Trim
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import LogHead, Published, PublishId
 from bk_core.model import Versioned
 from tests.kit.sequences import Told
 from tests.logs.change_kit import (

@@ -17,12 +17,13 @@ from bk_core.errors import (
     PublishConflictError,
     TransactionReplayDiffersError,
 )
-from bk_core.logs import commit, schemas
-from bk_core.logs.head import LogHead, NewExtent, PublishId
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, LOGS_MAX, fan_out_id, publish_among
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model import schemas
+from bk_core.logs.model.head import LogHead, NewExtent, PublishId
 from bk_core.model import Versioned
 from tests.kit.sequences import Told
 from tests.logs.change_kit import AWAY, CONFLICT, EMPTY, LOST, NONCE, extent, published

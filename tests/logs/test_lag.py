@@ -10,13 +10,13 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
-from bk_core.logs.head import NewExtent, PublishId
 from bk_core.logs.ledgers import check_publishable
 from bk_core.logs.machines import ask
+from bk_core.logs.model.head import NewExtent, PublishId
 from bk_core.logs.named_log import NamedLog, publish_to_logs
 from bk_core.logs.store import LogStore
 from bk_core.logs.upkeep import vacuum_candidates
-from bk_core.metadata.memory import MemoryStore, MemoryTree
+from bk_core.metadata.tree.memory import MemoryStore, MemoryTree
 from tests.kit.log_changes import answers
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.logs.leader_kit import PASSWORD, log_of, read_all, run

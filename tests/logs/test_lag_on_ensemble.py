@@ -13,9 +13,9 @@ import pytest
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import NoSuchLedgerError
-from bk_core.logs.head import NewExtent, PublishId
+from bk_core.logs.model.head import NewExtent, PublishId
 from bk_core.metadata import open_store
-from bk_core.metadata.tree import NoNodeError
+from bk_core.metadata.tree.tree import NoNodeError
 from bk_core.model import BookieServiceInfo
 from tests.kit.memory_bookie import MemoryNetwork
 from tests.kit.memory_cluster import FAST

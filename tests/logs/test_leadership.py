@@ -18,7 +18,6 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     Outcome,
 )
-from bk_core.logs.commit import seal
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_events import (
     AskLeader,
@@ -43,6 +42,7 @@ from bk_core.logs.machines.leadership_events import (
     Wait,
     WaitEnded,
 )
+from bk_core.logs.model.next_head import seal
 from tests.logs.leadership_kit import EMPTY, NONCE, end, listed, opened, published, rolling, run, v
 
 # --- taking over ------------------------------------------------------------------------------------------------------

@@ -13,9 +13,6 @@ from bk_core.errors import (
     BookKeeperError,
     NotEnoughBookiesError,
 )
-from bk_core.logs.codec import encode_head
-from bk_core.logs.commit import add_open_extent, seal
-from bk_core.logs.head import Extent, LogHead, LogPage
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_events import (
     AskLeader,
@@ -50,7 +47,10 @@ from bk_core.logs.machines.leadership_events import (
     WriterFailed,
 )
 from bk_core.logs.machines.leadership_states import MOVES, State
-from bk_core.logs.paging import Change
+from bk_core.logs.model.codec import encode_head
+from bk_core.logs.model.head import Extent, LogHead, LogPage
+from bk_core.logs.model.next_head import add_open_extent, seal
+from bk_core.logs.model.paging import Change
 from bk_core.model import Versioned
 from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, ROLLED, end, listed, opened, v
 

@@ -12,7 +12,6 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     Outcome,
 )
-from bk_core.logs.commit import seal
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_events import (
     AskLeader,
@@ -39,6 +38,7 @@ from bk_core.logs.machines.leadership_events import (
     WriterFailed,
 )
 from bk_core.logs.machines.leadership_states import State
+from bk_core.logs.model.next_head import seal
 from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, ROLLED, end, listed, opened, rolling, run, serving, v
 
 # --- rolling and giving up --------------------------------------------------------------------------------------------

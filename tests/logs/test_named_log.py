@@ -26,10 +26,10 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_core.logs.codec import encode_head
-from bk_core.logs.commit import NewOpenExtent, add_open_extent
-from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines.transactions import PublishOptions
+from bk_core.logs.model.codec import encode_head
+from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.model.next_head import NewOpenExtent, add_open_extent
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite

@@ -14,13 +14,13 @@ from bk_core.errors import (
     NoSuchLogError,
     RecoveryInconclusiveError,
 )
-from bk_core.logs import commit
-from bk_core.logs.commit import LedgerEnd
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.logs.sequences import Answers, carry_out
 from bk_core.logs.store import LogStore
-from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.tree.memory import MemoryStore
 from tests.kit.log_changes import answers
 from tests.logs.change_kit import EMPTY
 

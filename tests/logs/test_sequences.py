@@ -25,10 +25,6 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs import paging
-from bk_core.logs.commit import LedgerEnd, NewOpenExtent, add_open_extent, condemn, publish
-from bk_core.logs.compaction import CompactionLimits, Content
-from bk_core.logs.head import LogHead, LogTransactions, NewExtent, PublishId, Unlinked
 from bk_core.logs.machines import ask
 from bk_core.logs.machines import compaction as compaction_sequence
 from bk_core.logs.machines.change import HeadChange
@@ -37,7 +33,11 @@ from bk_core.logs.machines.publication import Publish, PublishAmong, fan_out_id
 from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.machines.upkeep import Compact, Condemn, Trim
 from bk_core.logs.machines.vacuum import Vacuum
-from bk_core.logs.unlinking import UnlinkedRecord
+from bk_core.logs.model import paging
+from bk_core.logs.model.compaction import CompactionLimits, Content
+from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, PublishId, Unlinked
+from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent, add_open_extent, condemn, publish
+from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import Fragment, Versioned
 from tests.kit.sequences import Told
 from tests.kit.transitions import members

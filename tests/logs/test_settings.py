@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLogError
-from bk_core.logs import paging, upkeep
-from bk_core.logs.head import LogHead, PublishId
+from bk_core.logs import upkeep
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.model import paging
+from bk_core.logs.model.head import LogHead, PublishId
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore
 from bk_core.model import Versioned
 from tests.kit.memory_cluster import memory_cluster
 from tests.logs.leader_kit import log_of, run
-from tests.logs.test_compaction import publish, values
+from tests.logs.model.test_compaction import publish, values
 
 
 async def take(log: NamedLog, app_id: str, version: int) -> None:

@@ -19,15 +19,16 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs import commit, sequences
-from bk_core.logs.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
+from bk_core.logs import sequences
 from bk_core.logs.machines.change import ATTEMPTS_MAX, HeadChange
 from bk_core.logs.machines.publication import publish_among
 from bk_core.logs.machines.transactions import PublishOptions
-from bk_core.logs.paging import Change, Pages
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
+from bk_core.logs.model.paging import Change, Pages
 from bk_core.logs.store import LogStore, PageCache, nonce
-from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import LogWrite
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from tests.kit.log_changes import carried_out, change
 
 EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)

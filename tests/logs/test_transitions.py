@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
-from bk_core.logs.commit import seal
 from bk_core.logs.machines import leadership_events as lev
 from bk_core.logs.machines import leadership_states
 from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.model.next_head import seal
 from bk_core.model import Versioned
 from tests.kit.transitions import members, printed, words
 from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, end, listed, opened, rolling, run, serving

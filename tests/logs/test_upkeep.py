@@ -20,13 +20,13 @@ from bk_core.errors import (
     TransactionReplayDiffersError,
     TransactionVersionRegressedError,
 )
-from bk_core.logs import commit
-from bk_core.logs.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
-from bookie_server.machine_events import LookForDeletion
+from bookie_server.machine.events import LookForDeletion
 from tests.kit.memory_cluster import memory_cluster
 from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, run
 

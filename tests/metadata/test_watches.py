@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from bk_core.errors import MetadataUnavailableError
-from bk_core.metadata import watches as watches_module
-from bk_core.metadata.memory import MemoryCluster, MemoryTree
-from bk_core.metadata.tree import Tree, Watcher
-from bk_core.metadata.watches import Watches, read_children, read_data
+from bk_core.metadata.tree import watches as watches_module
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryTree
+from bk_core.metadata.tree.tree import Tree, Watcher
+from bk_core.metadata.tree.watches import Watches, read_children, read_data
 from bk_core.metadata.worker import Worker
 
 

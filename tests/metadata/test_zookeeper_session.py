@@ -18,7 +18,7 @@ from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.errors import ForkedHandleError, MetadataUnavailableError, Outcome
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore, SessionState
-from bk_core.metadata.tree import WRITE_TRIES
+from bk_core.metadata.tree.tree import WRITE_TRIES
 from bk_core.model import Versioned
 from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_AVAILABILITY = "tests/bookie_server/test_availability.py::test_"
+_AVAILABILITY = "tests/bookie_server/identity/test_availability.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="vanished-registration-is-left-so",
-        path="bookie_server/availability.py",
+        path="bookie_server/identity/availability.py",
         old="if not await self._is_registered() or self._registered is not self.read_only:",
         new="if await self._is_registered() is None or self._registered is not self.read_only:",
         tests=(f"{_AVAILABILITY}registration_that_vanished_is_made_again",),
@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="another-directory-under-this-id-is-not-noticed",
-        path="bookie_server/availability.py",
+        path="bookie_server/identity/availability.py",
         old="        if not found.is_of_directory_of(self._info):",
         new="        if False:",
         tests=(f"{_AVAILABILITY}bookie_ends_when_another_directory_took_its_id",),
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path="bookie_server/main.py",
         old="            if left_s <= 0:\n                raise\n",
         new="            raise\n",
-        tests=("tests/bookie_server/test_registration.py::test_start_waits_for_a_store_that_comes_late",),
+        tests=("tests/bookie_server/identity/test_registration.py::test_start_waits_for_a_store_that_comes_late",),
         breaks="after a power cut no bookie comes up: ZooKeeper's machine was not the first",
     ),
     Mutant(
@@ -39,12 +39,14 @@ MUTANTS: tuple[Mutant, ...] = (
         path="bookie_server/main.py",
         old="        if stop.is_set():\n            return None\n",
         new="",
-        tests=("tests/bookie_server/test_registration.py::test_start_that_waits_for_a_store_ends_when_asked_to",),
+        tests=(
+            "tests/bookie_server/identity/test_registration.py::test_start_that_waits_for_a_store_ends_when_asked_to",
+        ),
         breaks="a bookie that waits for ZooKeeper does not hear SIGTERM",
     ),
     Mutant(
         name="look-ends-silently",
-        path="bookie_server/availability.py",
+        path="bookie_server/identity/availability.py",
         old="                self._on_failed(LocalProtocolError(",
         new="                log.error(LocalProtocolError(",
         tests=(f"{_AVAILABILITY}look_that_fails_unforeseen_ends_the_bookie_with_its_reason",),

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 LANE = "tests/transport/test_lane_streams.py::test_"
 WATCHES = "tests/metadata/test_watches.py::test_"
 AHEAD = "tests/client/test_ahead.py::test_"
-ROOM = "tests/bookie_server/test_room.py::test_"
+ROOM = "tests/bookie_server/services/test_room.py::test_"
 CLIENT_STREAMS, SERVER_CONTROL = "bk_core/transport/lane_streams.py", "bookie_server/services/control_stream.py"
 
 STREAMS = (
@@ -169,7 +169,7 @@ METADATA = (
     ),
     Mutant(
         "who knows the state already is told again",
-        "bk_core/metadata/watches.py",
+        "bk_core/metadata/tree/watches.py",
         " if entry[1] != node.snapshot]",
         "]",
         (WATCHES + "a_watch_has_one_read_in_the_queue_however_many_events_there_were",),
@@ -177,7 +177,7 @@ METADATA = (
     ),
     Mutant(
         "a watch counts as set only after reading",
-        "bk_core/metadata/watches.py",
+        "bk_core/metadata/tree/watches.py",
         "        with self._lock:\n"
         "            node.armed = True  # before reading: an event from here on needs another read\n"
         "        try:\n            node.snapshot = node.read(self._tree, node.path, lambda: self._fired(node))\n",
@@ -189,7 +189,7 @@ METADATA = (
     ),
     Mutant(
         "snapshots are read side by side",
-        "bk_core/metadata/watches.py",
+        "bk_core/metadata/tree/watches.py",
         "    def _reread(self, node: _Node) -> None:\n        with node.reading:\n",
         "    def _reread(self, node: _Node) -> None:\n        with threading.Lock():\n",
         ("tests/sim/threads/test_watch_threads.py::test_who_listens_is_told_the_last_state_whatever_the_order",),
@@ -197,7 +197,7 @@ METADATA = (
     ),
     Mutant(
         "an outage ends a watch",
-        "bk_core/metadata/watches.py",
+        "bk_core/metadata/tree/watches.py",
         "                self._reread_later(node, _RETRY_S)\n                return\n",
         "                return\n",
         (WATCHES + "watch_that_cannot_be_set_again_is_tried_until_it_can",),
@@ -205,7 +205,7 @@ METADATA = (
     ),
     Mutant(
         "each event queues a read of its own",
-        "bk_core/metadata/watches.py",
+        "bk_core/metadata/tree/watches.py",
         "            if node.queued:\n                return\n            node.queued = True\n",
         "            node.queued = True\n",
         (WATCHES + "a_watch_has_one_read_in_the_queue_however_many_events_there_were",),
@@ -338,28 +338,30 @@ CLIENT = (
 SERVER = (
     Mutant(
         "a registration counts as made before it is",
-        "bookie_server/availability.py",
+        "bookie_server/identity/availability.py",
         "        await asyncio.to_thread(self._store.register_bookie, self._info, read_only=read_only)\n"
         "        self._registered = read_only\n",
         "        self._registered = read_only\n"
         "        await asyncio.to_thread(self._store.register_bookie, self._info, read_only=read_only)\n",
-        ("tests/bookie_server/test_availability.py::test_registration_follows_when_the_store_is_back",),
+        ("tests/bookie_server/identity/test_availability.py::test_registration_follows_when_the_store_is_back",),
         "one registration that fails leaves a full bookie among the writable ones",
     ),
     Mutant(
         "a commit without space waits for the next look",
-        "bookie_server/availability.py",
+        "bookie_server/identity/availability.py",
         "        if self._watches.no_space(log_number):\n            self._apply()\n",
         "        self._watches.no_space(log_number)\n",
-        ("tests/bookie_server/test_availability.py::test_commit_without_space_makes_the_bookie_read_only_at_once",),
+        (
+            "tests/bookie_server/identity/test_availability.py::test_commit_without_space_makes_the_bookie_read_only_at_once",
+        ),
         "a full bookie takes and refuses entries until the next interval",
     ),
     Mutant(
         "a bookie whose id was taken over goes on",
-        "bookie_server/availability.py",
+        "bookie_server/identity/availability.py",
         "                self._on_failed(error)\n                return\n",
         "                return\n",
-        ("tests/bookie_server/test_availability.py::test_bookie_ends_when_another_directory_took_its_id",),
+        ("tests/bookie_server/identity/test_availability.py::test_bookie_ends_when_another_directory_took_its_id",),
         "two processes answer for one bookie",
         "S8",
     ),

@@ -13,7 +13,7 @@ _SPARK = "tests/spark/test_lag.py"
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-node-that-the-server-does-not-know-is-absent",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="""        try:
             return self._tree.get(path)
         except NoNodeError:
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-second-look-without-a-sync-before-it",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="""        except NoNodeError:
             self._tree.sync(self._root)
             return self._tree.get(path)
@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-missing-stat-is-believed",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="""        if stat is None:
             self._tree.sync(self._root)
             stat = self._tree.exists(path)
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-watch-of-nothing-is-believed",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="""        if present is None:
             self._tree.sync(self._root)
             present, cancel = self._watches.add(path, read_data, listener)
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-watch-that-was-once-of-nothing-stays-so",
-        path="bk_core/metadata/watches.py",
+        path="bk_core/metadata/tree/watches.py",
         old="                    node.armed = False  # no watch is left where nothing is\n",
         new="                    pass\n",
         tests=(f"{_CONTRACT}::test_ledger_that_was_absent_can_be_watched_once_it_exists[memory]",),
@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-fresh-record-is-any-record",
-        path="bk_core/metadata/zookeeper/ledgers.py",
+        path="bk_core/metadata/tree/ledgers.py",
         old="            if fresh and not found.value.is_closed:\n",
         new="            if False:\n",
         tests=(
@@ -192,11 +192,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-bookie-starts-by-any-record-of-itself",
-        path="bookie_server/directories.py",
+        path="bookie_server/identity/directories.py",
         old="        self._store.sync()  # a process",
         new="        # a process",
         tests=(
-            "tests/bookie_server/test_lag.py::"
+            "tests/bookie_server/identity/test_lag.py::"
             "test_older_copy_of_a_directory_is_refused_though_the_server_knows_of_no_newer_one",
         ),
         breaks="a restored snapshot passes for the newest and denies what it acknowledged since",
@@ -204,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-plan-of-a-batch-begins-without-a-sync",
-        path="bk_spark/resolve.py",
+        path="bk_spark/plan/resolve.py",
         old="    bookkeeper.store.sync()  # the plan",
         new="    # the plan",
         tests=(f"{_SPARK}::test_batch_reads_what_was_published_before_it_began",),
@@ -213,7 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-plan-of-a-write-begins-without-a-sync",
-        path="bk_spark/write.py",
+        path="bk_spark/write/log_writer.py",
         old="    bookkeeper.store.sync()  # what is refused",
         new="    # what is refused",
         tests=(f"{_SPARK}::test_job_is_planned_though_leaders_ended_and_bookies_came_a_moment_ago",),
@@ -222,7 +222,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-streams-sync-for-every-head",
-        path="bk_spark/follow.py",
+        path="bk_spark/stream/follow.py",
         old="self._log.head(sync=False)",
         new="self._log.head()",
         tests=(f"{_SPARK}::test_streams_read_the_heads_of_logs_without_a_sync",),

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 _STORE = "tests/logs/test_store.py::"
 _RECORDS = "tests/contracts/test_metadata_logs_contract.py::"
 _KEPT = "tests/contracts/test_metadata_unlinked_contract.py::"
-_UNLINKING = "tests/logs/test_unlinking.py::"
+_UNLINKING = "tests/logs/model/test_unlinking.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a log found after a lost answer is taken for ours",
-        path="bk_core/metadata/zookeeper/logs.py",
+        path="bk_core/metadata/tree/logs.py",
         old="is_mine = lost is not None and self._find(path) == head",
         new="is_mine = lost is not None",
         tests=(f"{_RECORDS}test_another_log_of_this_name_is_not_taken_for_ours_after_a_lost_answer",),
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the record of what is unlinked is written beside the head, not with it",
-        path="bk_core/metadata/zookeeper/logs.py",
+        path="bk_core/metadata/tree/logs.py",
         old="""            ops.append(Create(self._record(write.name, f"{write.version + 1:010d}"), write.unlinked))""",
         new="""            self._tree.create(self._record(write.name, f"{write.version + 1:010d}"), write.unlinked)""",
         tests=(
@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a log made after ours was deleted is deleted too",
-        path="bk_core/metadata/zookeeper/logs.py",
+        path="bk_core/metadata/tree/logs.py",
         old="if lost is not None and (stat is None or stat.ctime_ms != made_ms):",
         new="if lost is not None and stat is None:",
         tests=(f"{_RECORDS}test_a_log_made_after_ours_was_deleted_outlives_a_lost_answer",),
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a page brings a deleted log back",
-        path="bk_core/metadata/zookeeper/logs.py",
+        path="bk_core/metadata/tree/logs.py",
         old="""                self._tree.create(path, data)
                 return
             except NoNodeError as error:""",

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_ROOM = "tests/bookie_server/test_room.py"
-_CONNECTIONS = "tests/bookie_server/test_connections.py"
-_STREAMS = "tests/bookie_server/test_streams_end.py"
+_ROOM = "tests/bookie_server/services/test_room.py"
+_CONNECTIONS = "tests/bookie_server/services/test_connections.py"
+_STREAMS = "tests/bookie_server/services/test_streams_end.py"
 _GRPC = "bookie_server/services/grpc.py"
 _CONTROL = "bookie_server/services/control_stream.py"
 _HANG_UP = "bookie_server/services/hang_up.py"

@@ -7,15 +7,15 @@ from tests.mutants.mutant import Mutant
 
 _OUTAGE, _CLIENTS, _PLAN = (
     "tests/spark/test_outage.py::",
-    "tests/spark/test_clients.py::",
-    "tests/spark/test_log_plan.py::",
+    "tests/spark/workers/test_clients.py::",
+    "tests/spark/plan/test_log_plan.py::",
 )
 _WATCH, _FOLLOW, _STREAM = (
-    "tests/spark/test_watch.py::",
-    "tests/spark/test_follow.py::",
-    "tests/spark/test_stream_read.py::",
+    "tests/spark/stream/test_watch.py::",
+    "tests/spark/stream/test_follow.py::",
+    "tests/spark/stream/test_stream_reader.py::",
 )
-_CODECS = "tests/spark/test_codecs.py::"
+_CODECS = "tests/spark/codecs/test_codecs.py::"
 _DROPPED = _OUTAGE + "test_a_client_that_is_of_no_use_is_dropped_at_the_end_and_one_that_is_closed_is_replaced"
 _BATCH = _OUTAGE + "test_a_micro_batch_is_planned_written_and_committed_through_outages_and_is_there_once"
 _JOBS = _OUTAGE + "test_jobs_and_loads_wait_as_long_as_their_option_says"
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- clients of a process ---
     Mutant(
         name="the data source asks the metadata service once",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="            if time.monotonic() + AGAIN_S >= deadline:\n",
         new="            if True:\n",
         tests=(_BATCH,),
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a client that is of no use stays in its process",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="                if bookkeeper is not None:\n",
         new="                if False:\n",
         tests=(_DROPPED,),
@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a client is dropped between two tries",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old='            logger.warning("%s is asked again: %s", options.metadata_service_uri, error)\n',
         new="            if bookkeeper is not None:\n                discard(bookkeeper)\n",
         tests=(_BATCH,),
@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a client that broke stays cached",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="if thing is not None and not self._is_usable(thing):",
         new="if False:",
         tests=(_CLIENTS + "test_a_client_that_was_closed_is_connected_anew",),
@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a client that is closed meanwhile fails its job",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="        except (MetadataUnavailableError, ClientClosedError) as error:",
         new="        except MetadataUnavailableError as error:",
         tests=(_DROPPED,),
@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a kept reader does not learn the addresses of the next plan",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="    reader.update_bookies(plan.bookies)\n",
         new="",
         tests=(_KEPT_READER,),
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="readers of other passwords are one",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="options.client_settings, options.ledger_password, plan.instance_id)",
         new="options.client_settings, plan.instance_id)",
         tests=(_KEPT_READER,),
@@ -85,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="readers of other clusters are one",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="options.ledger_password, plan.instance_id)",
         new="options.ledger_password)",
         tests=(_KEPT_READER,),
@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="clients of other settings are one",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="    key = (options.metadata_service_uri, options.client_settings)\n    return _clients",
         new="    key = (options.metadata_service_uri, ())\n    return _clients",
         tests=(_CLIENTS + "test_a_client_is_kept_for_each_cluster_and_its_settings",),
@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a client that cannot be closed fails who replaces it",
-        path="bk_spark/clients.py",
+        path="bk_spark/workers/clients.py",
         old="    except BookKeeperError:\n        return  # it is replaced",
         new="    except ZeroDivisionError:\n        return  # it is replaced",
         tests=(_CLIENTS + "test_a_client_that_cannot_be_closed_is_dropped_all_the_same",),
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- writing ---
     Mutant(
         name="abort deletes after a commit was attempted",
-        path="bk_spark/commit.py",
+        path="bk_spark/write/commit.py",
         old="    if not any(message is None for message in messages):\n        return 0\n",
         new="",
         tests=(_PLAN + "test_abort_deletes_only_what_was_never_offered_for_publishing",),
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="abort waits for each ledger while the service is away",
-        path="bk_spark/commit.py",
+        path="bk_spark/write/commit.py",
         old="            break  # each",
         new="            continue  # each",
         tests=(_OUTAGE + "test_an_abort_does_not_wait_for_each_of_its_ledgers",),
@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="abort ends at a ledger that is gone",
-        path="bk_spark/commit.py",
+        path="bk_spark/write/commit.py",
         old="        except NoSuchLedgerError:\n            continue",
         new="        except NoSuchLedgerError:\n            break",
         tests=(_PLAN + "test_abort_deletes_only_what_was_never_offered_for_publishing",),
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an abort that reaches nobody raises",
-        path="bk_spark/write.py",
+        path="bk_spark/write/log_writer.py",
         old='    except Exception as error:\n        logger.warning("could not clean',
         new='    except ZeroDivisionError as error:\n        logger.warning("could not clean',
         tests=(_PLAN + "test_an_abort_that_reaches_nobody_is_silent",),
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the commit of a job asks once",
-        path="bk_spark/write.py",
+        path="bk_spark/write/log_writer.py",
         old="clients.patiently(options, publish)",
         new="publish(clients.client(options))",
         tests=(_JOBS,),
@@ -152,7 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the commit of a micro-batch asks once",
-        path="bk_spark/stream_write.py",
+        path="bk_spark/stream/stream_writer.py",
         old="clients.patiently(options, publish)",
         new="publish(clients.client(options))",
         tests=(_BATCH,),
@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a log is made before the write is checked",
-        path="bk_spark/write.py",
+        path="bk_spark/write/log_writer.py",
         old="        codec = codecs.entry_codec(options, columns.written, schemas)\n"
         "        if head is None:  # only now: a write that is refused makes no log\n"
         "            head = open_or_create(log, options)\n",
@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a write does not look at the codec of its log",
-        path="bk_spark/task_ledgers.py",
+        path="bk_spark/write/task_ledgers.py",
         old="    if not overwrite and not options.mixed_codecs:\n",
         new="    if overwrite and not options.mixed_codecs:\n",
         tests=(
@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a task that cannot make a ledger at once fails",
-        path="bk_spark/task_ledgers.py",
+        path="bk_spark/write/task_ledgers.py",
         old="clients.patiently(self._target.options, self._create)",
         new="self._create(clients.client(self._target.options))",
         tests=(_BATCH,),
@@ -198,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an interrupted task keeps its ledgers",
-        path="bk_spark/task_ledgers.py",
+        path="bk_spark/write/task_ledgers.py",
         old="    except BaseException:\n        ledgers.give_up()",
         new="    except Exception:\n        ledgers.give_up()",
         tests=(_PLAN + "test_a_task_that_is_interrupted_leaves_no_ledger",),
@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a task that cannot clean up says only that",
-        path="bk_spark/task_ledgers.py",
+        path="bk_spark/write/task_ledgers.py",
         old='        except BookKeeperError as error:\n            logger.warning("ledger %d of a failed',
         new='        except ZeroDivisionError as error:\n            logger.warning("ledger %d of a failed',
         tests=(_PLAN + "test_a_task_that_cannot_clean_up_says_what_was_wrong_with_it",),
@@ -214,7 +214,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a worker of another version writes",
-        path="bk_spark/task_ledgers.py",
+        path="bk_spark/write/task_ledgers.py",
         old="    if target.version != __version__:",
         new="    if False:",
         tests=(_PLAN + "test_a_worker_with_another_version_writes_nothing_and_says_so",),
@@ -223,7 +223,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- streams ---
     Mutant(
         name="a query that goes on waits no longer than one that begins",
-        path="bk_spark/watch.py",
+        path="bk_spark/stream/watch.py",
         old="(times.give_up_s if self._was_answered else times.first_look_s)",
         new="times.first_look_s",
         tests=(_WATCH + "test_a_query_that_goes_on_waits_longer_for_a_first_look_than_one_that_begins",),
@@ -231,7 +231,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a query that cannot connect anew does not try again",
-        path="bk_spark/watch.py",
+        path="bk_spark/stream/watch.py",
         old="if knows or not self._was_answered or",
         new="if True or",
         tests=(_WATCH + "test_a_query_that_goes_on_waits_longer_for_a_first_look_than_one_that_begins",),
@@ -239,7 +239,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a source that is gone keeps its trouble",
-        path="bk_spark/watch.py",
+        path="bk_spark/stream/watch.py",
         old="            self._troubles.pop(source, None)\n            self._sources.pop(source, None)",
         new="            self._sources.pop(source, None)",
         tests=(_WATCH + "test_trouble_that_is_over_is_never_told",),
@@ -247,7 +247,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a list of sources that is read again keeps its trouble",
-        path="bk_spark/watch.py",
+        path="bk_spark/stream/watch.py",
         old="            self._troubles.pop(None, None)\n",
         new="",
         tests=(_WATCH + "test_trouble_that_is_over_is_never_told",),
@@ -255,7 +255,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="who waits for a first look is not told that the run is over",
-        path="bk_spark/watch.py",
+        path="bk_spark/stream/watch.py",
         old="            self._over = True\n            self._news.notify_all()\n\n    def goes_on",
         new="            self._over = True\n\n    def goes_on",
         tests=(_WATCH + "test_who_waits_for_a_first_look_hears_at_once_that_the_run_is_over",),
@@ -264,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="followers outlive their run",
-        path="bk_spark/follow.py",
+        path="bk_spark/stream/follow.py",
         old="            for task in self._tasks.values():\n                task.cancel()\n"
         "            await asyncio.gather(*self._tasks.values(), return_exceptions=True)\n",
         new="",
@@ -274,7 +274,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the watch of a log's head outlives its follower",
-        path="bk_spark/follow.py",
+        path="bk_spark/stream/follow.py",
         old="            if cancel is not None:\n                cancel()\n            await self._close_open()",
         new="            await self._close_open()",
         tests=(_LEFT,),
@@ -282,7 +282,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the tail of a ledger outlives its follower",
-        path="bk_spark/follow.py",
+        path="bk_spark/stream/follow.py",
         old="        finally:\n            await tail.close()",
         new="        finally:\n            pass",
         tests=(_LEFT,),
@@ -290,7 +290,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a list of logs that cannot be read at all is no error",
-        path="bk_spark/follow.py",
+        path="bk_spark/stream/follow.py",
         old="        except Exception as error:\n            self._board.fail(error)\n        finally",
         new="        except Exception:\n            pass\n        finally",
         tests=(_FOLLOW + "test_a_list_that_cannot_be_read_at_all_ends_the_stream_with_the_reason",),
@@ -298,7 +298,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a list of logs that is away ends the stream",
-        path="bk_spark/follow.py",
+        path="bk_spark/stream/follow.py",
         old="        except TRANSIENT as error:\n            self._board.trouble(None, error)",
         new="        except ZeroDivisionError as error:\n            self._board.trouble(None, error)",
         tests=(_FOLLOW + "test_a_list_that_cannot_be_read_for_a_while_keeps_what_is_known",),
@@ -306,7 +306,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an open ledger that is gone takes its log with it",
-        path="bk_spark/follow.py",
+        path="bk_spark/stream/follow.py",
         old="        except NoSuchLedgerError as error:  # of",
         new="        except ZeroDivisionError as error:  # of",
         tests=(_FOLLOW + "test_a_log_whose_open_ledger_is_gone_is_in_trouble_and_not_gone",),
@@ -314,7 +314,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an end before the stream is looked at once",
-        path="bk_spark/stream_read.py",
+        path="bk_spark/stream/stream_reader.py",
         old="asked if self._behind_since is None else None",
         new="asked",
         tests=(_BEHIND,),
@@ -322,7 +322,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an end before the stream is never forgiven",
-        path="bk_spark/stream_read.py",
+        path="bk_spark/stream/stream_reader.py",
         old="            self._behind_since = None\n            return\n",
         new="            return\n",
         tests=(_BEHIND,),
@@ -330,7 +330,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a micro-batch is planned at once or not at all",
-        path="bk_spark/stream_read.py",
+        path="bk_spark/stream/stream_reader.py",
         old="clients.patiently(self.options, planned)]",
         new="planned(clients.client(self.options))]",
         tests=(_OUTAGE + "test_a_stream_source_plans_and_looks_anew_through_outages",),

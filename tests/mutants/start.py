@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_FIRST = "tests/bookie_server/test_first_start.py"
-_REGISTRATION = "tests/bookie_server/test_registration.py"
-_AVAILABILITY = "tests/bookie_server/test_availability.py"
+_FIRST = "tests/bookie_server/identity/test_first_start.py"
+_REGISTRATION = "tests/bookie_server/identity/test_registration.py"
+_AVAILABILITY = "tests/bookie_server/identity/test_availability.py"
 _WIRING = "tests/bookie_server/test_wiring.py"
 _ROOT = "tests/contracts/test_cluster_root_contract.py"
 
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a bookie with data makes a second cluster",
-        "bookie_server/directories.py",
+        "bookie_server/identity/directories.py",
         "    if make and not used:",
         "    if make:",
         (f"{_FIRST}::test_a_bookie_with_data_makes_no_second_cluster_when_the_firsts_metadata_is_gone",),
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who makes a cluster overwrites nothing, and does not notice another's root",
-        "bk_core/metadata/zookeeper/cluster_root.py",
+        "bk_core/metadata/tree/cluster_root.py",
         "            if found is not None and tree.children(root):",
         "            if found is not None and tree.exists(f'{root}/INSTANCEID'):",
         (f"{_ROOT}::test_a_root_that_holds_something_else_is_refused_and_left_as_it_is",),
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who comes second gives up",
-        "bk_core/metadata/zookeeper/cluster_root.py",
+        "bk_core/metadata/tree/cluster_root.py",
         "        except (NodeExistsError, NoNodeError, BadVersionError, MetadataUnavailableError):",
         "        except (NoNodeError, BadVersionError, MetadataUnavailableError):",
         (
@@ -119,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a registration that is about to go is not waited for",
-        "bookie_server/registration.py",
+        "bookie_server/identity/registration.py",
         "    deadline = time.monotonic() + wait_s\n",
         "    deadline = time.monotonic()\n",
         (f"{_REGISTRATION}::test_directory_that_was_moved_is_waited_for_and_then_taken",),
@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a host name that stands for loopback is not noticed",
-        "bookie_server/registration.py",
+        "bookie_server/identity/registration.py",
         "    return bool(found) and all(",
         "    return bool(found) and not all(",
         (f"{_REGISTRATION}::test_loopback_address_is_not_registered_unless_allowed",),

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_ENGINE = "tests/bookie_server/test_engine.py"
-_COMMITTER = "tests/bookie_server/test_committer.py"
+_ENGINE = "tests/bookie_server/engine/test_engine.py"
+_COMMITTER = "tests/bookie_server/engine/test_committer.py"
 _STORAGE = "tests/bookie_server/storage"
 
-_MACHINE = "tests/bookie_server/test_machine_reads.py"
+_MACHINE = "tests/bookie_server/machine/test_machine_reads.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "limbo refuses what a recovery writes back",
-        "bookie_server/machine_adds.py",
+        "bookie_server/machine/adds.py",
         """        if session.recover:
             return None
         if ledger.trouble""",
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "limbo refuses a writer as fenced",
-        "bookie_server/machine_adds.py",
+        "bookie_server/machine/adds.py",
         '            return ledger.trouble, f"this bookie may',
         '            return Reason.FENCED, f"this bookie may',
         (f"{_MACHINE}::test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds",),
@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a writer is told of the fence that limbo set",
-        "bookie_server/machine_adds.py",
+        "bookie_server/machine/adds.py",
         "        if ledger.trouble not in _TAKES_ADDS:  #",
         "        if ledger.trouble not in _TAKES_ADDS and not ledger.fenced:  #",
         (f"{_MACHINE}::test_limbo_refuses_a_writer_as_limbo_although_its_ledger_is_fenced_too",),
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a dropped copy takes no adds",
-        "bookie_server/machine_adds.py",
+        "bookie_server/machine/adds.py",
         "_TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)",
         "_TAKES_ADDS = (Reason.REASON_NONE,)",
         (f"{_MACHINE}::test_a_dropped_copy_serves_what_is_found_and_takes_all_adds",),
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a drop forgets what stands in newer segments",
-        "bookie_server/storage/segment_directory.py",
+        "bookie_server/storage/index/segment_directory.py",
         '                gone &= chunk.rows["generation"] <= through\n',
         "                pass\n",
         (f"{_STORAGE}/test_ledger_table.py::test_a_directory_agrees_with_a_list",),
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a deletion leaves the bits of its ledger",
-        "bookie_server/storage/ledger_states.py",
+        "bookie_server/storage/index/ledger_states.py",
         "        self.table.forget(ledger_id)\n        self.drops.pop",
         "        self.drops.pop",
         (f"{_STORAGE}/test_index.py::test_deleted_is_sticky_wherever_the_record_stands",),
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what the machine takes when a commit fails is dropped with it",
-        "bookie_server/engine.py",
+        "bookie_server/engine/engine.py",
         """ here on is written
         self.feed(events.CommitFailed(reason, error.what, final, number))
 """,
@@ -87,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "groups behind a failed one are written",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         """        except BookKeeperError as error:
             self._halted = True
             self._post(self._failed, error)
@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "frames behind a failed group stay queued",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         """            self._frames.clear()
             self._halted = not resume
 """,
@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a group is acked after another writer has failed",
-        "bookie_server/storage/commit.py",
+        "bookie_server/storage/log/segment_log.py",
         """        self._health.check()  # nothing is acked after another writer of this directory has failed
 """,
         "",
@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a start after a loss of all segments begins at generation 1",
-        "bookie_server/storage/replay.py",
+        "bookie_server/storage/start/replay.py",
         "newest_generation=max(listing.newest, self._start.checkpoint.through),",
         "newest_generation=listing.newest,",
         (
@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "copies wait until no frame is queued",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "                    self._copies_turn = True\n",
         "",
         (f"{_COMMITTER}::test_copies_come_through_although_frames_never_stop_coming",),
@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "blocks that the disk refused at the start are given back",
-        "bookie_server/storage/replay.py",
+        "bookie_server/storage/start/replay.py",
         "        is_sound = not (self._report.damage or segment.refused)\n",
         "        is_sound = not self._report.damage\n",
         (
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a refused block of the last group is torn",
-        "bookie_server/storage/scan.py",
+        "bookie_server/storage/bytes/scan.py",
         "        if not self._end_is_known:\n",
         "        if self._end_is_known:\n",
         ("tests/sim/test_refused_reads.py",),
@@ -166,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the reader thread dies unheard",
-        "bookie_server/log_driver.py",
+        "bookie_server/engine/log_driver.py",
         """            self._post(self._failed, StorageFailedError("the reader thread failed", value=repr(error)))
 """,
         "",
@@ -175,7 +175,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a dead reader thread leaves who waits for it waiting",
-        "bookie_server/log_driver.py",
+        "bookie_server/engine/log_driver.py",
         "                    work.done.cancel()\n",
         "                    pass\n",
         (f"{_ENGINE}::test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody",),
@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the commit thread dies unheard",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         """            self._record_position()
         except BaseException as error:
             self._end(error)
@@ -197,7 +197,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "garbage collection ends unheard",
-        "bookie_server/garbage.py",
+        "bookie_server/garbage/garbage_thread.py",
         """            self._bug(LocalProtocolError("garbage collection failed", value=repr(error)))
 """,
         "",
@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a line for each frame of a missing segment",
-        "bookie_server/holdings.py",
+        "bookie_server/engine/holdings.py",
         """        name = segment_name(place.generation)
         if reader.is_news(name):
 """,
@@ -214,13 +214,13 @@ MUTANTS: tuple[Mutant, ...] = (
         if True:
 """,
         (
-            "tests/bookie_server/test_damage_lines.py::test_a_missing_segment_is_logged_once_and_not_for_each_of_its_frames",
+            "tests/bookie_server/identity/test_damage_lines.py::test_a_missing_segment_is_logged_once_and_not_for_each_of_its_frames",
         ),
         "a log that fills the disk, in which nothing else is found",
     ),
     Mutant(
         "a damaged identity is refused without its path",
-        "bookie_server/storage/cookie.py",
+        "bookie_server/storage/disk/cookie.py",
         "        return decode_identity(files.read_file(name), name)\n",
         "        return decode_identity(files.read_file(name))\n",
         (f"{_STORAGE}/test_cookie.py::test_a_damaged_identity_or_cookie_is_named_with_what_to_do",),

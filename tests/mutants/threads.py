@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ENGINES = "tests/bookie_server/test_engine.py::test_"
+ENGINES = "tests/bookie_server/engine/test_engine.py::test_"
 ORDERS = "tests/sim/threads/test_committer_orders.py::test_"
 BOOKIE = ("tests/sim/threads/test_bookie_threads.py::test_many_orders_of_a_bookies_threads_keep_its_promises",)
 
@@ -14,7 +14,7 @@ BOOKIE = ("tests/sim/threads/test_bookie_threads.py::test_many_orders_of_a_booki
 COMMITTER = (
     Mutant(
         "frames are put and nobody is woken",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            self._frames.extend((frame, reserve) for frame in frames)\n            self._wake.notify()\n",
         "            self._frames.extend((frame, reserve) for frame in frames)\n",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
@@ -23,7 +23,7 @@ COMMITTER = (
     ),
     Mutant(
         "whether there is work is looked up before the lock",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "        with self._wake:\n            while True:\n                if self._copies and",
         "        if not (self._copies or self._frames or self._stopping or self._log.position_unrecorded):\n"
         "            with self._wake:\n"
@@ -35,7 +35,7 @@ COMMITTER = (
     ),
     Mutant(
         "copies are asked for and nobody is woken",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            self._copies.append(copies)\n            self._wake.notify()\n",
         "            self._copies.append(copies)\n",
         (ORDERS + "copies_asked_for_while_the_thread_sleeps_are_made",),
@@ -43,7 +43,7 @@ COMMITTER = (
     ),
     Mutant(
         "copies are put beside a stop without looking",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            if self._stopping:\n                copies.done.cancel()\n                return copies.done\n",
         "",
         (ORDERS + "copies_asked_for_beside_a_stop_are_made_or_cancelled",),
@@ -51,7 +51,7 @@ COMMITTER = (
     ),
     Mutant(
         "whether it stops is looked up outside the lock",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "        with self._wake:\n            if self._stopping:\n                copies.done.cancel()\n"
         "                return copies.done\n            self._copies.append(copies)\n",
         "        if self._stopping:\n            copies.done.cancel()\n            return copies.done\n"
@@ -61,7 +61,7 @@ COMMITTER = (
     ),
     Mutant(
         "copies that are left at the stop are not cancelled",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            for copies in self._copies:\n                copies.done.cancel()\n",
         "",
         (ORDERS + "copies_that_a_halted_log_leaves_behind_are_cancelled_by_the_stop",),
@@ -69,7 +69,7 @@ COMMITTER = (
     ),
     Mutant(
         "a refused group does not halt the thread",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "        except BookKeeperError as error:\n            self._halted = True\n            self._post",
         "        except BookKeeperError as error:\n            self._post",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
@@ -78,7 +78,7 @@ COMMITTER = (
     ),
     Mutant(
         "a thread that resumes is not woken",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            self._halted = not resume\n            self._wake.notify()\n",
         "            self._halted = not resume\n",
         (ORDERS + "copies_that_waited_while_the_log_was_halted_are_made_after_it_resumes",),
@@ -86,7 +86,7 @@ COMMITTER = (
     ),
     Mutant(
         "queued frames outlive the failure that ends them",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            self._frames.clear()\n            self._halted = not resume\n",
         "            self._halted = not resume\n",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
@@ -95,7 +95,7 @@ COMMITTER = (
     ),
     Mutant(
         "a final failure lets the thread go on",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            self._halted = not resume\n",
         "            self._halted = False\n",
         (ORDERS + "nothing_is_written_or_told_behind_a_failed_sync",),
@@ -104,7 +104,7 @@ COMMITTER = (
     ),
     Mutant(
         "the answer is posted before the sync",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "                self._post(self._committed, self._append(group))\n",
         "                planned = self._log.position\n"
         "                places, at = [], planned[1]\n"
@@ -119,7 +119,7 @@ COMMITTER = (
     ),
     Mutant(
         "the position is not recorded when it gets quiet",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "if not self._wake.wait(IDLE_S if unrecorded else None) and unrecorded:",
         "if not self._wake.wait(None) and unrecorded:",
         (ORDERS + "the_position_is_on_record_soon_after_the_last_group",),
@@ -128,7 +128,7 @@ COMMITTER = (
     ),
     Mutant(
         "a stop does not record the position",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "            if not self._log.failed:\n                self._log.record_position()\n",
         "            pass\n",
         (ORDERS + "a_stop_commits_what_was_put_before_it_and_records_the_position",),
@@ -137,7 +137,7 @@ COMMITTER = (
     ),
     Mutant(
         "a stop leaves queued frames",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "                if self._copies and not self._halted and (self._copies_turn or not self._frames):\n",
         "                if self._stopping:\n                    return None\n"
         "                if self._copies and not self._halted and (self._copies_turn or not self._frames):\n",
@@ -146,7 +146,7 @@ COMMITTER = (
     ),
     Mutant(
         "copies never get their turn under load",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "                    self._copies_turn = True\n",
         "",
         (ORDERS + "copies_take_turns_with_groups_of_which_there_is_always_one",),
@@ -154,17 +154,17 @@ COMMITTER = (
     ),
     Mutant(
         "a reserve group is tried once only",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         "        except DataDirectoryError:\n            if not group.reserve:\n                raise\n"
         "        return self._log.append_group(group.frames, reserve=True)\n",
         "        except DataDirectoryError:\n            raise\n",
-        ("tests/bookie_server/test_committer.py",),
+        ("tests/bookie_server/engine/test_committer.py",),
         "a full bookie cannot be fenced: no ledger on it can be recovered",
         "S7",
     ),
     Mutant(
         "an unforeseen error ends the commit thread in silence",
-        "bookie_server/committer.py",
+        "bookie_server/engine/committer.py",
         '        self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))\n',
         "",
         (ORDERS + "an_error_that_nobody_foresaw_is_told_and_ends_all_acks",),
@@ -173,7 +173,7 @@ COMMITTER = (
     ),
     Mutant(
         "a failure of another writer during the sync is overlooked",
-        "bookie_server/storage/commit.py",
+        "bookie_server/storage/log/segment_log.py",
         "        self._health.check()  # nothing is acked after another writer of this directory has failed\n",
         "",
         (ORDERS + "a_group_during_whose_sync_another_writer_of_the_directory_fails_is_not_told_durable",),
@@ -182,7 +182,7 @@ COMMITTER = (
     ),
     Mutant(
         "spares are made without the lock",
-        "bookie_server/storage/segment_pool.py",
+        "bookie_server/storage/log/segment_pool.py",
         "            with self._lock:\n                self._health.check()\n"
         "                if len(self._spares) < count:\n                    self._spares.append(self._make())\n",
         "            self._health.check()\n            self._spares.append(self._make())\n",
@@ -194,7 +194,7 @@ COMMITTER = (
 ENGINE = (
     Mutant(
         "a log is told of after another one failed for good",
-        "bookie_server/engine.py",
+        "bookie_server/engine/engine.py",
         "        if self._failed:\n            return\n        self.feed(events.GroupCommitted(places, number))\n",
         "        self.feed(events.GroupCommitted(places, number))\n",
         BOOKIE,
@@ -203,7 +203,7 @@ ENGINE = (
     ),
     Mutant(
         "a second thread tells of the same failure",
-        "bookie_server/engine.py",
+        "bookie_server/engine/engine.py",
         "        if self._failed:\n            return  # another thread has told it\n",
         "",
         BOOKIE,
@@ -212,19 +212,19 @@ ENGINE = (
     ),
     Mutant(
         "queued frames are dropped after the machine has heard",
-        "bookie_server/engine.py",
+        "bookie_server/engine/engine.py",
         "            self._logs[number].drop(resume=True)  # last: what the machine gives the log from here on is "
         "written\n"
         "        self.feed(events.CommitFailed(reason, error.what, final, number))\n",
         "        self.feed(events.CommitFailed(reason, error.what, final, number))\n"
         "        if not final:\n            self._logs[number].drop(resume=True)\n",
-        ("tests/bookie_server/test_engine.py", *BOOKIE),
+        ("tests/bookie_server/engine/test_engine.py", *BOOKIE),
         "frames that the machine gives the log as soon as it hears of the full disk vanish unanswered",
         "P1",
     ),
     Mutant(
         "the other logs go on after a failed sync",
-        "bookie_server/engine.py",
+        "bookie_server/engine/engine.py",
         "        if final:\n            self._end_commits()\n",
         "        if final:\n            self._logs[number].drop(resume=False)\n",
         (ENGINES + "what_waits_for_the_other_directory_is_not_written_after_a_failed_sync",),
@@ -236,7 +236,7 @@ ENGINE = (
 DRIVER = (
     Mutant(
         "reads go on in a segment that is given up",
-        "bookie_server/log_driver.py",
+        "bookie_server/engine/log_driver.py",
         'wait_for(self._reader.release(generation, for_good=True), DEADLINE_S, "the reader thread")',
         "self._reader.release(generation, for_good=True)",
         BOOKIE,
@@ -245,7 +245,7 @@ DRIVER = (
     ),
     Mutant(
         "the log is closed before maintenance has ended",
-        "bookie_server/log_driver.py",
+        "bookie_server/engine/log_driver.py",
         "        self._maintenance.stop()\n        try:\n            self._log.close()\n",
         "        try:\n            self._log.close()\n",
         BOOKIE,
@@ -254,7 +254,7 @@ DRIVER = (
     ),
     Mutant(
         "the reader thread is not stopped",
-        "bookie_server/log_driver.py",
+        "bookie_server/engine/log_driver.py",
         "        self._reader.stop()\n",
         "",
         BOOKIE,
@@ -262,7 +262,7 @@ DRIVER = (
     ),
     Mutant(
         "full segments are not released at the stop",
-        "bookie_server/log_driver.py",
+        "bookie_server/engine/log_driver.py",
         "        self._committer.stop()\n        self._log.release_full()\n",
         "        self._committer.stop()\n",
         (ENGINES + "a_stop_seals_the_segments_that_copies_filled",),
@@ -273,7 +273,7 @@ DRIVER = (
 MAINTENANCE = (
     Mutant(
         "a stop is not told to the maintenance thread",
-        "bookie_server/maintenance.py",
+        "bookie_server/engine/maintenance_thread.py",
         "            self._stopping = True\n            self._wake.notify()\n",
         "            self._stopping = True\n",
         BOOKIE,
@@ -281,11 +281,11 @@ MAINTENANCE = (
     ),
     Mutant(
         "a failure of the maintenance is not told",
-        "bookie_server/maintenance.py",
+        "bookie_server/engine/maintenance_thread.py",
         "        except BookKeeperError as error:\n            self._post_failure(error)\n",
         '        except BookKeeperError as error:\n            log.error("%s", error)\n',
         (
-            "tests/bookie_server/test_maintenance.py::test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends",
+            "tests/bookie_server/engine/test_maintenance_thread.py::test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends",
         ),
         "a bookie whose disk failed stays writable until the next group",
         "S6",
@@ -295,35 +295,35 @@ MAINTENANCE = (
 HOP = (
     Mutant(
         "a question that came too late is asked all the same",
-        "bookie_server/index_hop.py",
+        "bookie_server/engine/index_hop.py",
         "            if not answer.set_running_or_notify_cancel():\n                return\n",
         "",
-        ("tests/bookie_server/test_maintenance.py",),
+        ("tests/bookie_server/engine/test_maintenance_thread.py",),
         "the index changes behind the back of a thread that gave up waiting",
         "S10",
     ),
     Mutant(
         "an error of a question is swallowed",
-        "bookie_server/index_hop.py",
+        "bookie_server/engine/index_hop.py",
         "            except Exception as error:\n                answer.set_exception(error)\n",
         "            except Exception:\n                pass\n",
-        ("tests/bookie_server/test_maintenance.py",),
+        ("tests/bookie_server/engine/test_maintenance_thread.py",),
         "the maintenance thread waits half a minute for what failed at once",
     ),
     Mutant(
         "a closed loop is waited for",
-        "bookie_server/index_hop.py",
+        "bookie_server/engine/index_hop.py",
         "        if is_over() and not done.done():\n            raise Stopping\n",
         "",
-        ("tests/bookie_server/test_maintenance.py",),
+        ("tests/bookie_server/engine/test_maintenance_thread.py",),
         "a stop hangs for half a minute",
     ),
     Mutant(
         "a deadline begins anew with each look",
-        "bookie_server/index_hop.py",
+        "bookie_server/engine/index_hop.py",
         "        wait([done], min(_LOOK_S, left_s))\n",
         "        wait([done], min(_LOOK_S, left_s))\n        end += min(_LOOK_S, left_s)\n",
-        ("tests/bookie_server/test_maintenance.py",),
+        ("tests/bookie_server/engine/test_maintenance_thread.py",),
         "the maintenance thread waits for ever for a loop that hangs",
     ),
 )

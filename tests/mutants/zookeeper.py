@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 
 _HANDLER = "bk_core/metadata/zookeeper/handler.py"
 _SESSION = "bk_core/metadata/zookeeper/session.py"
-_BOOKIES = "bk_core/metadata/zookeeper/bookies.py"
+_BOOKIES = "bk_core/metadata/tree/bookies.py"
 _CONTRACT = "tests/contracts/test_metadata_"
 _BOUNDS = "tests/metadata/test_zookeeper_bounds.py::test_"
 
@@ -152,7 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="unanswered-look-at-a-log-says-not-applied",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="        raise lost from error\n",
         new="        raise\n",
         tests=(
@@ -164,7 +164,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="unanswered-second-try-says-not-applied",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="    if lost is None and error.outcome is Outcome.NOT_APPLIED:",
         new="    if error.outcome is Outcome.NOT_APPLIED:",
         tests=(f"{_CONTRACT}bookies_contract.py::test_cookie_whose_lost_answer_cannot_be_looked_at_is_unknown",),
@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-creation-is-not-looked-at",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="                lost = first_loss(lost, error)\n                continue\n",
         new="                raise error\n",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_of_given_id_survives_a_lost_answer",),
@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-deletion-found-gone-is-an-error",
-        path="bk_core/metadata/zookeeper/base.py",
+        path="bk_core/metadata/tree/base.py",
         old="                if lost is None:\n                    raise\n                return\n",
         new="                raise\n",
         tests=(f"{_CONTRACT}contract.py::test_deleting_survives_a_lost_answer",),
@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="watch-ends-of-a-surprise",
-        path="bk_core/metadata/watches.py",
+        path="bk_core/metadata/tree/watches.py",
         old="                self._reread_later(node, _RETRY_REFUSED_S)\n",
         new="",
         tests=("tests/metadata/test_watches.py::test_watch_that_cannot_be_set_again_is_tried_until_it_can",),
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="watch-ends-with-an-outage",
-        path="bk_core/metadata/watches.py",
+        path="bk_core/metadata/tree/watches.py",
         old="                self._reread_later(node, _RETRY_S)\n",
         new="",
         tests=("tests/metadata/test_watches.py::test_watch_that_cannot_be_set_again_is_tried_until_it_can",),
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-sequence-number-fails-the-ledger",
-        path="bk_core/metadata/zookeeper/ids.py",
+        path="bk_core/metadata/tree/ids.py",
         old="if error.outcome is Outcome.NOT_APPLIED:\n                    raise\n                lost = error",
         new="raise\n                lost = error",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_survives_a_lost_answer_of_each_of_its_writes",),
@@ -250,7 +250,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-folder-fails-the-record",
-        path="bk_core/metadata/tree.py",
+        path="bk_core/metadata/tree/tree.py",
         old="        except (NoNodeError, MetadataUnavailableError):\n            if last_try:\n",
         new="        except NoNodeError:\n            if last_try:\n",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_survives_a_lost_answer_of_each_of_its_writes",),
@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-set-of-a-cookie-is-not-looked-at",
-        path="bk_core/metadata/zookeeper/cookies.py",
+        path="bk_core/metadata/tree/cookies.py",
         old="            if found != Versioned(data, version + 1):\n",
         new="            if True:\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_cookie_with_a_lost_answer_is_written_or_unknown",),
@@ -268,7 +268,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-mark-is-not-made-again",
-        path="bk_core/metadata/zookeeper/underreplication.py",
+        path="bk_core/metadata/tree/underreplication.py",
         old="                lost = first_loss(lost, error)  # marking twice is marking once\n",
         new="                raise error\n",
         tests=(f"{_CONTRACT}marks_contract.py::test_marking_survives_a_lost_answer",),

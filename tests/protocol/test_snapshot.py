@@ -16,8 +16,8 @@ import pytest
 from bk_core.entries.frame import encode_frame
 from bk_core.protocol import events as ev
 from bk_core.wire.lane import AttachMode
-from bookie_server import machine_events as bev
-from bookie_server.machine import BookieMachine
+from bookie_server.machine import events as bev
+from bookie_server.machine.machine import BookieMachine
 from tests.kit.memory_holdings import MemoryHoldings
 from tests.kit.snapshot import copied, fingerprint_of
 from tests.kit.transitions import printed, twin_of

@@ -30,8 +30,8 @@ from bk_core.protocol.follower import FollowEffect, FollowEvent
 from bk_core.protocol.reader import ReadEffect, ReadEvent
 from bk_core.protocol.recovery import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.writer import WriterEffect, WriterEvent, WriterState
-from bookie_server import machine_events
-from tests.bookie_server import test_transitions as bookie_sweep
+from bookie_server.machine import events as machine_events
+from tests.bookie_server.machine import test_transitions as bookie_sweep
 from tests.kit.transitions import IMPOSSIBLE, members
 from tests.logs import test_sequences as sequence_sweep
 from tests.protocol import test_transitions_reader as reader_sweep

@@ -17,22 +17,17 @@ from bk_core.entries.frame import FrameKind
 from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
 from bk_core.model import DigestType
 from bookie_server.config import BookieConfig
-from bookie_server.storage import (
-    checkpoint,
-    checkpoint_room,
-    checkpointer,
-    commit,
-    cookie,
-    index_file,
-    index_rows,
-    segment,
-    segment_pool,
-)
-from bookie_server.storage.blocks import records_per_block
-from bookie_server.storage.cookie import Identity, encode_identity
-from bookie_server.storage.ledger_table import LEDGER_ROW
-from bookie_server.storage.space import RESERVE_SEGMENTS
-from bookie_server.storage.storage_stats import StorageStats
+from bookie_server.storage.bytes import index_file, index_rows, segment
+from bookie_server.storage.bytes.blocks import records_per_block
+from bookie_server.storage.disk import cookie
+from bookie_server.storage.disk.cookie import Identity, encode_identity
+from bookie_server.storage.disk.space import RESERVE_SEGMENTS
+from bookie_server.storage.index import checkpoint
+from bookie_server.storage.index.ledger_table import LEDGER_ROW
+from bookie_server.storage.log import segment_log as commit
+from bookie_server.storage.log import segment_pool
+from bookie_server.storage.maintenance import checkpoint_room, checkpointer
+from bookie_server.storage.maintenance.storage_stats import StorageStats
 
 ROOT = Path(__file__).parents[2]
 FORMATS = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")

@@ -109,7 +109,7 @@ def test_files_are_opened_and_synced_in_one_place() -> None:
     found = [
         f"{relative(p)}:{n}"
         for p in files_of("bookie_server/*.py")
-        if relative(p) != "bookie_server/storage/files.py"
+        if relative(p) != "bookie_server/storage/disk/files.py"
         for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1)
         if calls.search(line) and not line.lstrip().startswith("#") and 'open("/proc/' not in line
     ]
@@ -131,7 +131,7 @@ def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
         relative(path): STORAGE_WAITS.findall(path.read_text(encoding="utf-8"))
         for path in files_of("bookie_server/storage/*.py")
     }
-    pool = "bookie_server/storage/segment_pool.py"
+    pool = "bookie_server/storage/log/segment_pool.py"
     assert {name: waits for name, waits in found.items() if waits} == {pool: ["import threading"]}
     assert re.findall(r"threading\.(\w+)", (ROOT / pool).read_text(encoding="utf-8")) == ["RLock"]
 
@@ -145,7 +145,11 @@ def test_only_the_command_line_reads_the_environment() -> None:
         for p in files_of(f"{package}/*.py")
         if re.search(r"\bos\.(environ|getenv)\b", p.read_text(encoding="utf-8")) and p.name != "main.py"
     ]
-    assert found == ["bk_core/transport/__init__.py", "bk_spark/task_log.py", "bk_spark/worker_reuse.py"]
+    assert found == [
+        "bk_core/transport/__init__.py",
+        "bk_spark/workers/task_log.py",
+        "bk_spark/workers/worker_reuse.py",
+    ]
 
 
 def test_every_package_is_in_the_distribution() -> None:

@@ -18,7 +18,7 @@ from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.writer import LedgerWriter, WriterState
-from bookie_server import machine_events as mev
+from bookie_server.machine import events as mev
 from tests.kit.memory_holdings import stored
 from tests.scenarios.clients import Client
 from tests.scenarios.world import StoryError, World, braced, describe

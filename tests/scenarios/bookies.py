@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from bk_core.entries.frame import FrameKind
 from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
-from bookie_server import machine_events as mev
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import MachineLimits
+from bookie_server.machine import events as mev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import MachineLimits
 from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
 
 if TYPE_CHECKING:

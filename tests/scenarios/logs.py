@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from bk_core.errors import BookKeeperError
-from bk_core.logs import commit
-from bk_core.logs.commit import LedgerEnd, NewOpenExtent
-from bk_core.logs.head import LogHead
 from bk_core.logs.machines import leadership_events as lead
 from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent
 from bk_core.model import Fragment, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol import events as ev
 from tests.scenarios.actors import Recoverer, Writer

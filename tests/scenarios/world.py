@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError, Outcome
-from bk_core.logs.head import LogHead
+from bk_core.logs.model.head import LogHead
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from tests.scenarios.bookies import Bookie

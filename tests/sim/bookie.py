@@ -15,9 +15,9 @@ from bk_core.entries.frame import FrameKind, record_payload
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.model import BookieId, LedgerId
 from bk_core.wire.lane import AttachMode, Reason
-from bookie_server import machine_events as ev
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import Holdings, LedgerFacts, MachineLimits
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import Holdings, LedgerFacts, MachineLimits
 from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, StoredLedger, read_piece
 from tests.sim.frames import contents, stored
 from tests.sim.knobs import Knobs

@@ -19,7 +19,7 @@ from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol.delivery import LaneState
 from bk_core.wire.lane import AttachMode
-from bookie_server import machine_events as ev
+from bookie_server.machine import events as ev
 from tests.sim.bookie import SimBookie
 from tests.sim.frames import contents, tag_of
 from tests.sim.recorder import Recorder

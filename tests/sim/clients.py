@@ -15,7 +15,7 @@ from bk_core.protocol import events as pe
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.writer import LedgerWriter, WriterState
-from bookie_server import machine_events as ev
+from bookie_server.machine import events as ev
 from tests.sim.host import KEY, PASSWORD, REQUEST_MS, Host
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ import numpy as np
 
 from bk_core.entries.frame import FrameKind
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
-from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import Fragment, LedgerId, LedgerMetadata, Versioned
-from bookie_server import collector as gc
-from bookie_server import machine_events as ev
-from bookie_server.garbage import StoreEvidence
-from tests.bookie_server.machine_bench import Bench
+from bookie_server.garbage import collector as gc
+from bookie_server.garbage.garbage_thread import StoreEvidence
+from bookie_server.machine import events as ev
+from tests.bookie_server.machine.machine_bench import Bench
 
 BOOKIE = "b1:3181"
 STEPS = 400

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from bk_core.errors import IntegrityError
-from bookie_server.storage.checkpoint import decode_checkpoint, encode_checkpoint
-from bookie_server.storage.index_file import decode_index_file, decode_index_header, encode_index_file
-from bookie_server.storage.reader import check_stored_frame
-from bookie_server.storage.segment import Place, decode_segment_header
+from bookie_server.storage.bytes.index_file import decode_index_file, decode_index_header, encode_index_file
+from bookie_server.storage.bytes.segment import Place, decode_segment_header
+from bookie_server.storage.index.checkpoint import decode_checkpoint, encode_checkpoint
+from bookie_server.storage.log.segment_reader import check_stored_frame
 from tests.sim.corruption import FULL_EVERY, Verdict, judge, recorded_position
 from tests.sim.corruption_image import BLOCK, Image, make_image
 from tests.sim.disk import SECTOR

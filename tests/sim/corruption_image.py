@@ -23,8 +23,8 @@ from bk_core.entries.frame import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import DigestType
-from bookie_server.storage.checkpointer import Checkpointer, IndexSource
-from bookie_server.storage.segment import GROUP_MAGIC, Place
+from bookie_server.storage.bytes.segment import GROUP_MAGIC, Place
+from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
 from tests.kit.apache_frames import encode_apache, entry_bytes
 from tests.kit.segment_world import (
     drop_record,

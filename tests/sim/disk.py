@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk in memory that loses what was not synced, in every way a real one may (RULES S3, S6).
 
-:class:`SimDisk` puts its own system calls under the production's :class:`~bookie_server.storage.files.Files`; whatever
-is composed of them (write whole, write atomically, read past the cache) is the production's code. A file is durable
-bytes and unsynced writes in order; a directory is durable names and unsynced operations in order. Reads return the
-cache. A crash keeps any subset of unsynced sectors of 512 bytes and any subset of unsynced directory operations.
+:class:`SimDisk` puts its own system calls under the production's :class:`~bookie_server.storage.disk.files.Files`;
+whatever is composed of them (write whole, write atomically, read past the cache) is the production's code. A file is
+durable bytes and unsynced writes in order; a directory is durable names and unsynced operations in order. Reads return
+the cache. A crash keeps any subset of unsynced sectors of 512 bytes and any subset of unsynced directory operations.
 
 Everything random is asked of the ``random.Random`` that the caller hands over, so that a seed decides all.
 
@@ -19,7 +19,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from bookie_server.storage.files import Files, Handle, round_up
+from bookie_server.storage.disk.files import Files, Handle, round_up
 
 SECTOR = 512
 KEEPS = ("nothing", "everything", "a prefix", "some sectors")

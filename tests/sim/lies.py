@@ -12,7 +12,7 @@ from typing import Any
 
 from bk_core.entries.frame import FrameKind, encode_record, parse_header
 from bk_core.wire.lane import EntryRange, Reason
-from bookie_server import machine_events as ev
+from bookie_server.machine import events as ev
 from tests.sim.scheduler import Scheduler
 
 

@@ -13,14 +13,14 @@ from bk_core.errors import (
     TransactionReplayDiffersError,
     TransactionVersionRegressedError,
 )
-from bk_core.logs.head import NewExtent, PublishId
 from bk_core.logs.machines.change import HeadChange, Intent
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publish
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum
-from bk_core.logs.paging import ledgers_listed, page_names, sealed_extents
-from bk_core.logs.schemas import encode
+from bk_core.logs.model.head import NewExtent, PublishId
+from bk_core.logs.model.paging import ledgers_listed, page_names, sealed_extents
+from bk_core.logs.model.schemas import encode
 from bk_core.model import LedgerId
 from tests.sim.log_compactor import Compactor
 from tests.sim.log_leader import QUORUM, Leader

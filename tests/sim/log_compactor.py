@@ -18,14 +18,14 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs.compaction import ENTRY_COST_BYTES, CompactionLimits, Content, Run
-from bk_core.logs.head import Extent, NewExtent
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.compaction import Compaction
 from bk_core.logs.machines.upkeep import Compact
-from bk_core.logs.paging import sealed_extents
+from bk_core.logs.model.compaction import ENTRY_COST_BYTES, CompactionLimits, Content, Run
+from bk_core.logs.model.head import Extent, NewExtent
+from bk_core.logs.model.paging import sealed_extents
 from bk_core.model import LedgerId
 from tests.sim.log_leader import QUORUM
 from tests.sim.log_runner import Runner, Watch

@@ -12,14 +12,14 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     Outcome,
 )
-from bk_core.logs import commit
-from bk_core.logs.commit import NewOpenExtent
-from bk_core.logs.head import LogHead
 from bk_core.logs.machines import leadership_events as le
 from bk_core.logs.machines.change import write_of
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_states import State as Leading
-from bk_core.logs.paging import Change, last_ledgers
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.next_head import NewOpenExtent
+from bk_core.logs.model.paging import Change, last_ledgers
 from bk_core.model import LedgerId, Versioned
 from tests.sim.logs import LogWorld
 

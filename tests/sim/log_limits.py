@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from bk_core.logs import commit, paging, schemas, unlinking
 from bk_core.logs.machines import publication, transactions, upkeep
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model import paging, schemas, unlinking
 
 SMALL = {
     (paging, "TAIL_EXTENTS_MAX"): 3,

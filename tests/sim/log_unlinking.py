@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bk_core.logs.codec import decode_unlinked, encode_unlinked
-from bk_core.logs.head import HEAD_BYTES_MAX, LogHead, LogPage, Unlinked
-from bk_core.logs.paging import PagesNeeded, ledgers_below, ledgers_listed, names_below, page_names
-from bk_core.logs.unlinking import UnlinkedRecord
+from bk_core.logs.model.codec import decode_unlinked, encode_unlinked
+from bk_core.logs.model.head import HEAD_BYTES_MAX, LogHead, LogPage, Unlinked
+from bk_core.logs.model.paging import PagesNeeded, ledgers_below, ledgers_listed, names_below, page_names
+from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import LedgerId
 
 DELAYS = (-50, 0, 5, 30)

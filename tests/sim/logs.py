@@ -21,12 +21,13 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs import commit, paging
-from bk_core.logs.codec import encode_head
-from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import Extent, LogHead, LogPage, LogTransactions, NewExtent
 from bk_core.logs.machines import ask
-from bk_core.logs.paging import NewPage, ledgers_listed, page_names, sealed_extents
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model import paging
+from bk_core.logs.model.codec import encode_head
+from bk_core.logs.model.head import Extent, LogHead, LogPage, LogTransactions, NewExtent
+from bk_core.logs.model.next_head import LedgerEnd
+from bk_core.logs.model.paging import NewPage, ledgers_listed, page_names, sealed_extents
 from bk_core.model import LedgerId, Versioned
 from tests.sim.log_limits import WINDOWS, small_limits
 from tests.sim.log_unlinking import DELAYS, Unlinkings

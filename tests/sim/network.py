@@ -14,7 +14,7 @@ from typing import Any
 from bk_core.model import BookieId, LedgerId
 from bk_core.protocol.events import FramesAcked, SessionBroken, SessionEnded
 from bk_core.wire.lane import AttachMode
-from bookie_server import machine_events as ev
+from bookie_server.machine import events as ev
 from tests.sim import lies
 from tests.sim.bookie import SimBookie
 from tests.sim.frames import contents

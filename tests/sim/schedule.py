@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from bk_core.model import BookieId, LedgerId
-from bookie_server import machine_events as ev
+from bookie_server.machine import events as ev
 from tests.sim.bookie import SimBookie
 from tests.sim.checkers import Violation
 from tests.sim.clients import RecoveryHost, WriterHost

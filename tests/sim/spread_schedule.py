@@ -20,14 +20,14 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame
 from bk_core.model import DigestType
 from bk_core.wire.lane import AttachMode, Reason
-from bookie_server import machine_events as ev
 from bookie_server.config import BookieConfig
-from bookie_server.holdings import IndexHoldings, answer_read
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import MachineLimits
-from bookie_server.opening import OpenStorage, open_storage
-from bookie_server.spread import SpreadHoldings
-from bookie_server.storage.upkeep import LogUpkeep
+from bookie_server.engine.holdings import IndexHoldings, answer_read
+from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.identity.opening import OpenStorage, open_storage
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import MachineLimits
+from bookie_server.storage.log.log_maintenance import LogUpkeep
 from tests.kit.segment_world import payload_of
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.storage import NOW_MS, Answer, ask, own_store

@@ -19,22 +19,22 @@ from random import Random
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, decode_frame, encode_record, split_frames
 from bk_core.errors import BookKeeperError, IntegrityError
-from bk_core.metadata.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieId, DigestType, EntryId, LedgerId
 from bk_core.transport.port import ReadTrailer
 from bk_core.wire.lane import Reason
-from bookie_server import machine_events as ev
 from bookie_server.config import BookieConfig
-from bookie_server.holdings import IndexHoldings, answer_read
-from bookie_server.machine import BookieMachine
-from bookie_server.opening import OpenStorage, open_storage
-from bookie_server.storage.commit import SegmentLog
-from bookie_server.storage.index import LedgerIndex
-from bookie_server.storage.index_file import decode_index_file
-from bookie_server.storage.open_report import OpenReport
-from bookie_server.storage.segment import Place
-from bookie_server.storage.upkeep import LogUpkeep
+from bookie_server.engine.holdings import IndexHoldings, answer_read
+from bookie_server.identity.opening import OpenStorage, open_storage
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.storage.bytes.index_file import decode_index_file
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.start.open_report import OpenReport
 from tests.sim.disk import SimDisk, SimulatedCrash
 
 SEGMENT_BYTES = 64 << 10

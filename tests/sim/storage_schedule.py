@@ -24,9 +24,9 @@ from bk_core.entries.frame import FrameKind, decode_frame, encode_frame, parse_h
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, StorageFailedError
 from bk_core.model import DigestType
 from bk_core.wire.lane import AttachMode, Reason
-from bookie_server import machine_events as ev
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import MachineLimits, lac_of_body
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import MachineLimits, lac_of_body
 from tests.kit.segment_world import payload_of
 from tests.sim.disk import SimulatedCrash
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask

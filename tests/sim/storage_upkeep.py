@@ -7,15 +7,15 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bookie_server.opening import OpenStorage
-from bookie_server.storage.checkpoint import checkpoint_name, decode_checkpoint
-from bookie_server.storage.checkpointer import Checkpointer
-from bookie_server.storage.cookie import decode_identity
-from bookie_server.storage.index_port import DirectIndexPort
-from bookie_server.storage.maintaining import DirectoryMaintenance
-from bookie_server.storage.maintenance import LOOK_S
-from bookie_server.storage.schedule import MaintenanceLimits
-from bookie_server.storage.segment import Place
+from bookie_server.identity.opening import OpenStorage
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.disk.cookie import decode_identity
+from bookie_server.storage.index.checkpoint import checkpoint_name, decode_checkpoint
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
+from bookie_server.storage.maintenance.maintenance import LOOK_S
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.sim.disk import SimDisk
 from tests.sim.storage import DATA_DIR, SEGMENTS_DIR
 from tests.sim.storage_life import Life

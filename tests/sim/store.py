@@ -20,7 +20,7 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.codec import encode_ledger
-from bk_core.metadata.memory import MemoryCluster, MemoryStore
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.events import (
     BookiesRead,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bk_core.metadata.zookeeper.store import TreeStore
-from bookie_server import collector as gc
-from bookie_server.collector import Collector, Forget, Hinted, Looked, LookFailed, SetTimer
-from bookie_server.garbage import StoreEvidence
+from bk_core.metadata.tree.store import TreeStore
+from bookie_server.garbage import collector as gc
+from bookie_server.garbage.collector import Collector, Forget, Hinted, Looked, LookFailed, SetTimer
+from bookie_server.garbage.garbage_thread import StoreEvidence
 from tests.sim.collector_schedule import CollectorWorld, LaggingStore
 
 pytestmark = pytest.mark.sim

@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from bk_core.errors import BookKeeperError
-from tests.bookie_server.storage import test_compaction as whole
-from tests.bookie_server.storage import test_compaction_meanwhile as meanwhile
-from tests.bookie_server.storage import test_joined_frames as joined
-from tests.bookie_server.storage import test_live_frames as live
+from tests.bookie_server.storage.bytes import test_joined_frames as joined
+from tests.bookie_server.storage.maintenance import test_compaction as whole
+from tests.bookie_server.storage.maintenance import test_compaction_meanwhile as meanwhile
+from tests.bookie_server.storage.maintenance import test_live_frames as live
 from tests.kit.segment_world import assert_honest
 from tests.sim.mutants.compaction import COMPACTION_MUTANTS
 from tests.sim.mutants.storage import Planted

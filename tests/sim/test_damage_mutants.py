@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bk_core.errors import BookKeeperError
-from tests.bookie_server.storage import test_reindex as reindexing
-from tests.bookie_server.storage import test_scrub as scrubbing
+from tests.bookie_server.storage.maintenance import test_reindex as reindexing
+from tests.bookie_server.storage.maintenance import test_scrub as scrubbing
 from tests.kit.damaged_world import PLAIN, RUNS, DamagedWorld
 from tests.sim import test_refused_reads as refusing
 from tests.sim.mutants.damage import DAMAGE_MUTANTS

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from bk_core.entries.frame import parse_header
-from bookie_server.storage.scan import SegmentScanner
+from bookie_server.storage.bytes.scan import SegmentScanner
 from tests.kit.segment_world import entries, fence_record, key_record
 from tests.sim.crash_points import EVERY_RESTART, VARIANTS, Variant, crash_at, crash_everywhere, operations_of, variant
 from tests.sim.storage import SEGMENT_BYTES, SEGMENTS_DIR, ask

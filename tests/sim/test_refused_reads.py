@@ -11,10 +11,10 @@ import random
 import pytest
 
 from bk_core.wire.lane import Reason
-from bookie_server.known_state import record_positions
-from bookie_server.storage.check import examine
-from bookie_server.storage.cookie import IDENTITY_NAME, decode_identity
-from bookie_server.storage.index import EVERY_LEDGER
+from bookie_server.identity.known_state import record_positions
+from bookie_server.storage.check.check import examine
+from bookie_server.storage.disk.cookie import IDENTITY_NAME, decode_identity
+from bookie_server.storage.index.index import EVERY_LEDGER
 from tests.kit.segment_world import entries, fence_record, key_record
 from tests.sim.disk import SECTOR
 from tests.sim.storage import DATA_DIR, SEGMENTS_DIR, ask

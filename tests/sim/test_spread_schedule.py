@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bookie_server.machine_core import Core
-from bookie_server.machine_requests import Requests
-from bookie_server.spread import SpreadHoldings
+from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.machine.core import Core
+from bookie_server.machine.requests import Requests
 from tests.sim.spread_schedule import run_spread_schedule
 
 

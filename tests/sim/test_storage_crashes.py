@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFailedError
 from bk_core.wire.lane import Reason
-from bookie_server.storage.segment import decode_group_header, encode_group_header
+from bookie_server.storage.bytes.segment import decode_group_header, encode_group_header
 from tests.kit.segment_world import entries, fence_record, key_record
 from tests.sim.disk import KEEPS, SimDisk
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask

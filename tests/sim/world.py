@@ -16,7 +16,7 @@ from typing import Any
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bk_core.placement import choose_ensemble
-from bookie_server import machine_events as ev
+from bookie_server.machine import events as ev
 from tests.sim.bookie import MemoryBackEnd, SimBookie
 from tests.sim.checkers import Checker, Violation, is_expected_end
 from tests.sim.clients import RecoveryHost, WriterHost

@@ -11,17 +11,18 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
 from bk_core.errors import LogHasLeaderError
-from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import BookieServiceInfo, Versioned
-from bk_spark import clients, resolve
-from bk_spark.follow import begin_following
-from bk_spark.option_table import Use
-from bk_spark.options import BkOptions, parse_options
-from bk_spark.positions import Reading
-from bk_spark.selection import LogSource
-from bk_spark.stream_read import StreamReader
-from bk_spark.watch import Watch, WatchTimes
-from bk_spark.write import LogWriter
+from bk_spark.options.option_table import Use
+from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.selection import LogSource
+from bk_spark.plan import resolve
+from bk_spark.stream.follow import begin_following
+from bk_spark.stream.positions import Reading
+from bk_spark.stream.stream_reader import StreamReader
+from bk_spark.stream.watch import Watch, WatchTimes
+from bk_spark.workers import clients
+from bk_spark.write.log_writer import LogWriter
 
 VALUE = StructType([StructField("value", BinaryType())])
 

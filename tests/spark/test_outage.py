@@ -19,17 +19,18 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, MetadataUnavailableError
-from bk_core.logs.head import NewExtent
+from bk_core.logs.model.head import NewExtent
 from bk_core.metadata.port import MetadataStore
-from bk_spark import clients, commit
-from bk_spark.commit import WrittenLedgers
-from bk_spark.option_table import Use
-from bk_spark.options import parse_options
-from bk_spark.read import LedgerReader
+from bk_spark.options.option_table import Use
+from bk_spark.options.options import parse_options
+from bk_spark.read.ledger_reader import LedgerReader
 from bk_spark.source import BookKeeperDataSource
-from bk_spark.stream_read import StreamReader
-from bk_spark.stream_write import StreamWriter
-from bk_spark.write import LogWriter
+from bk_spark.stream.stream_reader import StreamReader
+from bk_spark.stream.stream_writer import StreamWriter
+from bk_spark.workers import clients
+from bk_spark.write import commit
+from bk_spark.write.commit import WrittenLedgers
+from bk_spark.write.log_writer import LogWriter
 
 VALUE = StructType([StructField("value", BinaryType())])
 ROUTED = StructType([StructField("log", StringType()), StructField("value", BinaryType())])

@@ -11,7 +11,7 @@ import pytest
 
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
-from bk_core.logs.head import NewExtent, PublishId
+from bk_core.logs.model.head import NewExtent, PublishId
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 

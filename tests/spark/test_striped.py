@@ -15,7 +15,7 @@ import pytest
 from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
-from bk_core.logs.head import NewExtent, PublishId
+from bk_core.logs.model.head import NewExtent, PublishId
 from tests.kit.clusters import temporary_cluster
 from tests.kit.striped import QUICK, SHAPES, Strikes, check_changes, write_with_changes
 

@@ -32,7 +32,7 @@ _PRELOADED = (
     "bookie_server.main",
     "bookie_server.services.grpc",
     "bk_core.client.lac",
-    "bk_core.metadata.zookeeper.store",
+    "bk_core.metadata.tree.store",
     "bk_core.transport.grpc",
     "tests.trials.clients",
 )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from bookie_server.storage.files import Files, Handle
+from bookie_server.storage.disk.files import Files, Handle
 
 SECTOR = 512
 SHADOW = ".unsynced-"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bookie_server import main
-from bookie_server.committer import Committer
 from bookie_server.config import BookieConfig
-from bookie_server.opening import open_storage
-from bookie_server.storage.segment import Place
+from bookie_server.engine.committer import Committer
+from bookie_server.identity.opening import open_storage
+from bookie_server.storage.bytes.segment import Place
 from tests.trials.storage_counts import CountingFiles, CountingPowerLossFiles, Counts
 
 BOOKIE_ID = "b1"

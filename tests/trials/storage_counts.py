@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bookie_server.storage.files import Files
+from bookie_server.storage.disk.files import Files
 from tests.trials.power import PowerLossFiles
 
 NAMES = (

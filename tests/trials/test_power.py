@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import StorageFailedError
-from bookie_server.storage.files import BLOCK, aligned_buffer
+from bookie_server.storage.disk.files import BLOCK, aligned_buffer
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record
 from tests.trials.power import PowerLossFiles
 

@@ -13,10 +13,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.compaction import CompactionLimits, Content, Run
-from bk_core.logs.head import NOTHING_UNLINKED, Extent, LogHead, LogTransactions, NewExtent, Unlinked
-from bk_core.logs.paging import NewPage
+from bk_core.logs.model.compaction import CompactionLimits, Content, Run
+from bk_core.logs.model.head import NOTHING_UNLINKED, Extent, LogHead, LogTransactions, NewExtent, Unlinked
+from bk_core.logs.model.next_head import LedgerEnd
+from bk_core.logs.model.paging import NewPage
 from bk_core.model import LedgerId, Versioned
 
 R = TypeVar("R")

@@ -31,13 +31,13 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs.codec import encode_head, encode_transactions, encode_unlinked
-from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import LogHead, LogPage, LogTransactions
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
-from bk_core.logs.paging import Change, Pages, PagesNeeded, merge_candidates
-from bk_core.logs.unlinking import UnlinkedRecord, unlinked_by
+from bk_core.logs.model.codec import encode_head, encode_transactions, encode_unlinked
+from bk_core.logs.model.head import LogHead, LogPage, LogTransactions
+from bk_core.logs.model.next_head import LedgerEnd
+from bk_core.logs.model.paging import Change, Pages, PagesNeeded, merge_candidates
+from bk_core.logs.model.unlinking import UnlinkedRecord, unlinked_by
 from bk_core.model import LedgerId, Versioned
 
 ATTEMPTS_MAX = 30

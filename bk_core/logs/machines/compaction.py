@@ -26,13 +26,13 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_core.logs.compaction import CompactionLimits, Content, Run, content_problem, runs_to_compact, weight_of
-from bk_core.logs.head import Extent
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.upkeep import Compact
-from bk_core.logs.paging import Nonce
+from bk_core.logs.model.compaction import CompactionLimits, Content, Run, content_problem, runs_to_compact, weight_of
+from bk_core.logs.model.head import Extent
+from bk_core.logs.model.paging import Nonce
 from bk_core.model import LedgerId
 
 DISTURBANCES_MAX = 10

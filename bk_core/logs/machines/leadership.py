@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
-from bk_core.logs.commit import LedgerEnd, NewOpenExtent
-from bk_core.logs.head import LogHead
 from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CloseLedger,
@@ -57,6 +55,8 @@ from bk_core.logs.machines.leadership_events import (
     WriterFailed,
 )
 from bk_core.logs.machines.leadership_states import MOVES, State
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent
 from bk_core.model import LedgerId, Versioned
 
 Effects: TypeAlias = list[LeadershipEffect]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError
-from bk_core.logs.commit import LedgerEnd, NewOpenExtent
-from bk_core.logs.head import LogHead
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent
 from bk_core.model import LedgerId, Versioned
 
 # --- commands and events ----------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class RecoverLedger:
 
 @dataclass(frozen=True, slots=True)
 class SealExtents:
-    """Compare-and-set: :func:`bk_core.logs.commit.seal`. → HeadWritten, HeadConflicted, HeadWriteUnknown,
+    """Compare-and-set: :func:`bk_core.logs.model.next_head.seal`. → HeadWritten, HeadConflicted, HeadWriteUnknown,
     RequestFailed"""
 
     expected: Versioned[LogHead]
@@ -140,8 +140,8 @@ class SealExtents:
 
 @dataclass(frozen=True, slots=True)
 class ListLedger:
-    """Compare-and-set: :func:`bk_core.logs.commit.add_open_extent`. → HeadWritten, HeadConflicted, HeadWriteUnknown,
-    RequestFailed"""
+    """Compare-and-set: :func:`bk_core.logs.model.next_head.add_open_extent`. → HeadWritten, HeadConflicted,
+    HeadWriteUnknown, RequestFailed"""
 
     expected: Versioned[LogHead]
     ledger: NewOpenExtent

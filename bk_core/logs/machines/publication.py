@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bk_core.errors import InvalidArgumentError, NoSuchLedgerError, TransactionReplayDiffersError
-from bk_core.logs import commit, schemas
-from bk_core.logs.head import PUBLISHED_MAX, LogHead, NewExtent, Published, PublishId
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import Ask, Facts, Intent
 from bk_core.logs.machines.transactions import APPEND, PublishOptions, Transaction, check_input, recorded, replayed
-from bk_core.logs.paging import Change, Nonce, last_ledgers, tightened
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model import schemas
+from bk_core.logs.model.head import PUBLISHED_MAX, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.model.paging import Change, Nonce, last_ledgers, tightened
 from bk_core.model import LedgerId
 
 LOGS_MAX = 100

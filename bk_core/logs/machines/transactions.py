@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bk_core.errors import InvalidArgumentError, TransactionReplayDiffersError, TransactionVersionRegressedError
-from bk_core.logs.head import LogTransactions, PublishId, TransactionVersion
+from bk_core.logs.model.head import LogTransactions, PublishId, TransactionVersion
 
 VERSIONS_MAX = 128
 """Versions that a record remembers."""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bk_core.errors import InvalidArgumentError, LogRecreatedError
-from bk_core.logs import commit
-from bk_core.logs.head import CONDEMNED_MAX, Extent, LogHead, NewExtent
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import Ask, Facts, Intent
-from bk_core.logs.paging import Change, Nonce, fit, ledgers_listed, sealed_extents
-from bk_core.logs.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import CONDEMNED_MAX, Extent, LogHead, NewExtent
+from bk_core.logs.model.paging import Change, Nonce, fit, ledgers_listed, sealed_extents
+from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
 from bk_core.model import LedgerId
 
 RETENTION_MAX = 2**62

@@ -23,12 +23,12 @@ from bk_core.errors import (
     MetadataUnavailableError,
     Outcome,
 )
-from bk_core.logs.head import LogTransactions
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
 from bk_core.logs.machines.change import HeadChange, Intent
 from bk_core.logs.machines.upkeep import Absolve, Condemn, FencePages, Unneeded
-from bk_core.logs.paging import Nonce
+from bk_core.logs.model.head import LogTransactions
+from bk_core.logs.model.paging import Nonce
 from bk_core.model import LedgerId
 
 TXNS_AT_ONCE = 100

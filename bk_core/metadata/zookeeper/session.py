@@ -49,7 +49,7 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.port import CancelWatch, SessionState
-from bk_core.metadata.tree import (
+from bk_core.metadata.tree.tree import (
     ANY_VERSION,
     MULTI_BYTES_MAX,
     NODE_BYTES_MAX,
@@ -95,7 +95,7 @@ _REFUSED = (NoAuthError, InvalidACLError, AuthFailedError)
 
 
 class ZooKeeperTree:
-    """A :class:`~bk_core.metadata.tree.Tree`. Made by :meth:`connect`; not usable in a forked child."""
+    """A :class:`~bk_core.metadata.tree.tree.Tree`. Made by :meth:`connect`; not usable in a forked child."""
 
     def __init__(self, hosts: tuple[str, ...], *, timeout_s: float, session_timeout_s: float) -> None:
         self._hosts = ",".join(hosts)

@@ -11,9 +11,9 @@ from typing import Any
 from bk_core.entries.frame import FrameKind, decode_frame, parse_header
 from bk_core.protocol import events as ev
 from bk_core.wire.lane import EntryRange
-from bookie_server import machine_events as bev
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import MachineLimits
+from bookie_server.machine import events as bev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import MachineLimits
 from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
 from tests.sim.exhaustive.parts import (
     FENCES,

@@ -25,7 +25,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameExtent, FrameHeader
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
-from bookie_server.machine_state import MachineLimits
+from bookie_server.machine.state import MachineLimits
 from tests.kit.memory_holdings import StoredFrame
 
 ATOMS = (int, str, bytes, bool, float, type(None), complex)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bk_core.protocol import events as ev
-from bookie_server import machine_events as bev
+from bookie_server.machine import events as bev
 from tests.sim.exhaustive.canonical import fingerprint
 from tests.sim.exhaustive.parts import LOST_ANSWER, NOBODY, WRITER, Suspect, answer_failed
 from tests.sim.exhaustive.scope import BUDGETS, Scope

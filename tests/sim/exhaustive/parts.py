@@ -20,7 +20,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.writer import LedgerWriter
-from bookie_server import machine_events as bev
+from bookie_server.machine import events as bev
 from tests.sim.exhaustive.scope import Scope
 
 LEDGER = 7

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from bk_core.protocol import events as ev
-from bookie_server import machine_events as bev
+from bookie_server.machine import events as bev
 from tests.sim.exhaustive import bookie as parts
 from tests.sim.exhaustive.bookie import entries_of
 from tests.sim.exhaustive.parts import SESSIONS_PER_CLIENT, UNARY, WRITER, StoreCall, Suspect

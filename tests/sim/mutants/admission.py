@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from bookie_server.machine_adds import Adds
-from bookie_server.machine_lac import Lacs
-from bookie_server.machine_reads import Reads
-from bookie_server.machine_requests import Requests
-from bookie_server.machine_state import Flight
-from bookie_server.machine_turns import FairQueue, Turns
+from bookie_server.machine.adds import Adds
+from bookie_server.machine.lac import Lacs
+from bookie_server.machine.reads import Reads
+from bookie_server.machine.requests import Requests
+from bookie_server.machine.state import Flight
+from bookie_server.machine.turns import FairQueue, Turns
 from tests.sim.mutants.exhaustive import patched
 
 Planted = Callable[[], AbstractContextManager[None]]

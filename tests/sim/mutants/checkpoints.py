@@ -11,13 +11,15 @@ import numpy as np
 
 from bk_core.entries.frame import FrameKind
 from bk_core.wire.lane import EntryRange, Reason
-from bookie_server.storage import blocks, ledger_states, ledger_table, replay, segment, state_rows
-from bookie_server.storage.checkpointer import Checkpointer, IndexSource
-from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.index import LedgerIndex, Lookup
-from bookie_server.storage.index_port import IndexPort
-from bookie_server.storage.ledger_states import LedgerStates
-from bookie_server.storage.ledger_table import FENCED, HAS_KEY, NO_ABSENT, NO_ADDS, LedgerState, generation_of
+from bookie_server.storage.bytes import blocks, segment
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.index import ledger_states, ledger_table, state_rows
+from bookie_server.storage.index.index import LedgerIndex, Lookup
+from bookie_server.storage.index.ledger_states import LedgerStates
+from bookie_server.storage.index.ledger_table import FENCED, HAS_KEY, NO_ABSENT, NO_ADDS, LedgerState, generation_of
+from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.start import replay
 from tests.sim.mutants.storage import Planted, _nothing, _planted, _with_files
 
 _finish = Checkpointer._finish

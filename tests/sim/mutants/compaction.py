@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from bk_core.errors import DataDirectoryError
-from bookie_server.storage import joined_frames, live_frames
-from bookie_server.storage.compaction import Compactor
-from bookie_server.storage.index_upkeep import IndexUpkeep
-from bookie_server.storage.joined_frames import _Columns
-from bookie_server.storage.live_frames import LiveFrames
-from bookie_server.storage.segment_directory import SegmentDirectory
+from bookie_server.storage.bytes import joined_frames
+from bookie_server.storage.bytes.joined_frames import _Columns
+from bookie_server.storage.index.index_maintenance import IndexUpkeep
+from bookie_server.storage.index.segment_directory import SegmentDirectory
+from bookie_server.storage.maintenance import live_frames
+from bookie_server.storage.maintenance.compaction import Compactor
+from bookie_server.storage.maintenance.live_frames import LiveFrames
 from tests.sim.mutants.storage import Planted, _planted
 
 _open, _write, _second_look, _numbers = Compactor._open, Compactor._write, LiveFrames._second_look, _Columns._numbers

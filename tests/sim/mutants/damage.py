@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from bookie_server.storage import log_end, reindex, scrub, stored
-from bookie_server.storage.index_file import INDEX_RECORDS_PER_BLOCK, INDEX_ROW, IndexHeader
-from bookie_server.storage.reindex import Reindexer
-from bookie_server.storage.replay import _Opening
-from bookie_server.storage.scan import SegmentScanner
-from bookie_server.storage.scrub import Scrubber
-from bookie_server.storage.search import DamagedPlaces
-from bookie_server.storage.segment import Place
-from bookie_server.storage.stored import StoredSegment
-from bookie_server.storage.unused import give_back_unused
-from bookie_server.storage.verify import FoundFrames
+from bookie_server.storage.bytes.index_file import INDEX_RECORDS_PER_BLOCK, INDEX_ROW, IndexHeader
+from bookie_server.storage.bytes.scan import SegmentScanner
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.bytes.verify import FoundFrames
+from bookie_server.storage.index.search import DamagedPlaces
+from bookie_server.storage.maintenance import reindex, scrub, stored
+from bookie_server.storage.maintenance.reindex import Reindexer
+from bookie_server.storage.maintenance.scrub import Scrubber
+from bookie_server.storage.maintenance.stored import StoredSegment
+from bookie_server.storage.start import log_end
+from bookie_server.storage.start.replay import _Opening
+from bookie_server.storage.start.unused import give_back_unused
 from tests.sim.mutants.storage import Planted, _nothing, _planted
 
 _mark, _scanner, _confirm = scrub._mark, StoredSegment.scanner, FoundFrames.confirm

@@ -25,11 +25,11 @@ from bk_core.protocol.refusals import fenced_error
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWriter
 from bk_core.wire.lane import EntryRange, Reason
-from bookie_server.machine_adds import Adds
-from bookie_server.machine_core import Core
-from bookie_server.machine_lac import LacRequest
-from bookie_server.machine_reads import Read
-from bookie_server.machine_requests import Requests
+from bookie_server.machine.adds import Adds
+from bookie_server.machine.core import Core
+from bookie_server.machine.lac import LacRequest
+from bookie_server.machine.reads import Read
+from bookie_server.machine.requests import Requests
 from tests.sim.exhaustive.parts import DIGESTER
 
 

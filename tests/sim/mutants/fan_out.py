@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from bk_core.errors import BookKeeperError
-from bk_core.logs.head import LogHead, Published, PublishId
 from bk_core.logs.machines import ask, publication
 from bk_core.logs.machines import change as head_change
 from bk_core.logs.machines.ask import Steps
 from bk_core.logs.machines.change import Facts, HeadChange
 from bk_core.logs.machines.publication import Publish, PublishAmong
+from bk_core.logs.model.head import LogHead, Published, PublishId
 from tests.sim.mutants.logs import (
     _patched,
     checked_once,

@@ -14,9 +14,6 @@ from types import MethodType
 from typing import Any
 
 from bk_core.errors import BookKeeperError, Outcome, PublishConflictError
-from bk_core.logs import commit, compaction, paging, schemas, unlinking
-from bk_core.logs.commit import LedgerEnd
-from bk_core.logs.head import Extent, LogHead, Published, Unlinked
 from bk_core.logs.machines import ask, publication, upkeep
 from bk_core.logs.machines import change as head_change
 from bk_core.logs.machines import leadership_events as le
@@ -27,8 +24,12 @@ from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.publication import Publish
 from bk_core.logs.machines.upkeep import Condemn, FencePages
 from bk_core.logs.machines.vacuum import Vacuum
-from bk_core.logs.paging import Change, Pages, last_ledgers
-from bk_core.logs.schemas import Registered
+from bk_core.logs.model import compaction, paging, schemas, unlinking
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.head import Extent, LogHead, Published, Unlinked
+from bk_core.logs.model.next_head import LedgerEnd
+from bk_core.logs.model.paging import Change, Pages, last_ledgers
+from bk_core.logs.model.schemas import Registered
 from bk_core.model import LedgerId
 from tests.sim.logs import UUID, LogWorld
 

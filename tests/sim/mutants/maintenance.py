@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookie_server.storage import joined_frames
-from bookie_server.storage.checkpointer import Checkpointer
-from bookie_server.storage.commit import SegmentLog
-from bookie_server.storage.compaction import Compactor
-from bookie_server.storage.index_port import IndexPort
-from bookie_server.storage.index_upkeep import IndexUpkeep
-from bookie_server.storage.maintenance import Maintenance
+from bookie_server.storage.bytes import joined_frames
+from bookie_server.storage.index.index_maintenance import IndexUpkeep
+from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.compaction import Compactor
+from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.maintenance.maintenance import Maintenance
 from tests.sim.mutants.storage import Planted, _Instead, _nothing, _planted
 
 _write = Compactor._write

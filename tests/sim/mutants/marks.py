@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from bookie_server.storage import listing
-from bookie_server.storage.replay import _Opening
-from bookie_server.storage.segment_pool import SegmentPool
+from bookie_server.storage.log.segment_pool import SegmentPool
+from bookie_server.storage.start import listing
+from bookie_server.storage.start.replay import _Opening
 from tests.sim.mutants.storage import Planted, _nothing, _planted, _with_files
 
 MARK_MUTANTS: list[tuple[str, str, Planted]] = [

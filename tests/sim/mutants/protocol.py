@@ -16,7 +16,7 @@ from typing import Any
 
 from bk_core import quorum
 from bk_core.entries.frame import decode_frame
-from bk_core.metadata.zookeeper.ledgers import Ledgers
+from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.model import NO_ENTRY, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol import lac
@@ -30,9 +30,9 @@ from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWriter
 from bk_core.wire.lane import EntryRange, Reason
-from bookie_server.machine_adds import Adds
-from bookie_server.machine_reads import Reads
-from bookie_server.machine_requests import Requests
+from bookie_server.machine.adds import Adds
+from bookie_server.machine.reads import Reads
+from bookie_server.machine.requests import Requests
 from tests.sim.mutants.exhaustive import patched
 
 Planted = Callable[[], AbstractContextManager[None]]

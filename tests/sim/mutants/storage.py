@@ -11,31 +11,24 @@ from typing import Any
 
 from bk_core.entries.frame import FrameKind, check_header, parse_header
 from bk_core.wire.lane import Reason
-from bookie_server import directories
-from bookie_server.machine_core import Core
-from bookie_server.machine_requests import Requests
-from bookie_server.storage import (
-    commit,
-    index,
-    index_file,
-    ledger_frames,
-    ledger_table,
-    listing,
-    reader,
-    run_frames,
-    scan,
-    segment,
-)
-from bookie_server.storage.commit import SegmentLog
-from bookie_server.storage.cookie import DataDirectory
-from bookie_server.storage.files import Files
-from bookie_server.storage.index import LedgerIndex
-from bookie_server.storage.index_file import StateCollector
-from bookie_server.storage.reader import SegmentReader
-from bookie_server.storage.replay import _Opening
-from bookie_server.storage.scan import SegmentScanner
-from bookie_server.storage.segment import encode_group_header
-from bookie_server.storage.segment_pool import SegmentPool
+from bookie_server.identity import directories
+from bookie_server.machine.core import Core
+from bookie_server.machine.requests import Requests
+from bookie_server.storage.bytes import index_file, run_frames, scan, segment
+from bookie_server.storage.bytes.index_file import StateCollector
+from bookie_server.storage.bytes.scan import SegmentScanner
+from bookie_server.storage.bytes.segment import encode_group_header
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.index import index, ledger_frames, ledger_table
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.log import segment_log as commit
+from bookie_server.storage.log import segment_reader as reader
+from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_pool import SegmentPool
+from bookie_server.storage.log.segment_reader import SegmentReader
+from bookie_server.storage.start import listing
+from bookie_server.storage.start.replay import _Opening
 from tests.sim.disk import SimDisk
 
 Planted = Callable[[], AbstractContextManager[None]]

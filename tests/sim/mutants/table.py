@@ -154,7 +154,7 @@ def _storage() -> Iterator[Case]:
 
 
 def _admission() -> Iterator[Case]:
-    from tests.bookie_server.test_admission_mutants import STORIES
+    from tests.bookie_server.machine.test_admission_mutants import STORIES
 
     for name, rule, planted in ADMISSION_MUTANTS:
         stories = partial(_tests, "stories of admission", STORIES)

@@ -14,15 +14,15 @@ from typing import Any, cast
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.wire.lane import Reason
-from bookie_server import machine_events as ev
-from bookie_server.engine import BookieEngine
-from bookie_server.holdings import IndexHoldings
-from bookie_server.log_driver import OpenLog
-from bookie_server.machine import BookieMachine
-from bookie_server.machine_state import MachineLimits
-from bookie_server.maintenance import maintained
-from bookie_server.spread import SpreadHoldings
-from bookie_server.storage.schedule import MaintenanceLimits
+from bookie_server.engine.engine import BookieEngine
+from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.engine.log_driver import OpenLog
+from bookie_server.engine.maintenance_thread import maintained
+from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.state import MachineLimits
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.sim.storage import StorageBackEnd, ask
 from tests.sim.threads.baton import Turns
 from tests.sim.threads.disks import TurnsDisk
@@ -30,7 +30,7 @@ from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.loop import a_while, run_under
 from tests.sim.threads.witness import Stream, Witness
 
-FILES = ("/committer.py", "/log_driver.py", "/maintenance.py", "/index_hop.py", "/bookie_server/engine.py")
+FILES = ("/committer.py", "/log_driver.py", "/maintenance.py", "/index_hop.py", "/bookie_server/engine/engine.py")
 """Each line of these is a point, in three runs of four (of ``storage/maintenance.py`` too)."""
 LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0, major_compaction_interval_s=1000.0)
 SEGMENT_BYTES = 32 << 10

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
-from bookie_server.committer import Committer
-from bookie_server.storage.segment import Place
+from bookie_server.engine.committer import Committer
+from bookie_server.storage.bytes.segment import Place
 from tests.kit.lanes import frame
 from tests.sim.storage import StorageBackEnd
 from tests.sim.threads.baton import Engine, Turns

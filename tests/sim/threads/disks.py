@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from bookie_server.storage.files import Handle
-from bookie_server.storage.segment import Place
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.disk.files import Handle
 from tests.sim.disk import SimDisk, _Inode
 from tests.sim.storage import SEGMENTS_DIR
 from tests.sim.threads.baton import Turns

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from bk_core.metadata.memory import MemoryCluster, MemoryTree
-from bk_core.metadata.watches import Watches, read_data
+from bk_core.metadata.tree.memory import MemoryCluster, MemoryTree
+from bk_core.metadata.tree.watches import Watches, read_data
 from bk_core.metadata.worker import Worker
 from tests.kit.amount import some
 from tests.sim.threads.baton import Turns

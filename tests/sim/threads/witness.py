@@ -15,9 +15,9 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.model import DigestType, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, Reason
-from bookie_server import machine_events as ev
-from bookie_server.engine import BookieEngine, StreamEffect
-from bookie_server.machine import BookieMachine
+from bookie_server.engine.engine import BookieEngine, StreamEffect
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
 from tests.sim.threads.disks import TurnsDisk
 
 KEY = ledger_key(b"")

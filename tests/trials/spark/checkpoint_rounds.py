@@ -11,8 +11,8 @@ import json
 import shutil
 from pathlib import Path
 
-from bk_core.logs.head import PUBLISHED_MAX, PublishId
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.model.head import PUBLISHED_MAX, PublishId
 from tests.trials.spark.checker import Write, check_rows
 from tests.trials.spark.rig import BlockReport, Rig, Space, tagged
 

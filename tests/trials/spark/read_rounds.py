@@ -17,11 +17,11 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from bk_core.logs.compaction import CompactionLimits
-from bk_spark.option_table import Use
-from bk_spark.options import parse_options
-from bk_spark.read import LedgerReader
-from bk_spark.stream_read import StreamReader
+from bk_core.logs.model.compaction import CompactionLimits
+from bk_spark.options.option_table import Use
+from bk_spark.options.options import parse_options
+from bk_spark.read.ledger_reader import LedgerReader
+from bk_spark.stream.stream_reader import StreamReader
 from tests.trials.spark.bookie_rounds import harm
 from tests.trials.spark.leaders import Leader
 from tests.trials.spark.rig import BlockReport, Rig, Space, tagged

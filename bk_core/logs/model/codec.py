@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads, pages, transactions and unlinked records of named logs ↔ bytes (docs/formats.md §4). Pure.
+
+A record is an ASCII line and a protobuf message. Fields that we do not know survive a rewrite (RULES M4): they are kept
+beside the value they came with. Bookie ids stand once in a table; fragments hold indices into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from google.protobuf.message import DecodeError, Message
+
+from bk_core.entries.digest import crc32c
+from bk_core.errors import LogError, MetadataCorruptError
+from bk_core.logs.model.head import (
+    HEAD_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    Extent,
+    LogHead,
+    LogPage,
+    LogTransactions,
+    PageRef,
+    Published,
+    Schema,
+    TransactionVersion,
+    Unlinked,
+)
+from bk_core.logs.proto import log_pb2
+from bk_core.model import BookieId, DigestType, Fragment
+
+HEAD_LINE = b"BookKeeperLogHeadVersion\t1\n"
+PAGE_LINE = b"BookKeeperLogPageVersion\t1\n"
+TXNS_LINE = b"BookKeeperLogTxnsVersion\t1\n"
+UNLINKED_LINE = b"BookKeeperLogUnlinkedVersion\t1\n"
+
+_M = TypeVar("_M", bound=Message)
+_Unknown = Callable[[Message], bytes]
+
+
+def encode_head(head: LogHead) -> bytes:
+    """Bytes of a head. Raises LogError over 8 KiB (RULES N3), which :func:`bk_core.logs.model.paging.fit` prevents."""
+    data = head_bytes(head)
+    if len(data) > HEAD_BYTES_MAX:
+        raise LogError("the head of the log is too large", value=f"{len(data)} bytes, at most {HEAD_BYTES_MAX}")
+    return data
+
+
+def head_bytes(head: LogHead) -> bytes:
+    """Bytes of a head of any size: for measuring."""
+    problem = head.problem()
+    assert problem is None, problem
+    message = log_pb2.LogHead(
+        uuid=bytes.fromhex(head.uuid.replace("-", "")),
+        epoch=head.epoch,
+        created_ms=head.created_ms,
+        digest_type=int(head.digest_type),
+        ledger_key=head.ledger_key,
+        start_offset=head.start_offset,
+        next_offset=head.next_offset,
+        retention_ms=head.retention_ms,
+        retention_bytes=head.retention_bytes,
+        condemned=head.condemned,
+    )
+    table = _add_extents(message.tail, head.tail)
+    message.bookies.extend(table)
+    for ref in head.pages:
+        _set_ref(message.pages.add(), ref)
+    for published in head.published:
+        added = message.published.add(
+            publish_id=published.publish_id,
+            base_offset=published.base_offset,
+            rows=published.rows,
+            time_ms=published.time_ms,
+        )
+        _restore(added, published.unknown_fields)
+    for schema in head.schemas:
+        _restore(message.schemas.add(number=schema.number, page=schema.page), schema.unknown_fields)
+    _restore(message, head.unknown_fields)
+    return HEAD_LINE + message.SerializeToString(deterministic=True)
+
+
+def decode_head(data: bytes, name: str = "") -> LogHead:
+    """The head in ``data`` of log ``name``. Raises MetadataCorruptError."""
+    where = f"head of log {name}"
+    message = _parse(data, HEAD_LINE, log_pb2.LogHead(), where)
+    unknown = _unknown_of(message)
+    try:
+        if len(message.uuid) != 16:
+            raise ValueError(f"uuid of {len(message.uuid)} bytes")
+        head = LogHead(
+            uuid=_uuid_text(message.uuid),
+            epoch=message.epoch,
+            created_ms=message.created_ms,
+            digest_type=DigestType(message.digest_type),
+            ledger_key=message.ledger_key,
+            start_offset=message.start_offset,
+            next_offset=message.next_offset,
+            pages=tuple(_ref(ref, unknown) for ref in message.pages),
+            tail=tuple(_extents(message.tail, message.bookies, unknown)),
+            published=tuple(_published(p, unknown) for p in message.published),
+            condemned=tuple(message.condemned),
+            schemas=tuple(Schema(number=s.number, page=s.page, unknown_fields=unknown(s)) for s in message.schemas),
+            retention_ms=message.retention_ms,
+            retention_bytes=message.retention_bytes,
+            unknown_fields=unknown(message),
+        )
+    except (ValueError, IndexError) as error:
+        raise _corrupt(where, str(error)) from error
+    if problem := head.problem():
+        raise _corrupt(where, problem)
+    return head
+
+
+def encode_page(page: LogPage) -> bytes:
+    """Bytes of a page of any size; whoever stores it keeps to PAGE_BYTES_MAX."""
+    problem = page.problem()
+    assert problem is None, problem
+    message = log_pb2.LogPage(schema=page.schema)
+    message.bookies.extend(_add_extents(message.extents, page.extents))
+    for ref in page.pages:
+        _set_ref(message.pages.add(), ref)
+    _restore(message, page.unknown_fields)
+    return PAGE_LINE + message.SerializeToString(deterministic=True)
+
+
+def decode_page(data: bytes, name: str) -> LogPage:
+    """The page ``name``. Raises MetadataCorruptError when name and bytes do not belong together."""
+    if not page_name_matches(name, data):
+        raise _corrupt(f"page {name}", "its CRC32C is not the one in its name")
+    message = _parse(data, PAGE_LINE, log_pb2.LogPage(), f"page {name}")
+    unknown = _unknown_of(message)
+    try:
+        page = LogPage(
+            extents=tuple(_extents(message.extents, message.bookies, unknown)),
+            pages=tuple(_ref(ref, unknown) for ref in message.pages),
+            schema=message.schema,
+            unknown_fields=unknown(message),
+        )
+    except IndexError as error:
+        raise _corrupt(f"page {name}", str(error)) from error
+    if problem := page.problem():
+        raise _corrupt(f"page {name}", problem)
+    return page
+
+
+def page_name(nonce: int, data: bytes) -> str:
+    """Name of the page with these bytes; ``nonce`` is a random 64-bit number."""
+    return f"{nonce:016x}-{crc32c(data):08x}"
+
+
+def page_name_matches(name: str, data: bytes) -> bool:
+    """Whether the CRC in ``name`` is that of ``data``."""
+    return name[16:] == f"-{crc32c(data):08x}"
+
+
+def encode_transactions(transactions: LogTransactions) -> bytes:
+    """Bytes of a transaction record. Raises LogError over 512 KiB."""
+    message = log_pb2.LogTransactions(app_id=transactions.app_id, last_used_ms=transactions.last_used_ms)
+    for version in transactions.versions:
+        added = message.versions.add(
+            version=version.version,
+            publish_id=version.publish_id,
+            rows=version.rows,
+            time_ms=version.time_ms,
+            plan=version.plan,
+        )
+        _restore(added, version.unknown_fields)
+    _restore(message, transactions.unknown_fields)
+    data = TXNS_LINE + message.SerializeToString(deterministic=True)
+    if len(data) > PAGE_BYTES_MAX:
+        raise LogError("the transaction record is too large", value=f"{len(data)} bytes, at most {PAGE_BYTES_MAX}")
+    return data
+
+
+def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
+    """The transaction record under ``key``. Raises MetadataCorruptError."""
+    message = _parse(data, TXNS_LINE, log_pb2.LogTransactions(), f"transactions {key}")
+    unknown = _unknown_of(message)
+    versions = tuple(
+        TransactionVersion(
+            version=v.version,
+            publish_id=v.publish_id,
+            rows=v.rows,
+            time_ms=v.time_ms,
+            plan=v.plan,
+            unknown_fields=unknown(v),
+        )
+        for v in message.versions
+    )
+    return LogTransactions(
+        app_id=message.app_id,
+        versions=versions,
+        last_used_ms=message.last_used_ms,
+        unknown_fields=unknown(message),
+    )
+
+
+def encode_unlinked(unlinked: Unlinked) -> bytes:
+    """Bytes of a record of what was unlinked. What it names stood in one head, or is UNLINKED_BYTES_MAX at most."""
+    message = log_pb2.LogUnlinked(names=unlinked.names, ledgers=unlinked.ledgers)
+    for ref in unlinked.pages:
+        _set_ref(message.pages.add(), ref)
+    _restore(message, unlinked.unknown_fields)
+    return UNLINKED_LINE + message.SerializeToString(deterministic=True)
+
+
+def decode_unlinked(data: bytes, name: str = "") -> Unlinked:
+    """The record ``name`` of what was unlinked. Raises MetadataCorruptError."""
+    message = _parse(data, UNLINKED_LINE, log_pb2.LogUnlinked(), f"unlinked record {name}")
+    unknown = _unknown_of(message)
+    return Unlinked(
+        pages=tuple(_ref(ref, unknown) for ref in message.pages),
+        names=tuple(message.names),
+        ledgers=tuple(message.ledgers),
+        unknown_fields=unknown(message),
+    )
+
+
+def _parse(data: bytes, line: bytes, message: _M, where: str) -> _M:
+    if not data.startswith(line):
+        raise _corrupt(where, f"begins with {data[:32]!r}, not {line!r}")
+    try:
+        message.ParseFromString(data[len(line) :])
+    except DecodeError as error:
+        raise _corrupt(where, str(error)) from error
+    return message
+
+
+def _corrupt(where: str, why: str) -> MetadataCorruptError:
+    return MetadataCorruptError(
+        f"cannot read the {where}",
+        value=why,
+        remedy="a newer version wrote it or it is damaged: upgrade, or restore it from a backup",
+    )
+
+
+def _unknown_of(root: Message) -> _Unknown:
+    """A function that gives a message's unknown fields. Nearly always there are none anywhere below ``root``, and one C
+    call finds that out; asking each of thousands of extents would cost more than the parse."""
+    known = type(root)()
+    known.CopyFrom(root)
+    known.DiscardUnknownFields()
+    if known.ByteSize() == root.ByteSize():
+        return lambda message: b""
+    return _unknown_fields
+
+
+def _unknown_fields(message: Message) -> bytes:
+    rest = type(message)()
+    rest.CopyFrom(message)
+    for field in message.DESCRIPTOR.fields:
+        rest.ClearField(field.name)
+    return rest.SerializeToString()
+
+
+def _restore(message: Message, unknown_fields: bytes) -> None:
+    if unknown_fields:
+        message.MergeFromString(unknown_fields)
+
+
+def _uuid_text(raw: bytes) -> str:
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _set_ref(message: log_pb2.PageRef, ref: PageRef) -> None:
+    message.name, message.level = ref.name, ref.level
+    message.base_offset, message.next_offset = ref.base_offset, ref.next_offset
+    message.extents, message.bytes = ref.extents, ref.size_bytes
+    _restore(message, ref.unknown_fields)
+
+
+def _ref(message: log_pb2.PageRef, unknown: _Unknown) -> PageRef:
+    return PageRef(
+        name=message.name,
+        base_offset=message.base_offset,
+        next_offset=message.next_offset,
+        extents=message.extents,
+        size_bytes=message.bytes,
+        level=message.level,
+        unknown_fields=unknown(message),
+    )
+
+
+def _published(message: log_pb2.Published, unknown: _Unknown) -> Published:
+    return Published(
+        publish_id=message.publish_id,
+        base_offset=message.base_offset,
+        rows=message.rows,
+        time_ms=message.time_ms,
+        unknown_fields=unknown(message),
+    )
+
+
+def _add_extents(field: RepeatedCompositeFieldContainer[log_pb2.Extent], extents: Sequence[Extent]) -> list[BookieId]:
+    """Fill the repeated field; returns the table of bookies in order of first use."""
+    index_of: dict[BookieId, int] = {}
+    for extent in extents:
+        message = field.add(
+            ledger_id=extent.ledger_id,
+            first_entry_id=extent.first_entry_id,
+            entry_count=extent.entry_count,
+            bytes=extent.size_bytes,
+            base_offset=extent.base_offset,
+            created_ms=extent.created_ms,
+            codec=extent.codec,
+            schema_number=extent.schema_number,
+            ensemble_size=extent.ensemble_size,
+            write_quorum_size=extent.write_quorum_size,
+            ack_quorum_size=extent.ack_quorum_size,
+            open=extent.is_open,
+        )
+        for number, fragment in enumerate(extent.fragments):
+            indices = [index_of.setdefault(bookie, len(index_of)) for bookie in fragment.ensemble]
+            added = message.fragments.add(first_entry_id=fragment.first_entry_id, bookies=indices)
+            if extent.fragment_unknown_fields:
+                _restore(added, extent.fragment_unknown_fields[number])
+        _restore(message, extent.unknown_fields)
+    return list(index_of)
+
+
+def _extents(messages: Iterable[log_pb2.Extent], bookies: Sequence[BookieId], unknown: _Unknown) -> Iterable[Extent]:
+    table = tuple(bookies)
+    known: dict[tuple[tuple[int, tuple[int, ...]], ...], tuple[Fragment, ...]] = {}
+    for message in messages:
+        of_fragments = tuple(unknown(f) for f in message.fragments)
+        layout = tuple((f.first_entry_id, tuple(f.bookies)) for f in message.fragments)
+        if layout not in known:  # a page of small ledgers has few, which share one object
+            known[layout] = tuple(Fragment(first, tuple(table[i] for i in indices)) for first, indices in layout)
+        yield Extent(
+            ledger_id=message.ledger_id,
+            first_entry_id=message.first_entry_id,
+            entry_count=message.entry_count,
+            size_bytes=message.bytes,
+            base_offset=message.base_offset,
+            created_ms=message.created_ms,
+            codec=message.codec,
+            schema_number=message.schema_number,
+            ensemble_size=message.ensemble_size,
+            write_quorum_size=message.write_quorum_size,
+            ack_quorum_size=message.ack_quorum_size,
+            fragments=known[layout],
+            is_open=message.open,
+            unknown_fields=unknown(message),
+            fragment_unknown_fields=of_fragments if any(of_fragments) else (),
+        )

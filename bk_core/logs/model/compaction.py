@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which sealed extents of a log are worth copying into one ledger, and how a copy is told to be exact. Pure.
+
+Theory. Whoever publishes often leaves many small ledgers; a reader opens each. Compaction copies neighbours into one
+ledger, entry by entry, and lists that in their place: offsets stay (RULES N7). Copying has a price, so a run is copied
+only if no extent of it outweighs all the others together: whenever a byte is copied its ledger at least doubles, and a
+log that is compacted after every publish copies each byte a logarithmic number of times.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import InvalidArgumentError
+from bk_core.logs.model.head import Extent, LogHead
+
+ENTRY_COST_BYTES = 32
+"""What an entry weighs beside its payload: digest, length, id."""
+LEDGER_BYTES_MAX = 256 << 20
+CHEAP_PART = 16
+"""A run that weighs less than this part of a whole ledger is merged however its extents compare: copying it again and
+again costs little."""
+RETENTION_PARTS = 10
+"""A merged extent covers at most this part of what the log's retention keeps, so that a trim is late by no more."""
+
+Run = tuple[Extent, ...]
+"""Neighbouring sealed extents that become one, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionLimits:
+    """How far a compaction goes. ``ledger_bytes_max``: the weight of a merged ledger, about its payload bytes; extents
+    of more than half of it stay as they are. ``copy_bytes_max``: stop after copying about so much, None: when nothing
+    is left to do. ``span_ms_max``: between the oldest and the newest extent of a run. Raises InvalidArgumentError."""
+
+    ledger_bytes_max: int = LEDGER_BYTES_MAX
+    copy_bytes_max: int | None = None
+    span_ms_max: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ledger_bytes_max", "copy_bytes_max"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidArgumentError(f"{name} must be positive", value=f"{name}={value}")
+
+    def for_log(self, head: LogHead) -> CompactionLimits:
+        """The limits that also keep this log's retention nearly exact."""
+        size, span = self.ledger_bytes_max, self.span_ms_max
+        if head.retention_bytes > 0:
+            size = max(1, min(size, head.retention_bytes // RETENTION_PARTS))
+        if head.retention_ms > 0:
+            kept = head.retention_ms // RETENTION_PARTS
+            span = kept if span is None else min(span, kept)
+        return replace(self, ledger_bytes_max=size, span_ms_max=span)
+
+
+def weight_of(extent: Extent) -> int:
+    """What a sealed extent counts for: payload bytes, and something for each entry."""
+    return extent.size_bytes + ENTRY_COST_BYTES * extent.entry_count
+
+
+def runs_to_compact(extents: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
+    """The runs of at least two of ``extents``, which stand in the log's order, that are to become one ledger each.
+
+    Never an open extent; a run has one codec and one schema, no gap, and only what this version understands.
+    """
+    runs: list[Run] = []
+    group = _Group(limits)
+    for extent in extents:
+        if not group.takes(extent):
+            runs += _worthwhile(group.extents, limits)
+            group = _Group(limits)
+        if _is_small(extent, limits):
+            group.add(extent)
+    return runs + _worthwhile(group.extents, limits)
+
+
+class _Group:
+    """Neighbours that could be one ledger."""
+
+    def __init__(self, limits: CompactionLimits) -> None:
+        self.extents: list[Extent] = []
+        self._limits, self._weight = limits, 0
+        self._oldest_ms = self._newest_ms = 0
+
+    def takes(self, extent: Extent) -> bool:
+        """Whether the extent may follow in the same ledger."""
+        if not self.extents:
+            return True
+        last, limits = self.extents[-1], self._limits
+        if not _is_small(extent, limits) or extent.base_offset != last.next_offset:
+            return False
+        if (extent.codec, extent.schema_number) != (last.codec, last.schema_number):
+            return False
+        span_ms = max(self._newest_ms, extent.created_ms) - min(self._oldest_ms, extent.created_ms)
+        if limits.span_ms_max is not None and span_ms > limits.span_ms_max:
+            return False
+        return self._weight + weight_of(extent) <= limits.ledger_bytes_max
+
+    def add(self, extent: Extent) -> None:
+        self._oldest_ms = min(self._oldest_ms, extent.created_ms) if self.extents else extent.created_ms
+        self._newest_ms = max(self._newest_ms, extent.created_ms) if self.extents else extent.created_ms
+        self._weight += weight_of(extent)
+        self.extents.append(extent)
+
+
+def _is_small(extent: Extent, limits: CompactionLimits) -> bool:
+    is_understood = not extent.unknown_fields and not any(extent.fragment_unknown_fields)
+    return not extent.is_open and is_understood and 2 * weight_of(extent) <= limits.ledger_bytes_max
+
+
+def _worthwhile(group: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
+    """The group as one run, or what lies beside an extent that outweighs the rest of it."""
+    if len(group) < 2:
+        return []
+    weights = [weight_of(extent) for extent in group]
+    total, largest = sum(weights), max(weights)
+    if 2 * largest <= total or total * CHEAP_PART <= limits.ledger_bytes_max:
+        return [tuple(group)]
+    at = weights.index(largest)
+    return _worthwhile(group[:at], limits) + _worthwhile(group[at + 1 :], limits)
+
+
+# --- what a copy holds ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Entries as counts and CRC-32 sums: equal for equal entries in the same order, however they were cut into batches.
+    ``lengths_crc`` is over the 4-byte little-endian payload lengths, ``payload_crc`` over the payloads."""
+
+    entries: int = 0
+    payload_bytes: int = 0
+    lengths_crc: int = 0
+    payload_crc: int = 0
+
+    def with_batch(self, batch: EntryBatch) -> Content:
+        """This, and then the entries of ``batch``."""
+        lengths = np.ascontiguousarray(batch.lengths, dtype="<u4")
+        return Content(
+            self.entries + len(batch),
+            self.payload_bytes + batch.payload_bytes,
+            zlib.crc32(lengths.data.cast("B") if lengths.size else b"", self.lengths_crc),
+            zlib.crc32(batch.payload, self.payload_crc),
+        )
+
+
+def content_problem(run: Run, content: Content) -> str | None:
+    """Why ``content`` cannot be all entries of the run, or None."""
+    entries = sum(extent.entry_count for extent in run)
+    if content.entries != entries:
+        return f"{content.entries} entries were copied, the log lists {entries}"
+    if any(extent.first_entry_id for extent in run):
+        return None  # the bytes of a part of a ledger are not known exactly
+    payload_bytes = sum(extent.size_bytes for extent in run)
+    if content.payload_bytes != payload_bytes:
+        return f"{content.payload_bytes} payload bytes were copied, the log lists {payload_bytes}"
+    return None

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nouns of a named log: its head, extents, pages and publish ids, and the rules that a record must obey.
+
+Plain data; :mod:`bk_core.logs.model.codec` turns it into bytes and :mod:`bk_core.logs.model.next_head` into the next
+head.
+
+Theory. A log is an ordered list of extents (ranges of ledgers). Sealed extents have a fixed count, so a log offset is
+an integer that means the same for ever; an extent that a leader still writes is *open*, stands at the end, and has no
+count. Old extents move from the head into immutable pages, so the head, the one thing that is compared and set, stays
+small (RULES N1 to N3). Offsets count entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bk_core.model import DigestType, EntryId, Fragment, LedgerId
+
+HEAD_BYTES_MAX = 8 << 10
+"""Largest head, so that 100 of them fit one multi (RULES N3)."""
+PAGE_BYTES_MAX = 512 << 10
+"""Largest page or transaction record (RULES N3)."""
+PUBLISHED_MAX = 128
+"""Publish ids that a head remembers (RULES N4)."""
+CONDEMNED_MAX = 256
+"""Ledger ids that may be condemned at a time (RULES N6)."""
+SCHEMAS_MAX = 24
+"""Schemas that a log has in its life: they stand in the head, which must stay small (RULES K8, N3)."""
+OPEN_EXTENTS_MAX = 2
+"""Only the last two extents may be open: the roll of the protocol document (RULES N2)."""
+CODEC_NAME_BYTES_MAX = 32
+PUBLISH_ID_BYTES = 16
+
+APPLICATION = "pyspark-bookkeeper"
+"""Value of the custom metadata key ``application`` of every ledger made for a log (RULES N6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishId:
+    """What makes a publish happen at most once (RULES N4). ``text`` is canonical; ``digest`` is what the head keeps.
+
+    Make one by :meth:`stream`, :meth:`txn` or :meth:`job`.
+    """
+
+    text: str
+
+    @classmethod
+    def stream(cls, query_id: str, batch_id: int) -> PublishId:
+        """A micro-batch of a streaming query."""
+        return cls(f"stream/{query_id}/{batch_id}")
+
+    @classmethod
+    def txn(cls, app_id: str, version: int) -> PublishId:
+        """A batch job's own transaction: ``txnAppId`` and ``txnVersion``."""
+        return cls(f"txn/{app_id}/{version}")
+
+    @classmethod
+    def job(cls, job_uuid: str) -> PublishId:
+        """A job that names nothing: once per job."""
+        return cls(f"job/{job_uuid}")
+
+    @property
+    def digest(self) -> bytes:
+        """The first 16 bytes of the SHA-256 of the text (docs/formats.md §4)."""
+        return hashlib.sha256(self.text.encode()).digest()[:PUBLISH_ID_BYTES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewExtent:
+    """A closed ledger, or a range of one, that a writer reports for publishing. ``size_bytes`` counts payloads,
+    ``row_count`` the rows in the entries where an entry holds several; None: one row an entry."""
+
+    ledger_id: LedgerId
+    entry_count: int
+    size_bytes: int
+    created_ms: int
+    first_entry_id: EntryId = 0
+    codec: str = "raw"
+    schema_number: int = 0
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    fragments: tuple[Fragment, ...] = ()
+    row_count: int | None = None
+
+    @property
+    def end_entry_id(self) -> EntryId:
+        """The entry id after the last one."""
+        return self.first_entry_id + self.entry_count
+
+    @property
+    def rows(self) -> int:
+        """The rows: what a publish that is tried again must have as many of (RULES N4, N5)."""
+        return self.entry_count if self.row_count is None else self.row_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A range of a ledger in the log. While ``is_open`` its count and bytes are 0 and its base offset is known only for
+    the first open one (RULES N2). Empty ``fragments`` of a sealed one mean: see the ledger's metadata."""
+
+    ledger_id: LedgerId
+    entry_count: int = 0
+    size_bytes: int = 0
+    base_offset: int = 0
+    created_ms: int = 0
+    first_entry_id: EntryId = 0
+    codec: str = "raw"
+    schema_number: int = 0
+    ensemble_size: int = 0
+    write_quorum_size: int = 0
+    ack_quorum_size: int = 0
+    fragments: tuple[Fragment, ...] = ()
+    is_open: bool = False
+    unknown_fields: bytes = b""
+    fragment_unknown_fields: tuple[bytes, ...] = ()  # one a fragment where a newer version wrote some, else empty
+
+    @property
+    def next_offset(self) -> int:
+        """The log offset after the last entry of a sealed extent."""
+        return self.base_offset + self.entry_count
+
+    @property
+    def end_entry_id(self) -> EntryId:
+        """The entry id after the last one of a sealed extent."""
+        return self.first_entry_id + self.entry_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRef:
+    """A page by name, with what it covers. ``extents`` counts those at level 0 below it; ``level`` 0 holds extents."""
+
+    name: str
+    base_offset: int
+    next_offset: int
+    extents: int
+    size_bytes: int
+    level: int = 0
+    unknown_fields: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A publish that happened: ``rows`` rows in entries from ``base_offset`` on, as many entries unless its codec puts
+    several rows into one. ``publish_id`` is the 16-byte digest."""
+
+    publish_id: bytes
+    base_offset: int
+    rows: int
+    time_ms: int
+    unknown_fields: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """A numbered, immutable schema of the log, by the page that holds it."""
+
+    number: int
+    page: str
+    unknown_fields: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPage:
+    """An immutable page: sealed extents (level 0), references to pages one level below, or a schema."""
+
+    extents: tuple[Extent, ...] = ()
+    pages: tuple[PageRef, ...] = ()
+    schema: bytes = b""
+    unknown_fields: bytes = b""
+
+    def problem(self) -> str | None:
+        """Why these values cannot be a page, or None."""
+        if any(extent.is_open for extent in self.extents):
+            return "an open extent in a page"
+        return contiguity_problem(self.pages) or contiguity_problem(self.extents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlinked:
+    """What one change of the head took out of the list (RULES N6): ``pages`` with all that they name, at any depth;
+    ``names`` of pages alone, because what they name is still listed or stands in ``ledgers``."""
+
+    pages: tuple[PageRef, ...] = ()
+    names: tuple[str, ...] = ()
+    ledgers: tuple[LedgerId, ...] = ()
+    unknown_fields: bytes = b""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was unlinked."""
+        return not (self.pages or self.names or self.ledgers)
+
+
+NOTHING_UNLINKED = Unlinked()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogHead:
+    """The record that a log turns on; every change of a log is one compare-and-set of it (MUST 15).
+
+    Invariants (:meth:`problem`): pages, then sealed extents of ``tail``, cover offsets without a gap up to
+    ``next_offset``; open extents stand last, at most two, and the first one's base offset is ``next_offset``.
+    ``uuid`` is the canonical 36-character text; ``ledger_key`` that of the log's password.
+    """
+
+    uuid: str
+    epoch: int = 0
+    created_ms: int = 0
+    digest_type: DigestType = DigestType.CRC32C
+    ledger_key: bytes = b""
+    start_offset: int = 0
+    next_offset: int = 0
+    pages: tuple[PageRef, ...] = ()
+    tail: tuple[Extent, ...] = ()
+    published: tuple[Published, ...] = ()
+    condemned: tuple[LedgerId, ...] = ()
+    schemas: tuple[Schema, ...] = ()
+    retention_ms: int = 0
+    retention_bytes: int = 0
+    unknown_fields: bytes = b""
+
+    @property
+    def sealed_tail(self) -> tuple[Extent, ...]:
+        """The sealed extents in the head, in order; older ones are in pages."""
+        return tuple(extent for extent in self.tail if not extent.is_open)
+
+    @property
+    def open_extents(self) -> tuple[Extent, ...]:
+        """The extents a leader may be writing, in order; at most two."""
+        return tuple(extent for extent in self.tail if extent.is_open)
+
+    def find_published(self, publish_id: PublishId) -> Published | None:
+        """The remembered publish of this id (RULES N4), or None."""
+        digest = publish_id.digest
+        return next((p for p in reversed(self.published) if p.publish_id == digest), None)
+
+    def problem(self) -> str | None:
+        """Why these values cannot be a log's head, or None."""
+        sealed, opened = self.sealed_tail, self.open_extents
+        if self.tail != sealed + opened or len(opened) > OPEN_EXTENTS_MAX:
+            return "open extents must be the last, at most two"
+        if opened and opened[0].base_offset != self.next_offset:
+            return (
+                f"the first open extent begins at {opened[0].base_offset}, the sealed part ends at {self.next_offset}"
+            )
+        if any(extent.entry_count or extent.size_bytes for extent in opened):
+            return "an open extent with a count"
+        covered: tuple[PageRef | Extent, ...] = (*self.pages, *sealed)
+        if covered and covered[-1].next_offset != self.next_offset:
+            return f"extents end at {covered[-1].next_offset}, the head says {self.next_offset}"
+        if not 0 <= self.start_offset <= self.next_offset or (covered and covered[0].base_offset > self.start_offset):
+            return f"start offset {self.start_offset} is outside the extents"
+        if any(a.level < b.level for a, b in pairwise(self.pages)):
+            return "page levels must fall towards the end"
+        if len(self.published) > PUBLISHED_MAX or len(self.condemned) > CONDEMNED_MAX:
+            return f"{len(self.published)} publish ids and {len(self.condemned)} condemned ledgers: over the limit"
+        numbers = [schema.number for schema in self.schemas]
+        if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 1):
+            return f"schemas are numbered {numbers}"
+        return contiguity_problem(covered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionVersion:
+    """One version of a transaction record (RULES N5)."""
+
+    version: int
+    publish_id: bytes
+    rows: int
+    time_ms: int
+    plan: bytes = b""  # which input it was made of, empty if nobody knew
+    unknown_fields: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTransactions:
+    """What one application or streaming query has published to a log (RULES N5)."""
+
+    app_id: str
+    versions: tuple[TransactionVersion, ...] = ()
+    last_used_ms: int = 0
+    unknown_fields: bytes = b""
+
+    @property
+    def key(self) -> str:
+        """Its name under ``txns``."""
+        return hashlib.sha256(self.app_id.encode()).hexdigest()
+
+
+def contiguity_problem(parts: Sequence[PageRef | Extent]) -> str | None:
+    """Why ``parts`` do not cover a run of offsets without gap or overlap, or None."""
+    for part in parts:
+        if part.next_offset < part.base_offset:
+            return f"a part runs from offset {part.base_offset} back to {part.next_offset}"
+    for a, b in pairwise(parts):
+        if b.base_offset != a.next_offset:
+            return f"offset {a.next_offset} is followed by {b.base_offset}"
+    return None
+
+
+def custom_metadata_for(
+    log_uuid: str, publish_id: PublishId, *, partition: int, attempt: int, codec: str
+) -> dict[str, bytes]:
+    """Custom metadata of a ledger made for a log, from its creation on (RULES N6): without it vacuum never touches the
+    ledger, with it an abandoned one is found."""
+    values = {
+        "application": APPLICATION,
+        "bk.log.uuid": log_uuid,
+        "bk.publish.id": publish_id.text,
+        "bk.partition": str(partition),
+        "bk.attempt": str(attempt),
+        "bk.codec": codec,
+    }
+    return {key: value.encode() for key, value in values.items()}

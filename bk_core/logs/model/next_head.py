@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log's head and an intent → the next head, and pages to create before it is written. Pure (RULES N1 to N4, N6).
+
+Each function returns a :class:`~bk_core.logs.model.paging.Change`; whoever carries it out creates its pages first, then
+compares and sets the head (:mod:`bk_core.logs.store`). ``nonce`` and ``pages`` are those of
+:func:`bk_core.logs.model.paging.fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from bk_core.errors import InvalidArgumentError, LogHasLeaderError, PublishConflictError, TransactionReplayDiffersError
+from bk_core.logs.model.head import (
+    CODEC_NAME_BYTES_MAX,
+    OPEN_EXTENTS_MAX,
+    PUBLISHED_MAX,
+    Extent,
+    LogHead,
+    NewExtent,
+    Published,
+    PublishId,
+)
+from bk_core.logs.model.paging import Change, Nonce, Pages, fit, sealed_extents, splice
+from bk_core.model import DigestType, Fragment, LedgerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEnd:
+    """Where a closed ledger ends: the count of its entries and payload bytes, and its fragments."""
+
+    entry_count: int
+    size_bytes: int
+    fragments: tuple[Fragment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewOpenExtent:
+    """A ledger that a leader has made and wants to append to."""
+
+    ledger_id: LedgerId
+    created_ms: int
+    codec: str = "raw"
+    schema_number: int = 0
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+
+
+def create(
+    *,
+    uuid: str,
+    created_ms: int,
+    digest_type: DigestType = DigestType.CRC32C,
+    ledger_key: bytes,
+    retention_ms: int = 0,
+    retention_bytes: int = 0,
+) -> LogHead:
+    """The head of a new, empty log."""
+    return LogHead(
+        uuid=uuid,
+        created_ms=created_ms,
+        digest_type=digest_type,
+        ledger_key=ledger_key,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+    )
+
+
+def already_published(head: LogHead, publish_id: PublishId, rows: int) -> Published | None:
+    """The remembered publish of this id, or None: look here before anything else (RULES N4).
+
+    Raises TransactionReplayDiffersError when it was published with another row count; nothing is to be published then.
+    """
+    found = head.find_published(publish_id)
+    if found is not None and found.rows != rows:
+        raise TransactionReplayDiffersError(
+            f"{publish_id.text} was published before with {found.rows} rows, now it has {rows}",
+            value=f"publish id {publish_id.text}",
+            remedy="an older checkpoint was restored or the input was cut differently: use a new query or version",
+        )
+    return found
+
+
+def publish(
+    head: LogHead,
+    extents: Sequence[NewExtent],
+    publish_id: PublishId,
+    *,
+    now_ms: int,
+    nonce: Nonce,
+    pages: Pages | None = None,
+) -> Change:
+    """Append closed ledgers in the order given, once. The publish is the last of ``head.published``.
+
+    Empty extents are left out. The caller has asked :func:`already_published`. Raises LogHasLeaderError while an extent
+    is open, PublishConflictError for condemned or doubly listed ledgers, InvalidArgumentError for impossible values.
+    """
+    check_unpublished(head, extents)
+    offset, added = head.next_offset, list[Extent]()
+    for new in extents:
+        if new.entry_count:
+            added.append(_sealed(new, offset))
+            offset += new.entry_count
+    rows = sum(new.rows for new in extents)
+    record = Published(publish_id=publish_id.digest, base_offset=head.next_offset, rows=rows, time_ms=now_ms)
+    published = (*head.published, record)[-PUBLISHED_MAX:]
+    grown = replace(head, tail=(*head.tail, *added), next_offset=offset, published=published)
+    return fit(grown, nonce, pages)
+
+
+def overwrite(
+    head: LogHead,
+    extents: Sequence[NewExtent],
+    publish_id: PublishId,
+    *,
+    now_ms: int,
+    nonce: Nonce,
+    pages: Pages | None = None,
+) -> Change:
+    """Unlink everything and publish ``extents`` in its place. The epoch rises and the numbering goes on, so that no
+    position ever means another entry than before (RULES N7). Raises as :func:`publish`."""
+    check_unpublished(head, extents)
+    emptied = replace(head, epoch=head.epoch + 1, start_offset=head.next_offset, pages=(), tail=())
+    return publish(emptied, extents, publish_id, now_ms=now_ms, nonce=nonce, pages=pages)
+
+
+def trim(head: LogHead, before_offset: int, *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Let the log start at ``before_offset``, at the end of what is sealed at most, and unlink the extents that lie
+    below it. An extent that it cuts stays until it lies below altogether. Raises PagesNeeded."""
+    start = trimmed_start(head, before_offset)
+    return splice(replace(head, start_offset=start), 0, start, (), nonce=nonce, pages=pages)
+
+
+def trimmed_start(head: LogHead, before_offset: int) -> int:
+    """Where the log starts after a trim: it never goes back."""
+    return max(head.start_offset, min(before_offset, head.next_offset))
+
+
+def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
+    """The offset that the log's retention lets go of everything below: older than ``retention_ms``, or more than
+    ``retention_bytes``; 0 in the head keeps for ever. An extent is as old as the one after it, which was begun when it
+    ended. Raises PagesNeeded."""
+    extents = sealed_extents(head, pages, head.start_offset, head.next_offset)
+    size, offset = sum(extent.size_bytes for extent in extents), head.start_offset
+    for extent, following in pairwise((*extents, *head.open_extents)):
+        size -= extent.size_bytes
+        is_old = 0 < head.retention_ms <= now_ms - following.created_ms
+        if not is_old and not 0 < head.retention_bytes <= size:
+            break
+        offset = extent.next_offset
+    return offset
+
+
+def replace_extents(
+    head: LogHead, run: Sequence[Extent], new: NewExtent, *, nonce: Nonce, pages: Pages | None = None
+) -> Change:
+    """List ``new``, which holds the same entries, in the place of the sealed extents ``run``; offsets stay (RULES N7).
+
+    Raises PublishConflictError if one of the run was unlinked or replaced meanwhile or ``new`` may not be listed,
+    InvalidArgumentError for a run with gaps or another count, PagesNeeded.
+    """
+    start, end = run[0].base_offset, run[-1].next_offset
+    if end - start != new.entry_count or any(b.base_offset != a.next_offset for a, b in pairwise(run)):
+        raise InvalidArgumentError("a ledger must hold what it replaces", value=f"{new.entry_count} of {end - start}")
+    if any((extent.codec, extent.schema_number) != (new.codec, new.schema_number) for extent in run):
+        raise InvalidArgumentError("a ledger must be written as what it replaces", value=f"codec {new.codec}")
+    _check_listable(head, new)
+    if not has_run(head, run, pages or {}):
+        raise PublishConflictError(
+            "the extents to compact were unlinked or replaced meanwhile",
+            value=f"offsets {start} to {end}",
+            remedy="nothing is lost: read the list again, and compact what is there",
+        )
+    created_ms = max(extent.created_ms for extent in run)  # what retention counts from
+    return splice(head, start, end, [_sealed(replace(new, created_ms=created_ms), start)], nonce=nonce, pages=pages)
+
+
+def has_run(head: LogHead, run: Sequence[Extent], pages: Pages) -> bool:
+    """Whether the log lists exactly these sealed extents at their offsets. Raises PagesNeeded."""
+    found = sealed_extents(head, pages, run[0].base_offset, run[-1].next_offset)
+    return [_place(extent) for extent in found] == [_place(extent) for extent in run]
+
+
+def condemn(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Step one of deleting ledgers that nobody lists: from now on no publish can (RULES N6)."""
+    return fit(replace(head, condemned=(*head.condemned, *ledgers)), nonce, pages)
+
+
+def absolve(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Step three: the ledgers do not exist any more, so nobody can publish them, and the head forgets them."""
+    gone = frozenset(ledgers)
+    return fit(replace(head, condemned=tuple(each for each in head.condemned if each not in gone)), nonce, pages)
+
+
+def seal(head: LogHead, ends: Mapping[LedgerId, LedgerEnd], *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """:func:`sealed`, with a head within its limits."""
+    return fit(sealed(head, ends), nonce, pages)
+
+
+def sealed(head: LogHead, ends: Mapping[LedgerId, LedgerEnd]) -> LogHead:
+    """Fix the count of open extents, in order, and with it their successors' base offset (RULES N2).
+
+    ``ends`` are those of ledgers that are closed, so their end can never change. An extent that turns out empty leaves
+    the list: it covers no offset. Ids that are not open here are ignored: sealing is idempotent. An open extent that is
+    not in ``ends`` stops the sealing, because what follows it has no base offset yet.
+    """
+    offset, closed, still_open = head.next_offset, list[Extent](), list(head.open_extents)
+    while still_open and still_open[0].ledger_id in ends:
+        extent = still_open.pop(0)
+        end = ends[extent.ledger_id]
+        count = end.entry_count - extent.first_entry_id
+        assert count >= 0, (extent, end)
+        if count:
+            extent = replace(
+                extent,
+                is_open=False,
+                base_offset=offset,
+                entry_count=count,
+                size_bytes=end.size_bytes,
+                fragments=end.fragments,
+            )
+            closed.append(extent)
+        offset += count
+    if still_open:
+        still_open[0] = replace(still_open[0], base_offset=offset)
+    return replace(head, tail=(*head.sealed_tail, *closed, *still_open), next_offset=offset)
+
+
+def add_open_extent(head: LogHead, new: NewOpenExtent, *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Append the ledger that a leader goes on in. Raises LogHasLeaderError when two are open already, and
+    PublishConflictError when the ledger is condemned or in the list."""
+    if len(head.open_extents) >= OPEN_EXTENTS_MAX:
+        raise LogHasLeaderError("the log has two open extents already", value=_ids(head.open_extents))
+    if new.ledger_id in head.condemned or any(extent.ledger_id == new.ledger_id for extent in head.tail):
+        raise PublishConflictError("the ledger is condemned or already in the log", value=f"ledger {new.ledger_id}")
+    _check_codec(new.codec)
+    extent = Extent(
+        ledger_id=new.ledger_id,
+        base_offset=0 if head.open_extents else head.next_offset,
+        created_ms=new.created_ms,
+        codec=new.codec,
+        schema_number=new.schema_number,
+        ensemble_size=new.ensemble_size,
+        write_quorum_size=new.write_quorum_size,
+        ack_quorum_size=new.ack_quorum_size,
+        is_open=True,
+    )
+    return fit(replace(head, tail=(*head.tail, extent)), nonce, pages)
+
+
+def check_unpublished(head: LogHead, extents: Sequence[NewExtent]) -> None:
+    """Whether the head lets these be published; raises as :func:`publish`."""
+    if head.open_extents:
+        raise LogHasLeaderError(
+            "the log has a leader that is writing to it",
+            value=f"open {_ids(head.open_extents)}",
+            remedy="stop the leader, or publish with takeover to fence it",
+        )
+    ranges: dict[LedgerId, list[tuple[int, int]]] = {}
+    for known in head.tail:
+        ranges.setdefault(known.ledger_id, []).append((known.first_entry_id, known.end_entry_id))
+    for new in extents:
+        _check_listable(head, new)
+        ranges.setdefault(new.ledger_id, []).append((new.first_entry_id, new.end_entry_id))
+    for ledger_id, spans in ranges.items():
+        if len(spans) > 1 and any(b[0] < a[1] for a, b in pairwise(sorted(spans))):
+            raise PublishConflictError("entries of a ledger would stand in the log twice", value=f"ledger {ledger_id}")
+
+
+def _check_listable(head: LogHead, new: NewExtent) -> None:
+    _check_codec(new.codec)
+    if new.first_entry_id < 0 or new.entry_count < 0 or new.size_bytes < 0:
+        raise InvalidArgumentError("an extent has a negative number", value=str(new))
+    if new.ledger_id in head.condemned:
+        raise PublishConflictError(
+            "a ledger was condemned to be deleted",
+            value=f"ledger {new.ledger_id}",
+            remedy="the job took longer than deleteDelayMs: run it again",
+        )
+
+
+def _place(extent: Extent) -> tuple[int, int, int, int]:
+    return (extent.base_offset, extent.ledger_id, extent.first_entry_id, extent.entry_count)
+
+
+def _check_codec(codec: str) -> None:
+    if len(codec.encode()) > CODEC_NAME_BYTES_MAX:
+        raise InvalidArgumentError(f"a codec's name has at most {CODEC_NAME_BYTES_MAX} bytes", value=f"codec {codec!r}")
+
+
+def _sealed(new: NewExtent, base_offset: int) -> Extent:
+    return Extent(
+        ledger_id=new.ledger_id,
+        first_entry_id=new.first_entry_id,
+        entry_count=new.entry_count,
+        size_bytes=new.size_bytes,
+        base_offset=base_offset,
+        created_ms=new.created_ms,
+        codec=new.codec,
+        schema_number=new.schema_number,
+        ensemble_size=new.ensemble_size,
+        write_quorum_size=new.write_quorum_size,
+        ack_quorum_size=new.ack_quorum_size,
+        fragments=new.fragments,
+    )
+
+
+def _ids(extents: Sequence[Extent]) -> str:
+    return f"{'ledger' if len(extents) == 1 else 'ledgers'} {', '.join(str(extent.ledger_id) for extent in extents)}"

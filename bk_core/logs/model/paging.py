@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a log's head small by moving what is old into immutable pages. Pure (RULES N3).
+
+When the head grows too large its sealed extents move into a page; the last page is merged into while it is small, by
+writing a new one, since pages are immutable. When references to pages become many they move into a page one level up.
+So a head names a handful of pages, however long the log is, and a change writes few bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bk_core.logs.model.codec import encode_page, head_bytes, page_name
+from bk_core.logs.model.head import HEAD_BYTES_MAX, PAGE_BYTES_MAX, Extent, LogHead, LogPage, LogTransactions, PageRef
+from bk_core.model import LedgerId
+
+TAIL_EXTENTS_MAX = 64
+"""Extents a head holds itself at most."""
+TAIL_EXTENTS_KEPT = 2
+"""Sealed or open, these stay in the head when it spills, where they fit: a takeover looks at them first."""
+MERGE_PARTS_MAX = 512
+"""A page with fewer extents or references (48 KiB or so) is still merged into."""
+PAGE_PARTS_MAX = 4096
+"""Extents or references of a page made at once; more are split, and so are fewer that exceed PAGE_BYTES_MAX."""
+REFS_MAX = 4
+"""Page references of one level in a head; more move into a page one level up."""
+
+Nonce = Callable[[], int]
+"""Gives random 64-bit numbers, for the names of pages."""
+Pages = Mapping[str, LogPage]
+
+
+@dataclass(frozen=True, slots=True)
+class NewPage:
+    """A page to create, unreferenced, before the head that names it (RULES N3)."""
+
+    name: str
+    data: bytes
+    page: LogPage
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The next head, the pages it needs, and the transaction record that is written with it (RULES N5)."""
+
+    head: LogHead
+    new_pages: tuple[NewPage, ...] = ()
+    transactions: LogTransactions | None = None
+
+
+class PagesNeeded(Exception):
+    """A question about a log cannot be answered before these pages are read: read them and ask again."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(*names)
+        self.names = tuple(names)
+
+
+def merge_candidates(head: LogHead) -> tuple[PageRef, ...]:
+    """The last page of each level that a change might merge into: worth reading first. Without them a change is as
+    right, but leaves more and smaller pages."""
+    last: dict[int, PageRef] = {ref.level: ref for ref in head.pages}
+    return tuple(ref for ref in last.values() if ref.level > 0 or ref.extents < MERGE_PARTS_MAX)
+
+
+def fit(head: LogHead, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """The same log with a head within its limits: sealed extents, then page references, move into new pages.
+
+    ``pages`` holds pages by name that may be merged into (:func:`merge_candidates`).
+    """
+    return _Maker(nonce, pages or {}).fit(head)
+
+
+def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
+    """The same change with the smallest head there is: all that can be in pages is (RULES N3)."""
+    maker = _Maker(nonce, pages, change.new_pages)
+    head = maker.fold(maker.spill(change.head, 0), 1)
+    return replace(change, head=head, new_pages=maker.referenced_from(head))
+
+
+def splice(
+    head: LogHead, start: int, end: int, extents: Sequence[Extent], *, nonce: Nonce, pages: Pages | None = None
+) -> Change:
+    """The same log with ``extents`` in the place of the sealed extents that lie wholly in offsets ``start`` to
+    ``end`` − 1; none: those leave the list. Pages on the way are made anew. Raises PagesNeeded."""
+    maker = _Maker(nonce, pages or {})
+    return maker.fit(maker.splice(head, _Splice(start, end, list(extents))))
+
+
+# --- what a log lists, through its pages ------------------------------------------------------------------------------
+
+
+def page_names(head: LogHead, pages: Pages) -> set[str]:
+    """Every page that the head reaches, those of schemas too. Raises PagesNeeded for pages that name others."""
+    return {schema.page for schema in head.schemas} | names_below(head.pages, pages)
+
+
+def names_below(refs: Sequence[PageRef], pages: Pages) -> set[str]:
+    """These pages, and every page that they reach. Raises PagesNeeded for pages that name others."""
+    names: set[str] = set()
+    while refs:
+        names.update(ref.name for ref in refs)
+        above = [ref.name for ref in refs if ref.level]
+        _need(above, pages)
+        refs = [ref for name in above for ref in pages[name].pages]
+    return names
+
+
+def ledgers_listed(head: LogHead, pages: Pages) -> set[LedgerId]:
+    """Every ledger that the head or one of its pages names. Raises PagesNeeded."""
+    return {extent.ledger_id for extent in head.tail} | ledgers_below(head.pages, pages)
+
+
+def ledgers_below(refs: Sequence[PageRef], pages: Pages) -> set[LedgerId]:
+    """Every ledger that these pages name, at any depth. Raises PagesNeeded."""
+    names = names_below(refs, pages)
+    _need(sorted(names), pages)
+    return {extent.ledger_id for name in names for extent in pages[name].extents}
+
+
+def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Extent]:
+    """Sealed extents that touch offsets ``start`` to ``end`` − 1, in order. Raises PagesNeeded."""
+
+    def below(refs: Sequence[PageRef]) -> Iterator[Extent]:
+        touched = [ref for ref in refs if ref.base_offset < end and start < ref.next_offset]
+        _need([ref.name for ref in touched], pages)
+        for ref in touched:
+            yield from below(pages[ref.name].pages)
+            yield from pages[ref.name].extents
+
+    found = (*below(head.pages), *head.sealed_tail)
+    return [extent for extent in found if extent.base_offset < end and start < extent.next_offset]
+
+
+def last_ledgers(head: LogHead, pages: Pages, count: int = 2) -> tuple[LedgerId, ...]:
+    """The last ledgers of the list, in order, wherever they are listed (RULES N2). Raises PagesNeeded."""
+    last = [extent.ledger_id for extent in head.tail[-count:]]
+    refs: Sequence[PageRef] = head.pages
+    while refs and len(last) < count:
+        _need([refs[-1].name], pages)
+        page = pages[refs[-1].name]
+        last = [extent.ledger_id for extent in page.extents[-count:]] + last
+        refs = page.pages
+    return tuple(dict.fromkeys(last[-count:]))
+
+
+def _need(names: Sequence[str], pages: Pages) -> None:
+    if missing := [name for name in names if name not in pages]:
+        raise PagesNeeded(missing)
+
+
+@dataclass(slots=True)
+class _Splice:
+    """``pending`` takes, once, the place of the extents wholly in [start, end)."""
+
+    start: int
+    end: int
+    pending: list[Extent]
+
+    def covers(self, part: Extent | PageRef) -> bool:
+        return self.start <= part.base_offset and part.next_offset <= self.end
+
+    def extents(self, extents: Sequence[Extent]) -> list[Extent]:
+        kept: list[Extent] = []
+        for extent in extents:
+            if extent.is_open or not self.covers(extent):
+                kept.append(extent)
+            else:
+                kept += self.pending
+                self.pending = []
+        return kept
+
+
+class _Maker:
+    """Makes the pages of one change, and may merge into those it made a moment before."""
+
+    __slots__ = ("_known", "_made", "_nonce")
+
+    def __init__(self, nonce: Nonce, known: Pages, made: Sequence[NewPage] = ()) -> None:
+        self._nonce, self._made = nonce, {new.name: new for new in made}
+        self._known = {**known, **{new.name: new.page for new in made}}
+
+    def fit(self, head: LogHead) -> Change:
+        for kept, refs_max in ((None, REFS_MAX), (TAIL_EXTENTS_KEPT, REFS_MAX), (0, REFS_MAX), (0, 1)):
+            if kept is not None:
+                head = self.spill(head, kept)
+            head = self.fold(head, refs_max)
+            if len(head.tail) <= TAIL_EXTENTS_MAX and len(head_bytes(head)) <= HEAD_BYTES_MAX:
+                break
+        return Change(head, self.referenced_from(head))
+
+    def splice(self, head: LogHead, cut: _Splice) -> LogHead:
+        """Pages first: they hold the older offsets."""
+        refs = [new for ref in head.pages for new in self._splice_ref(ref, cut)]
+        return replace(head, pages=tuple(refs), tail=tuple(cut.extents(head.tail)))
+
+    def _splice_ref(self, ref: PageRef, cut: _Splice) -> list[PageRef]:
+        if ref.next_offset <= cut.start or cut.end <= ref.base_offset:
+            return [ref]
+        if cut.covers(ref) and not cut.pending:
+            return []
+        _need([ref.name], self._known)
+        page = self._known[ref.name]
+        if ref.level == 0:
+            extents = cut.extents(page.extents)
+            return self._pages_of(extents) if extents else []
+        refs = tuple(new for below in page.pages for new in self._splice_ref(below, cut))
+        if not refs:
+            return []
+        page = LogPage(pages=refs)
+        return [self._add(page, encode_page(page), ref.level)]
+
+    def spill(self, head: LogHead, kept: int) -> LogHead:
+        """Move sealed extents into pages, all but those among the last ``kept`` extents of the head."""
+        count = min(len(head.sealed_tail), max(0, len(head.tail) - kept))
+        if count == 0:
+            return head
+        refs, moved = list(head.pages), head.tail[:count]
+        if refs and refs[-1].level == 0 and refs[-1].extents < MERGE_PARTS_MAX and refs[-1].name in self._known:
+            moved = (*self._known[refs.pop().name].extents, *moved)
+        for start in range(0, len(moved), PAGE_PARTS_MAX):
+            refs += self._pages_of(moved[start : start + PAGE_PARTS_MAX])
+        return replace(head, pages=tuple(refs), tail=head.tail[count:])
+
+    def fold(self, head: LogHead, refs_max: int) -> LogHead:
+        """Move references into pages one level up until no level has more than ``refs_max`` in the head. The last
+        reference of a level stays: it is the one that is still merged into."""
+        refs, level = list(head.pages), 0
+        while refs and level <= refs[0].level:
+            of_level = [ref for ref in refs if ref.level == level]
+            if len(of_level) > refs_max:
+                above = [ref for ref in refs if ref.level > level]
+                below = [ref for ref in refs if ref.level < level]
+                refs = [*self._fold_level(above, of_level[:-1], level), of_level[-1], *below]
+            level += 1
+        return replace(head, pages=tuple(refs))
+
+    def referenced_from(self, head: LogHead) -> tuple[NewPage, ...]:
+        """The pages made that ``head`` reaches: merging may have left others behind."""
+        named = {ref.name for ref in head.pages} | {schema.page for schema in head.schemas}
+        for new in reversed(self._made.values()):  # a page is made after those it names
+            if new.name in named:
+                named.update(ref.name for ref in new.page.pages)
+        return tuple(new for new in self._made.values() if new.name in named)
+
+    def _fold_level(self, above: list[PageRef], moved: Sequence[PageRef], level: int) -> list[PageRef]:
+        if above and above[-1].level == level + 1 and above[-1].name in self._known:
+            inside = self._known[above[-1].name].pages
+            if len(inside) < MERGE_PARTS_MAX:
+                above, moved = above[:-1], (*inside, *moved)
+        for start in range(0, len(moved), PAGE_PARTS_MAX):
+            page = LogPage(pages=tuple(moved[start : start + PAGE_PARTS_MAX]))
+            above = [*above, self._add(page, encode_page(page), level + 1)]
+        return above
+
+    def _pages_of(self, extents: Sequence[Extent]) -> list[PageRef]:
+        page = LogPage(extents=tuple(extents))
+        data = encode_page(page)
+        if len(data) <= PAGE_BYTES_MAX:
+            return [self._add(page, data, 0)]
+        if len(extents) == 1:
+            # Thousands of ensemble changes: the ledger's metadata tells its fragments, the page need not.
+            return self._pages_of([replace(extents[0], fragments=(), fragment_unknown_fields=())])
+        middle = len(extents) // 2
+        return self._pages_of(extents[:middle]) + self._pages_of(extents[middle:])
+
+    def _add(self, page: LogPage, data: bytes, level: int) -> PageRef:
+        new = NewPage(page_name(self._nonce(), data), data, page)
+        self._known[new.name], self._made[new.name] = page, new
+        parts: Sequence[Extent | PageRef] = page.extents or page.pages
+        return PageRef(
+            name=new.name,
+            base_offset=parts[0].base_offset,
+            next_offset=parts[-1].next_offset,
+            extents=len(page.extents) + sum(ref.extents for ref in page.pages),
+            size_bytes=sum(part.size_bytes for part in parts),
+            level=level,
+        )

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schemas of a log: what may follow what, and under which number a publish finds its own. Pure (RULES K8).
+
+A schema is stored once, immutable, in a page of the log, and numbered from 1; extents name it by number. Its bytes are
+Arrow's own JSON form of a schema (docs/formats.md §7), canonical: equal schemas are equal bytes. All columns are
+nullable, so a schema that is longer by some columns reads what was written before, with nulls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError, SchemaMismatchError
+from bk_core.logs.model.codec import encode_page, page_name
+from bk_core.logs.model.head import PAGE_BYTES_MAX, SCHEMAS_MAX, LogHead, LogPage, Schema
+from bk_core.logs.model.paging import NewPage, Nonce, Pages, PagesNeeded
+
+Field = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The number of a schema, and the head and page that make it so; ``page`` is None where it was there before."""
+
+    head: LogHead
+    number: int
+    page: NewPage | None = None
+
+
+def encode(fields: list[dict[str, Any]]) -> bytes:
+    """The canonical bytes of a schema of these fields, in Arrow's JSON form."""
+    return json.dumps({"fields": fields}, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def fields_of(schema: bytes) -> dict[str, Field]:
+    """The fields of a schema by name, in order. Raises MetadataCorruptError for bytes that are none."""
+    try:
+        fields = json.loads(schema)["fields"]
+        named = {str(field["name"]): field for field in fields}
+        if not all(isinstance(field["type"]["name"], str) for field in fields) or len(named) != len(fields):
+            raise ValueError("fields need a type and a name of their own")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MetadataCorruptError(
+            "cannot read the schema of a log", value=str(error), remedy="a newer version wrote it or it is damaged"
+        ) from error
+    return named
+
+
+def merged(newest: bytes | None, wanted: bytes, merge: bool) -> bytes:
+    """The schema to write with, given the log's newest: the same columns in the log's order, and behind them, with
+    ``merge``, those that are new.
+
+    Raises SchemaMismatchError that names every column that is missing, new (without ``merge``) or of another type.
+    """
+    if newest is None or newest == wanted:
+        return wanted
+    known, given = fields_of(newest), fields_of(wanted)
+    new = [field for name, field in given.items() if name not in known]
+    problems = [f"{name} is missing" for name in known if name not in given]
+    problems += [
+        f"{name} is {shown(given[name])} and was {shown(field)}"
+        for name, field in known.items()
+        if name in given and given[name] != field
+    ]
+    if not merge:
+        problems += [f"{field['name']} is new" for field in new]
+    if problems:
+        only_new = not merge and len(problems) == len(new)
+        raise SchemaMismatchError(
+            "the columns are not those of the log",
+            value=", ".join(problems),
+            remedy='.option("mergeSchema", "true") adds new columns'
+            if only_new
+            else "select and cast the log's columns",
+        )
+    return encode([dict(field) for field in (*known.values(), *new)])
+
+
+def shown(field: Field) -> str:
+    """A field's type for people: ``int64``, ``list<utf8>``."""
+    kind, children = field["type"], field.get("children", ())
+    name = str(kind["name"])
+    if children:
+        return f"{name}<{', '.join(_named(child, name) for child in children)}>"
+    details = [f"{kind[key]}" for key in ("bitWidth", "precision", "scale", "unit", "timezone") if key in kind]
+    if name == "int":
+        return f"{'int' if kind.get('isSigned', True) else 'uint'}{kind.get('bitWidth')}"
+    return f"{name}({', '.join(details)})" if details else name
+
+
+def newest(head: LogHead) -> Schema | None:
+    """The log's newest schema, by the page that holds it, or None."""
+    return max(head.schemas, key=lambda schema: schema.number, default=None)
+
+
+def schema_in(pages: Pages, schema: Schema) -> bytes:
+    """The bytes of a numbered schema. Raises PagesNeeded, and MetadataCorruptError for a page that holds none."""
+    if schema.page not in pages:
+        raise PagesNeeded([schema.page])
+    if not pages[schema.page].schema:
+        raise MetadataCorruptError(f"page {schema.page} of the log holds no schema", value=f"schema {schema.number}")
+    return pages[schema.page].schema
+
+
+def registered(head: LogHead, wanted: bytes, merge: bool, *, nonce: Nonce, pages: Pages) -> Registered:
+    """The number of ``wanted`` in the log, or the next one, if it may follow the newest.
+
+    An equal schema keeps its number, also where newer ones came meanwhile: what is written with it reads as before.
+    Raises PagesNeeded, SchemaMismatchError, InvalidArgumentError for one too large or one too many.
+    """
+    last = newest(head)
+    if last is None:
+        return _appended(head, wanted, 1, nonce)
+    before = schema_in(pages, last)
+    if before == wanted:
+        return Registered(head, last.number)
+    if missing := [schema.page for schema in head.schemas if schema.page not in pages]:
+        raise PagesNeeded(missing)
+    for schema in head.schemas:
+        if schema_in(pages, schema) == wanted:
+            return Registered(head, schema.number)
+    if merged(before, wanted, merge) != wanted:
+        raise SchemaMismatchError(
+            "the log's schema was changed by another job meanwhile",
+            value=f"schema {last.number} is newer than the one this job was planned with",
+            remedy="run the job again",
+        )
+    return _appended(head, wanted, last.number + 1, nonce)
+
+
+def _appended(head: LogHead, wanted: bytes, number: int, nonce: Nonce) -> Registered:
+    fields_of(wanted)
+    if len(head.schemas) >= SCHEMAS_MAX:
+        raise InvalidArgumentError(
+            f"a log has at most {SCHEMAS_MAX} schemas", value=f"this would be schema {number}", remedy="begin a new log"
+        )
+    page = LogPage(schema=wanted)
+    data = encode_page(page)
+    if len(data) > PAGE_BYTES_MAX:
+        raise InvalidArgumentError(
+            "the schema is too large", value=f"{len(data)} bytes, at most {PAGE_BYTES_MAX}", remedy="use fewer columns"
+        )
+    new = NewPage(page_name(nonce(), data), data, page)
+    schemas = (*head.schemas, Schema(number=number, page=new.name))
+    return Registered(replace(head, schemas=schemas), number, new)
+
+
+def _named(child: Field, parent: str) -> str:
+    return f"{child['name']}: {shown(child)}" if parent == "struct" else shown(child)

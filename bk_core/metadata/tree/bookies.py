@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bookies: who is writable or read-only, and registering as one of them.
+
+A registration lasts as long as this store is open: when its session was lost and there is a new one, it is made again.
+RULES M2, M3.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from bk_core.errors import (
+    BookieIdentityError,
+    ClientClosedError,
+    MetadataCorruptError,
+    MetadataError,
+    MetadataUnavailableError,
+)
+from bk_core.metadata.layout import Layout, check_bookie_id
+from bk_core.metadata.port import CancelWatch, SessionState
+from bk_core.metadata.records import decode_service_info, encode_service_info
+from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.tree import WRITE_TRIES, NodeStat, NoNodeError, Tree, TreeError, ensure_path
+from bk_core.metadata.tree.watches import Watches, read_children
+from bk_core.metadata.worker import Worker
+from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
+
+_log = logging.getLogger(__name__)
+_READ_ONLY = "readonly"
+_RETRY_S = 0.5
+_RETRY_MAX_S = 8.0
+_LOOK_AGAIN_S = 0.5  # a watch tells sooner
+
+
+class Bookies(Part):
+    """The bookies of one cluster, and this process's own registrations."""
+
+    def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
+        super().__init__(tree, root, watches, layout)
+        self._available = f"{root}/available"
+        self._registering = threading.RLock()  # one registration at a time
+        self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # … and the session it was made in
+        self._registrar = Worker("bookkeeper-registration")
+        self._retry_s, self._retry_waits = _RETRY_S, False  # used on the registrar's thread alone
+        self._forget_session = tree.on_session(self._session_changed)
+
+    def _registration(self, bookie_id: BookieId, read_only: bool) -> str:
+        return f"{self._available}/{_READ_ONLY}/{bookie_id}" if read_only else f"{self._available}/{bookie_id}"
+
+    # --- reading ---
+
+    def writable_bookies(self) -> dict[BookieId, BookieServiceInfo]:
+        """See the port."""
+        return self._bookies_in(self._available)
+
+    def read_only_bookies(self) -> dict[BookieId, BookieServiceInfo]:
+        """See the port."""
+        return self._bookies_in(f"{self._available}/{_READ_ONLY}")
+
+    def _bookies_in(self, folder: str) -> dict[BookieId, BookieServiceInfo]:
+        try:
+            ids = [name for name in self._children(folder) if name != _READ_ONLY]
+        except NoNodeError:
+            return {}
+        bookies: dict[BookieId, BookieServiceInfo] = {}
+        for bookie_id, node in zip(ids, self._tree.get_many([f"{folder}/{i}" for i in ids]), strict=True):
+            try:
+                if node is not None:
+                    bookies[bookie_id] = decode_service_info(bookie_id, node[0])
+            except MetadataCorruptError as error:  # one bad registration must not keep a client from the others
+                _log.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
+        return bookies
+
+    def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
+        """See the port."""
+        check_bookie_id(bookie_id)
+        paths = [self._registration(bookie_id, False), self._registration(bookie_id, True)]
+        found = self._tree.get_many(paths)
+        if found == [None, None]:  # by a server that may lag (RULES M5)
+            self._tree.sync(self._root)
+            found = self._tree.get_many(paths)
+        return next((decode_service_info(bookie_id, node[0]) for node in found if node is not None), None)
+
+    def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
+        """See the port."""
+        cancels = [
+            self._watches.add(folder, read_children, lambda _: callback())[1]
+            for folder in (self._available, f"{self._available}/{_READ_ONLY}")
+        ]
+
+        def cancel() -> None:
+            for one in cancels:
+                one()
+
+        return cancel
+
+    # --- registering ---
+
+    def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
+        """See the port."""
+        check_bookie_id(info.bookie_id)
+        with self._registering:
+            self._register_in_this_session(info, read_only)
+            if self._registered[info.bookie_id][2] != self._tree.session_id:  # lost while we registered
+                self._registrar.submit(self._register_again)
+
+    def unregister_bookie(self, bookie_id: BookieId) -> None:
+        """See the port."""
+        check_bookie_id(bookie_id)
+        with self._registering:
+            self._registered.pop(bookie_id, None)
+            for read_only in (False, True):
+                path = self._registration(bookie_id, read_only)
+                stat = self._tree.exists(path)
+                if stat is not None and stat.owner == self._tree.session_id:
+                    self._delete_if_there(path)
+
+    def _register_in_this_session(self, info: BookieServiceInfo, read_only: bool) -> None:
+        session_id = self._tree.session_id  # before: a node made in a session that ends meanwhile is made again
+        self._register(info, read_only)
+        self._registered[info.bookie_id] = (info, read_only, session_id)
+
+    def _register(self, info: BookieServiceInfo, read_only: bool) -> None:
+        new, old = self._registration(info.bookie_id, read_only), self._registration(info.bookie_id, not read_only)
+        deadline = time.monotonic() + self._tree.session_timeout_s
+        ensure_path(self._tree, new.rpartition("/")[0])
+        self._await_ours(old, info, deadline)
+        self._create_own(new, info, deadline)
+        self._await_ours(old, info, deadline)
+        self._delete_if_there(old)
+
+    def _create_own(self, path: str, info: BookieServiceInfo, deadline: float) -> None:
+        """Make the ephemeral node in this session, in place of one of ours."""
+        data = encode_service_info(info)
+        lost: MetadataUnavailableError | None = None
+        for _ in range(WRITE_TRIES):
+            found = self._await_ours(path, info, deadline)
+            try:
+                if found is None:
+                    self._tree.create(path, data, ephemeral=True)
+                elif found[1].owner != self._tree.session_id:
+                    self._delete_if_there(path)  # left by the process we replace, which is dead (RULES M3)
+                    continue
+                elif found[0] != data:
+                    self._tree.set(path, data, found[1].version)
+                return
+            except TreeError:
+                continue  # it came, went or changed between our looking and our writing
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)  # looked at again: a node of this session is ours
+        raise lost or _taken(info)
+
+    def _await_ours(self, path: str, info: BookieServiceInfo, deadline: float) -> tuple[bytes, NodeStat] | None:
+        """The node, when it is ours (this session's or our directory's), or None when there is none.
+
+        Another directory's node is waited for, as its session may be over; at the deadline BookieIdentityError.
+        """
+        while True:
+            changed = threading.Event()
+            try:
+                data, stat = self._tree.get(path, changed.set)
+            except NoNodeError:
+                return None
+            if stat.owner == self._tree.session_id or _same_directory(info, data):
+                return data, stat
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise _taken(info)
+            changed.wait(min(remaining_s, _LOOK_AGAIN_S))
+
+    def _delete_if_there(self, path: str) -> None:
+        try:
+            self._delete_settled(path)
+        except NoNodeError:
+            return
+
+    # --- registering again ---
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED and self._registered:
+            self._registrar.submit(self._register_again)
+
+    def _register_again(self) -> None:
+        try:
+            with self._registering:
+                for bookie_id, (info, read_only, session_id) in list(self._registered.items()):
+                    if session_id != self._tree.session_id:
+                        self._register_in_this_session(info, read_only)
+                        _log.info("bookie %s is registered again: its session had been lost", bookie_id)
+        except ClientClosedError:
+            return
+        except (MetadataError, BookieIdentityError) as error:
+            _log.error("a bookie could not be registered again, trying again: %s", error)
+        except Exception:
+            _log.exception("a bookie could not be registered again, trying again")
+        else:
+            self._retry_s = _RETRY_S
+            return
+        if not self._retry_waits:
+            self._retry_waits = True
+            self._registrar.submit(self._retry_registering, self._retry_s)
+            self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
+
+    def _retry_registering(self) -> None:
+        self._retry_waits = False
+        self._register_again()
+
+    def _stop_registering(self) -> None:
+        self._forget_session()
+        self._registrar.stop(0)
+
+
+def _same_directory(info: BookieServiceInfo, data: bytes) -> bool:
+    try:
+        return decode_service_info(info.bookie_id, data).is_of_directory_of(info)
+    except MetadataError:
+        return False
+
+
+def _taken(info: BookieServiceInfo) -> BookieIdentityError:
+    return BookieIdentityError(
+        f"Bookie {info.bookie_id} is registered already, by a process with another data directory",
+        value=f"this one's incarnation is {info.properties.get(INCARNATION_PROPERTY, 'not set')}",
+        remedy="stop the other process, or give this one another bookie id or address",
+    )

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers: making ids, creating, compare-and-set, deleting, listing, watching.
+
+A lost answer is settled by comparing what stands there with the intent (MUST8).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NoReturn
+
+from bk_core.errors import (
+    InvalidArgumentError,
+    LedgerExistsError,
+    MetadataConflictError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+from bk_core.metadata.codec import decode_ledger, encode_ledger
+from bk_core.metadata.layout import Layout, decode_layout, is_beside_ledgers, ledger_id_of, ledger_path
+from bk_core.metadata.port import CancelWatch
+from bk_core.metadata.tree.base import Part
+from bk_core.metadata.tree.ids import IdGenerator
+from bk_core.metadata.tree.tree import (
+    ANY_VERSION,
+    BadVersionError,
+    NodeExistsError,
+    NodeStat,
+    NoNodeError,
+    Tree,
+    TreeError,
+)
+from bk_core.metadata.tree.watches import Watches
+from bk_core.model import LedgerId, LedgerMetadata, Versioned
+
+_log = logging.getLogger(__name__)
+_ID_TRIES = 100
+
+
+class Ledgers(Part):
+    """The ledgers of one cluster. A layout that the URI asks for must be the one that LAYOUT says."""
+
+    def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
+        super().__init__(tree, root, watches, layout)
+        self._found_layout: Layout | None = None
+        self._ids = IdGenerator(tree, root)
+
+    def _layout(self) -> Layout:
+        if self._found_layout is None:
+            data = self._find(f"{self._root}/LAYOUT")
+            if data is None:
+                raise self._no_cluster()
+            found = decode_layout(data)
+            if self._asked_layout is not None and self._asked_layout is not found:
+                raise InvalidArgumentError(
+                    f"The cluster's ledger layout is {found.value}, the URI asks for another",
+                    value=f"metadataServiceUri begins with zk+{self._asked_layout.value}",
+                    remedy="write zk:// without a layout",
+                )
+            self._found_layout = found
+        return self._found_layout
+
+    def _znode_of(self, ledger_id: LedgerId) -> str:
+        return self._root + ledger_path(self._layout(), ledger_id)
+
+    def create_ledger(
+        self, metadata: LedgerMetadata, ledger_id: LedgerId | None = None
+    ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
+        """See the port."""
+        if metadata.format_version == 3 and metadata.c_token is None:
+            metadata = replace(metadata, c_token=secrets.randbits(63))
+        data = encode_ledger(metadata)
+        if ledger_id is not None:
+            try:
+                self._create_ledger_at(self._znode_of(ledger_id), data, metadata)
+            except NodeExistsError as error:
+                raise LedgerExistsError(f"Ledger {ledger_id} exists already", remedy="choose another id") from error
+            return ledger_id, Versioned(metadata, 0)
+        for _ in range(_ID_TRIES):  # an id made may be taken by a ledger whose id was given
+            made = self._ids.next(self._layout())
+            with contextlib.suppress(NodeExistsError):
+                self._create_ledger_at(self._znode_of(made), data, metadata)
+                return made, Versioned(metadata, 0)
+        raise LedgerExistsError(
+            f"The last {_ID_TRIES} ledger ids made are all taken",
+            remedy="do not mix given ids with ids the store makes",
+        )
+
+    def _create_ledger_at(self, path: str, data: bytes, metadata: LedgerMetadata) -> None:
+        def is_mine(found: bytes) -> bool:  # without a token, equal bytes may be another's: then nobody can tell
+            if found == data and metadata.c_token is None:
+                raise MetadataUnavailableError(
+                    "The answer to creating a ledger was lost, and its record has no token to know it by", value=path
+                )
+            try:
+                return metadata.c_token is not None and decode_ledger(found).c_token == metadata.c_token
+            except MetadataCorruptError:
+                return False
+
+        self._create_settled(path, data, is_mine)
+
+    def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
+        """See the port."""
+        path = self._znode_of(ledger_id)
+        try:
+            found = _versioned(ledger_id, path, *self._get(path))
+            if fresh and not found.value.is_closed:
+                self._tree.sync(self._root)
+                found = _versioned(ledger_id, path, *self._tree.get(path))
+        except NoNodeError as error:
+            _raise_no_such_ledger(ledger_id, error)
+        return found
+
+    def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
+        """See the port."""
+        stat = self._stat(self._znode_of(ledger_id))
+        if stat is None:
+            _raise_no_such_ledger(ledger_id, None)
+        return stat.ctime_ms
+
+    def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
+        """See the port."""
+        if version < 0:
+            raise InvalidArgumentError("A ledger is only written by compare-and-set", value=f"version={version}")
+        try:
+            return Versioned(metadata, self._tree.set(self._znode_of(ledger_id), encode_ledger(metadata), version))
+        except NoNodeError as error:
+            _raise_no_such_ledger(ledger_id, error)
+        except BadVersionError as error:
+            raise MetadataConflictError(
+                f"Ledger {ledger_id} was changed by somebody else",
+                value=f"expected version {version}",
+                remedy="read it again",
+            ) from error
+
+    def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
+        """See the port."""
+        path = self._znode_of(ledger_id)
+        try:
+            self._delete_settled(path, ANY_VERSION if version is None else version)
+        except NoNodeError as error:
+            _raise_no_such_ledger(ledger_id, error)
+        except BadVersionError as error:
+            raise MetadataConflictError(
+                f"Ledger {ledger_id} was changed by somebody else and not deleted",
+                value=f"expected version {version}",
+                remedy="read it again",
+            ) from error
+        self._prune(path)
+
+    def _prune(self, path: str) -> None:
+        """Delete the folders that a deletion left empty. Whoever needs one makes it again."""
+        with contextlib.suppress(TreeError, MetadataUnavailableError):
+            while (path := path.rpartition("/")[0]) != self._root:
+                self._tree.delete(path)
+
+    def list_ledgers(self) -> Iterator[LedgerId]:
+        """See the port."""
+        yield from self._walk("", self._layout())
+
+    def _walk(self, folder: str, layout: Layout) -> Iterator[LedgerId]:
+        try:
+            names = self._tree.children(self._root + folder) if folder else self._children(self._root)
+        except NoNodeError as error:
+            if folder:
+                return  # emptied and pruned while we walk
+            raise MetadataCorruptError(
+                "The ledgers root is gone", value=self._root, remedy="restore the metadata of the cluster"
+            ) from error
+        for name in sorted(names, key=lambda name: (len(name), name)):  # two digits, then three: ascending ids
+            path = f"{folder}/{name}"
+            if name.isdigit() and len(name) <= 4:
+                yield from self._walk(path, layout)
+            elif not (folder == "" and is_beside_ledgers(name)):
+                ledger_id = ledger_id_of(layout, path)
+                if ledger_id is not None:
+                    yield ledger_id
+
+    def watch_ledger(
+        self, ledger_id: LedgerId, callback: Callable[[Versioned[LedgerMetadata] | None], None]
+    ) -> CancelWatch:
+        """See the port."""
+
+        def changed(found: tuple[bytes, NodeStat] | None) -> None:
+            callback(None if found is None else _versioned(ledger_id, path, *found))
+
+        path = self._znode_of(ledger_id)
+        cancel = self._watch_node(path, changed)
+        if cancel is None:
+            _raise_no_such_ledger(ledger_id, None)
+        return cancel
+
+
+def _versioned(ledger_id: LedgerId, path: str, data: bytes, stat: NodeStat) -> Versioned[LedgerMetadata]:
+    try:
+        return Versioned(decode_ledger(data), stat.version)
+    except MetadataCorruptError as error:
+        raise MetadataCorruptError(
+            error.what, value=f"ledger {ledger_id}, znode {path}: {error.value}", remedy=error.remedy
+        ) from error
+
+
+def _raise_no_such_ledger(ledger_id: LedgerId, cause: NoNodeError | None) -> NoReturn:
+    raise NoSuchLedgerError(
+        f"There is no ledger {ledger_id}", remedy="list the ledgers; it may have been deleted"
+    ) from cause

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole store, in Apache's layout, over any tree: over ZooKeeper's sessions, or over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bk_core.errors import MetadataCorruptError, MetadataError
+from bk_core.metadata.layout import ServiceUri
+from bk_core.metadata.port import CancelWatch, SessionState
+from bk_core.metadata.tree.bookies import Bookies
+from bk_core.metadata.tree.cluster_root import make_cluster, why_no_cluster
+from bk_core.metadata.tree.cookies import Cookies
+from bk_core.metadata.tree.ledgers import Ledgers
+from bk_core.metadata.tree.logs import Logs
+from bk_core.metadata.tree.tree import Tree
+from bk_core.metadata.tree.underreplication import Underreplication
+from bk_core.metadata.tree.watches import Watches
+from bk_core.metadata.worker import Worker
+
+
+class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
+    """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part a subject. It owns its tree and its threads."""
+
+    def __init__(self, tree: Tree, uri: ServiceUri) -> None:
+        self._worker = Worker("bookkeeper-metadata-watches")
+        self._uri = uri
+        self._instance_id: str | None = None
+        super().__init__(tree, uri.root, Watches(tree, self._worker), uri.layout)
+
+    @property
+    def uri(self) -> str:
+        return str(self._uri)
+
+    def instance_id(self) -> str:
+        """See the port."""
+        if self._instance_id is None:
+            data = self._find(f"{self._root}/INSTANCEID")
+            if not data:
+                raise self._no_cluster()
+            self._instance_id = data.decode("utf-8", "replace")
+        return self._instance_id
+
+    def confirm_cluster(self) -> None:
+        """See the port."""
+        known, data = self.instance_id(), self._find(f"{self._root}/INSTANCEID") or b""
+        if (found := data.decode("utf-8", "replace")) != known:
+            raise MetadataCorruptError(
+                "Another cluster stands at this ledgers root" if found else "The cluster at this ledgers root is gone",
+                value=f"{self.uri}: INSTANCEID {found or 'none'}, it was {known}",
+                remedy="restore the metadata of the cluster that these bookies belong to",
+            )
+
+    @property
+    def session_id(self) -> int:
+        """See the port."""
+        return self._tree.session_id
+
+    def initialize_cluster(self, instance_id: str | None = None) -> str:
+        """See the port."""
+        make_cluster(self._tree, self._root, self._asked_layout, instance_id)
+        return self.instance_id()
+
+    def _no_cluster(self) -> MetadataError:
+        return why_no_cluster(self._tree, self._uri)
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch:
+        """See the port."""
+        return self._tree.on_session(callback)
+
+    def sync(self) -> None:
+        """See the port."""
+        self._tree.sync(self._root)
+
+    def close(self) -> None:
+        """See the port. Safe to call twice."""
+        self._stop_registering()
+        self._tree.close()
+        self._worker.stop()

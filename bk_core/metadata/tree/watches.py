@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lasting watches made of one-shot ones.
+
+A node is read again, with a new watch, whenever its watch fired or was lost with the connection; a listener is called
+when what was read differs from what it knew. So nothing is missed across an outage, though states in between may be.
+A node that cannot be read is tried again for as long as somebody watches it, whatever the reason: it is logged, and no
+watch ends silently.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from bk_core.errors import ClientClosedError, ForkedHandleError, MetadataUnavailableError
+from bk_core.metadata.port import CancelWatch
+from bk_core.metadata.tree.tree import NodeStat, NoNodeError, Tree, Watcher
+from bk_core.metadata.worker import Worker
+
+_log = logging.getLogger(__name__)
+_RETRY_S = 0.5
+_RETRY_REFUSED_S = 5.0
+
+Snapshot: TypeAlias = Any
+"""(data, stat) or None for a node's data, a list of names for its children."""
+Read: TypeAlias = Callable[[Tree, str, Watcher], Snapshot]
+
+
+def read_data(tree: Tree, path: str, watch: Watcher) -> tuple[bytes, NodeStat] | None:
+    """What a data watch reads: None, and no watch left, when the node is gone."""
+    try:
+        return tree.get(path, watch)
+    except NoNodeError:
+        return None
+
+
+def read_children(tree: Tree, path: str, watch: Watcher) -> list[str]:
+    """What a watch of children reads; a missing node has none, and its creation is watched."""
+    while True:
+        try:
+            return tree.children(path, watch)
+        except NoNodeError:
+            if tree.exists(path, watch) is None:
+                return []
+
+
+class _Node:
+    """One watched node. ``armed``: a watch is set in the store; ``queued``: a job to read it again waits.
+
+    ``reading`` is held from setting a watch until what was read has been compared, so that snapshots come in order.
+    """
+
+    __slots__ = ("armed", "listeners", "path", "queued", "read", "reading", "snapshot")
+
+    def __init__(self, path: str, read: Read) -> None:
+        self.path, self.read = path, read
+        self.reading = threading.Lock()
+        self.snapshot: Snapshot = None
+        self.armed = self.queued = False
+        self.listeners: dict[object, list[Any]] = {}  # key → [callback, what it knows]
+
+
+class Watches:
+    """All watches of one store. Listeners run on ``worker``."""
+
+    def __init__(self, tree: Tree, worker: Worker) -> None:
+        self._tree, self._worker = tree, worker
+        self._lock = threading.Lock()  # of flags and dicts; never held while reading
+        self._nodes: dict[tuple[str, Read], _Node] = {}
+
+    def add(self, path: str, read: Read, listener: Callable[[Snapshot], None]) -> tuple[Snapshot, CancelWatch]:
+        """Watch a node: its present state, then a call for each other one, until cancelled or deleted.
+
+        The watch is set before this returns. Raises what reading raises.
+        """
+        with self._lock:
+            node = self._nodes.setdefault((path, read), _Node(path, read))
+        with node.reading:
+            if not node.armed:
+                self._read(node)
+            key = object()
+            with self._lock:
+                if node.snapshot is None:
+                    node.armed = False  # no watch is left where nothing is
+                else:
+                    self._nodes[path, read] = node
+                    node.listeners[key] = [listener, node.snapshot]
+                return node.snapshot, lambda: self._remove(node, key)
+
+    def _remove(self, node: _Node, key: object) -> None:
+        with self._lock:  # the node stays while its watch is set, so that watching again does not set another
+            node.listeners.pop(key, None)
+
+    def _read(self, node: _Node) -> None:
+        with self._lock:
+            node.armed = True  # before reading: an event from here on needs another read
+        try:
+            node.snapshot = node.read(self._tree, node.path, lambda: self._fired(node))
+        except BaseException:
+            with self._lock:
+                node.armed = False
+            raise
+
+    def _fired(self, node: _Node) -> None:
+        with self._lock:
+            node.armed = False
+            if node.queued:
+                return
+            node.queued = True
+        self._worker.submit(lambda: self._reread(node))
+
+    def _reread(self, node: _Node) -> None:
+        with node.reading:
+            with self._lock:
+                node.queued = False
+                if not node.listeners:
+                    self._nodes.pop((node.path, node.read), None)
+                    return
+            try:
+                self._read(node)
+            except (ClientClosedError, ForkedHandleError):
+                return
+            except MetadataUnavailableError:
+                self._reread_later(node, _RETRY_S)
+                return
+            except Exception:
+                _log.exception("a watch of %s could not be set again, trying again", node.path)
+                self._reread_later(node, _RETRY_REFUSED_S)
+                return
+            news = self._news(node)
+        for callback in news:
+            try:
+                callback(node.snapshot)
+            except Exception:
+                _log.exception("a watch of %s failed", node.path)
+
+    def _reread_later(self, node: _Node, delay_s: float) -> None:
+        with self._lock:
+            node.queued = True
+        self._worker.submit(lambda: self._reread(node), delay_s)
+
+    def _news(self, node: _Node) -> list[Callable[[Snapshot], None]]:
+        """Who is to be told of the new snapshot; a deleted node is forgotten."""
+        with self._lock:
+            entries = [entry for entry in node.listeners.values() if entry[1] != node.snapshot]
+            for entry in entries:
+                entry[1] = node.snapshot
+            if node.snapshot is None:
+                node.armed = False
+                node.listeners.clear()
+                self._nodes.pop((node.path, node.read), None)
+            return [entry[0] for entry in entries]

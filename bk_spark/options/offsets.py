@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Positions as Spark and its users write them, and where a read of one source begins and ends with them. Pure.
+
+A position is the *next* entry id or log offset to read, so starts are inclusive and ends exclusive everywhere. Its
+canonical form is that of :mod:`bk_core.logs.model.position` (RULES N7).
+Spark compares offsets as JSON text, so the same position must always give the same keys in the same order.
+
+Theory of ``startingTimestamp``. Entries carry no time, so the start is that of an extent, and errs to the early side.
+A row of a leader came while one of the last two extents was open (RULES N2), so everything that came after a time is in
+extents made after it or in the last two made before. A row of a batch job came when the job was published, which may be
+long after its ledgers were made; the head knows when, of the last 128 publishes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bk_core.errors import InvalidArgumentError, NoSuchEntryError
+from bk_core.logs.model.position import OFFSET_MAX, StreamOffset, decode_offset, encode_offset
+from bk_spark.errors import bad_value, see, shown
+from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, Selection, Source
+
+if TYPE_CHECKING:
+    from bk_core.logs.model.head import Extent, LogHead
+
+EARLIEST = -2
+LATEST = -1
+
+OPEN_AT_ONCE = 2
+"""Extents of a leader that may receive entries at the same time (RULES N2)."""
+
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where to begin or end in each source: its position, EARLIEST or LATEST. ``positions`` go by the source's key;
+    a source that is not among them has ``everywhere``."""
+
+    everywhere: int
+    positions: Mapping[str, int] = field(default_factory=dict)
+
+    def at(self, source: Source) -> int:
+        """The position in ``source``, or EARLIEST or LATEST."""
+        return self.positions.get(source.key, self.everywhere)
+
+    def has(self, value: int) -> bool:
+        """Whether ``value`` is said of any source."""
+        return value in self.positions.values() if self.positions else value == self.everywhere
+
+    def check(self, option: str, sources: Iterable[Source]) -> None:
+        """Whether ``positions``, if any, are of exactly these sources.
+
+        Raises InvalidArgumentError that lists those missing and those that are too many.
+        """
+        if not self.positions:
+            return
+        keys = {source.key for source in sources}
+        problems = {"missing": keys - self.positions.keys(), "not selected": self.positions.keys() - keys}
+        found = [f"{what}: {shown(sorted(which, key=_by_number))}" for what, which in problems.items() if which]
+        if found:
+            raise InvalidArgumentError(
+                f"option {option} must have one position for each ledger or log that is selected",
+                value="; ".join(found),
+                remedy=f"give each of them, -2 for earliest and -1 for latest, or write {option} as one word",
+            )
+
+
+AT_EARLIEST = Bound(EARLIEST)
+AT_LATEST = Bound(LATEST)
+
+
+def to_json(offset: StreamOffset) -> dict[str, Any]:
+    """What Spark writes into its checkpoint: the canonical form as a dict whose keys stand in their order."""
+    body: dict[str, Any] = json.loads(encode_offset(offset))
+    return body
+
+
+def from_json(data: Mapping[str, Any]) -> StreamOffset:
+    """Read a checkpoint offset. Raises InvalidArgumentError if it is not one of ours or of a newer version."""
+    try:
+        return decode_offset(json.dumps(data))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            "the checkpoint holds no offset that this version can read",
+            value=error.value,
+            remedy="use the version that wrote it, or another checkpointLocation for this query",
+        ) from error
+
+
+def sources_in(offset: StreamOffset) -> tuple[Source, ...]:
+    """The sources that an offset has positions of, in the order in which they are read."""
+    return (*map(LedgerSource, sorted(offset.ledgers)), *map(LogSource, sorted(offset.logs)))
+
+
+def parse_bound(option: str, text: str, selection: Selection) -> Bound:
+    """``earliest``, ``latest``, or the short form ``{"events":1000234}`` or ``{"17":23}``; a number may be −2
+    (earliest) or −1 (latest). The keys are those of the selection; of a pattern the driver checks them later.
+
+    Raises InvalidArgumentError for anything else and says where: the place in malformed JSON, keys that are missing,
+    not selected or given twice, a position that is none, the form of a checkpoint.
+    """
+    word = text.strip().lower()
+    if word in _WORDS:
+        return Bound(_WORDS[word])
+    expected = f'earliest, latest or {{"{_example_key(selection)}":N}} with N the next to read'
+    bound = Bound(EARLIEST, _positions(option, text, expected))
+    if isinstance(selection, LedgerSelection | LogSelection):
+        bound.check(option, selection.sources)
+    return bound
+
+
+def _positions(option: str, text: str, expected: str) -> dict[str, int]:
+    twice: list[str] = []
+
+    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
+        return dict(pairs)
+
+    try:
+        data = json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}: {error.msg}"
+        raise bad_value(option, text, f"{expected}; {place}") from None
+    except (ValueError, RecursionError):
+        raise bad_value(option, text, expected) from None
+    if not isinstance(data, dict) or not data:
+        raise bad_value(option, text, expected)
+    if twice:
+        raise bad_value(option, text, f"{expected}, each once; twice: {shown(twice)}")
+    if any(isinstance(number, dict) for number in data.values()):  # {"topic":{"0":23}}
+        remedy = f"{expected}: a log is one sequence, without Kafka's partitions"
+        raise bad_value(option, text, f"{remedy}; {see('selecting')}")
+    wrong = [f"{key}={json.dumps(number)[:40]}" for key, number in data.items() if not _is_position(number)]
+    if wrong:
+        raise bad_value(option, text, f"{expected}: a whole number from -2 on; not {shown(wrong)}")
+    return data
+
+
+def _is_position(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and EARLIEST <= number <= OFFSET_MAX
+
+
+def _example_key(selection: Selection) -> str:
+    match selection:
+        case LedgerSelection(ids):
+            return str(ids[0])
+        case LogSelection(names):
+            return names[0]
+        case _:
+            return "events"
+
+
+def _by_number(key: str) -> tuple[int, str]:
+    return (int(key) if key.isascii() and key.isdigit() else -1, key)
+
+
+def resolve_bound(bound: int, earliest: int, latest: int) -> int:
+    """A bound as a number: sentinels replaced by what the log or ledger has now."""
+    if bound == EARLIEST:
+        return earliest
+    return latest if bound == LATEST else bound
+
+
+def check_bounds(
+    source: Source, earliest: int, latest: int, start: int, end: int, *, fail_on_data_loss: bool
+) -> tuple[int, int]:
+    """``start`` and ``end``, which may be EARLIEST or LATEST, as numbers: ``earliest`` ≤ first ≤ stop ≤ ``latest``.
+
+    Raises NoSuchEntryError where entries were trimmed and InvalidArgumentError for bounds beyond the end: a result that
+    silently lacks rows would look complete.
+    """
+    first, stop = resolve_bound(start, earliest, latest), resolve_bound(end, earliest, latest)
+    where = f"{source} holds {earliest} to {latest} (exclusive), asked for {first} to {stop}"
+    if first < earliest:
+        if fail_on_data_loss:
+            raise NoSuchEntryError(
+                "the wanted offsets were trimmed",
+                value=where,
+                remedy="start later, or set failOnDataLoss=false to begin with what is left",
+            )
+        first = earliest
+    if first > latest or stop > latest:
+        raise InvalidArgumentError("the wanted range is beyond the end", value=where, remedy="read what is there")
+    if 0 <= end < start:
+        raise InvalidArgumentError("the range ends before it starts", value=where, remedy="exchange the bounds")
+    return first, max(first, stop)
+
+
+def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int) -> int:
+    """Where to begin to have every row that came at or after ``at_ms`` (milliseconds since 1970), and as few earlier
+    ones as an extent's granularity allows. ``extents`` are all of the log, the open ones last."""
+    later = next((i for i, extent in enumerate(extents) if extent.created_ms > at_ms), len(extents))
+    if not extents:
+        return head.next_offset
+    by_extent = extents[max(0, later - OPEN_AT_ONCE)].base_offset
+    published = [each.base_offset for each in head.published if each.time_ms >= at_ms]
+    return max(head.start_offset, min([by_extent, *published]))

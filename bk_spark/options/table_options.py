@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the options of ``CREATE TABLE … USING bookkeeper OPTIONS (…)``, which Spark forgets. Pure.
+
+Spark asks for the columns once, with the options, when it creates a table; every later query gets the stored columns
+with their metadata and no options. So the options travel as metadata of the first column.
+
+Metadata is public and follows a column into other DataFrames and tables. Hence three limits: only options on a list are
+kept, never a secret and never one that could end a writer (RULES K2); they hold for exactly the columns that the table
+was created with, so a table made from some of these does not read the first one's log; and a write takes none of them,
+because the columns of ``INSERT INTO a SELECT … FROM b`` may carry the options of ``b``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError
+from bk_spark.options.option_table import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX
+from bk_spark.options.options import normalise
+
+METADATA_KEY = "bookkeeper.table"
+VERSION = 1
+
+_SELECTORS = ("ledgerId", "ledgerIds", "log", "logs", "logPattern", "path", "paths")
+_STARTS = ("startingOffsets", "startingTimestamp", "startingEntryId")
+_ENDS = ("endingOffsets", "endingEntryId")
+
+KEPT = (
+    "metadataServiceUri",
+    "metadataTimeout",
+    *(name for name in _SELECTORS if name != "paths"),  # CREATE TABLE has one path
+    *_STARTS,
+    *_ENDS,
+    "digestType",
+    "codec",
+    "columns",
+    "includeMetadata",
+    "corruptEntries",
+    "failOnDataLoss",
+    "maxBytesPerPartition",
+    "maxEntriesPerPartition",
+    "minPartitions",
+    "maxEntriesPerTrigger",
+    "maxBytesPerTrigger",
+    "minEntriesPerTrigger",
+    "maxTriggerDelay",
+    "onOverwrite",
+)
+"""What is kept. An option that is not here is not kept: whoever adds one decides."""
+
+REFUSED: Mapping[str, str] = {
+    "ledgerPassword": 'every read gives its own: spark.read.option("ledgerPassword", …).table("t")',
+    "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
+}
+"""Read options that are no part of a table, and what to do instead."""
+
+_SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
+_MADE_BY_SPARK = "provider"  # a key that Spark adds to the options when it creates a table, and never else
+_OF_A_QUERY = {"checkpointlocation", "queryname"}
+
+
+def creates_table(given: Mapping[str, str]) -> bool:
+    """Whether Spark asks for the columns of a table that it is about to create."""
+    return _MADE_BY_SPARK in {normalise(key) for key in given}
+
+
+def without_properties(given: Mapping[str, str]) -> dict[str, str]:
+    """``given`` for a new table without its LOCATION, and without what its user put into TBLPROPERTIES and this format
+    does not know: Spark mixes them with OPTIONS, but repeats those as ``option.…``."""
+    folded = {normalise(key) for key in given}
+    known = (_SPELLED.keys() | SPARKS_OWN) - {"path"}
+    return {
+        key: text
+        for key, text in given.items()
+        if (name := normalise(key)) in known
+        or SPARKS_OWN_PREFIX + name in folded
+        or name.startswith((SPARKS_OWN_PREFIX, CLIENT_PREFIX))
+    }
+
+
+def columns_of_new_table(given: Mapping[str, str], schema: Any) -> Any:
+    """``schema``, a StructType, with the options to keep in the metadata of its first column, as JSON.
+
+    Write options are left out. Raises InvalidArgumentError for a read option that a table must not hold (``REFUSED``
+    and ``bookkeeper.*``).
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    data = {"columns": _signature(schema), "options": _to_keep(given), "v": VERSION}
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    first, *rest = schema.fields
+    return StructType(
+        [StructField(first.name, first.dataType, first.nullable, {**first.metadata, METADATA_KEY: text}), *rest]
+    )
+
+
+def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
+    """The options of a read of ``schema``: its own, and the table's where it gives none.
+
+    A read that names a cluster stands alone. One that names a log or ledgers takes neither these nor the bounds from
+    the table. Raises InvalidArgumentError when there are no options at all, or kept ones that cannot be used.
+    """
+    own = {_SPELLED.get(normalise(key), normalise(key)) for key in given}
+    if "metadataServiceUri" in own:
+        return given
+    kept = _kept_in(schema)
+    if not given and not kept:
+        raise _table_without_options()
+    replaced = {*own, *(name for group in (_SELECTORS, _STARTS, _ENDS) if own & set(group) for name in group)}
+    if own & set(_SELECTORS):
+        replaced |= {*_STARTS, *_ENDS}
+    return {**{name: text for name, text in kept.items() if name not in replaced}, **given}
+
+
+def check_write(given: Mapping[str, str]) -> None:
+    """Raises InvalidArgumentError for a write without options, or with those of a query alone: it goes to a table by
+    name, whose options Spark has forgotten, and the columns' metadata may be another table's."""
+    if {normalise(key) for key in given} - _OF_A_QUERY:
+        return
+    raise InvalidArgumentError(
+        "the write has no options, and Spark does not hand over those of a table",
+        remedy="INSERT INTO t WITH (metadataServiceUri = 'zk://host:2181/ledgers', log = 'events') SELECT …, or "
+        '.option("metadataServiceUri", …).option("log", …), or insert into a temporary view made with OPTIONS',
+    )
+
+
+def _to_keep(given: Mapping[str, str]) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    for key, text in given.items():
+        folded = normalise(key)
+        name = _SPELLED.get(folded, folded)
+        if folded.startswith(CLIENT_PREFIX):
+            raise _not_for_tables(key, 'every read gives its own: spark.read.option(…, …).table("t")')
+        if name in REFUSED and text.strip().lower() not in ("", "lac"):
+            raise _not_for_tables(name, REFUSED[name])
+        if name in KEPT:
+            kept[name] = text
+    return kept
+
+
+def _kept_in(schema: Any) -> dict[str, str]:
+    """What the columns carry; only options that :data:`KEPT` lists are ever taken from there."""
+    texts = [text for field in schema.fields if (text := (field.metadata or {}).get(METADATA_KEY)) is not None]
+    if not texts:
+        return {}
+    try:
+        data = json.loads(texts[0])
+        options = {str(name): str(value) for name, value in data["options"].items()}
+        columns = data["columns"]
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise _unusable(texts[0]) from None
+    if data.get("v") != VERSION or not set(options) <= set(KEPT):
+        raise _unusable(texts[0])
+    if len(texts) > 1 or columns != _signature(schema):
+        raise _of_another_table(_signature(schema))
+    return options
+
+
+def _signature(schema: Any) -> list[str]:
+    return [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
+
+
+def _unusable(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "the options kept with the table cannot be used",
+        value=text[:200],
+        remedy="drop the table and create it again: its rows are in BookKeeper and stay",
+    )
+
+
+def _of_another_table(columns: list[str]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "the columns carry the options of another table",
+        value=", ".join(columns),
+        remedy="give the read its own: spark.read.option(…), or SELECT … FROM t WITH (metadataServiceUri = '…', …)",
+    )
+
+
+def _not_for_tables(name: str, remedy: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"option {name} cannot be stored in a table", value=name, remedy=remedy)
+
+
+def _table_without_options() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "the read has no options, and Spark does not hand over those of a table with a list of columns",
+        remedy="CREATE TABLE t USING bookkeeper OPTIONS (…) without columns, or "
+        "SELECT … FROM t WITH (metadataServiceUri = 'zk://host:2181/ledgers', log = 'events')",
+    )

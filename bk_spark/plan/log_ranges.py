@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a named log and bounds to ranges of ledgers: sealed extents from its pages alone, the open one up to its LAC.
+
+All of a plan comes from one head: pages are immutable and stay for days after they were unlinked (RULES N3, N6), so
+what is trimmed, compacted or published meanwhile changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from bk_core.errors import LogHasLeaderError, MetadataCorruptError
+from bk_spark.options.offsets import LATEST, check_bounds, offset_at
+from bk_spark.options.options import BkOptions
+from bk_spark.options.selection import LogSource
+from bk_spark.plan.ledgers import check_digest, open_ledger
+from bk_spark.plan.packing import Layout, Layouts, LedgerRange, Span, bytes_between
+from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+    from bk_core.logs.model.head import Extent, LogHead
+
+
+def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> Resolved:
+    """A named log between the options' bounds, as it is now.
+
+    Planning sealed extents reads the head and pages only; for an open one the LAC is asked for, unless an end before it
+    or ``readMode=closedOnly`` makes it needless.
+    """
+    log = bookkeeper.log(source.name, password=options.ledger_password)
+    head = log.head(sync=False).value  # who plans has synced
+    check_digest(options, source, head.digest_type)
+    latest, spans, end = head.next_offset, tuple[Span, ...](), options.ending.at(source)
+    if head.open_extents and options.read_mode != "closedOnly" and (end == LATEST or end > latest):
+        latest, spans = open_end(bookkeeper, options, head)
+    start = start_of(bookkeeper, options, source, head)
+    first, stop = check_bounds(
+        source, head.start_offset, latest, start, end, fail_on_data_loss=options.fail_on_data_loss
+    )
+    if stop <= first:
+        return NOTHING
+    extents = extents_of(bookkeeper, source, head, first, stop)
+    resolved = ranges_of(bookkeeper, options, source, head, extents, first, stop, spans)
+    check_whole(source, resolved, first, stop)
+    return resolved
+
+
+def check_whole(source: LogSource, resolved: Resolved, first: int, stop: int) -> None:
+    """That the ranges hold every entry of these offsets: what a damaged list leaves out must not go unnoticed.
+
+    Raises MetadataCorruptError.
+    """
+    if sum(each.entries for each in resolved.ranges) != stop - first:
+        raise MetadataCorruptError(
+            f"{source} does not list all of its entries",
+            value=f"offsets {first} to {stop} (exclusive)",
+            remedy="look at the log with bk log show",
+        )
+
+
+def extents_of(bookkeeper: BookKeeper, source: LogSource, head: LogHead, first: int, stop: int) -> list[Extent]:
+    """The extents that hold these offsets as ``head`` lists them: what was unlinked since can still be read (RULES
+    N6), and a plan is of one moment."""
+    from bk_core.logs.store import LogStore
+
+    return LogStore(bookkeeper.store, source.name).extents(head, first, stop)
+
+
+def start_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
+    """Where the options begin to read a log: an offset, EARLIEST or LATEST. A time reads all its pages."""
+    if options.starting_timestamp is None:
+        return options.starting.at(source)
+    extents = extents_of(bookkeeper, source, head, head.start_offset, head.next_offset + 1)
+    return offset_at(head, extents, options.starting_timestamp)
+
+
+def open_end(bookkeeper: BookKeeper, options: BkOptions, head: LogHead) -> tuple[int, tuple[Span, ...]]:
+    """The next offset that cannot be read yet, and how large the open part is."""
+    extent = head.open_extents[0]
+    with open_ledger(bookkeeper, options, extent.ledger_id) as reader:
+        last = reader.last_add_confirmed
+        size = reader.length_to(last)
+    end = head.next_offset + max(0, last + 1 - extent.first_entry_id)
+    return end, ((Span(head.next_offset, end, size),) if end > head.next_offset else ())
+
+
+def ranges_of(
+    bookkeeper: BookKeeper,
+    options: BkOptions,
+    source: LogSource,
+    head: LogHead,
+    extents: Iterable[Extent],
+    first: int,
+    stop: int,
+    spans: Sequence[Span],
+) -> Resolved:
+    """The parts of ``extents`` between two offsets that are known to be readable.
+
+    ``spans`` estimate the bytes of the open one; sealed ones know theirs.
+    """
+    parts: list[tuple[Extent, int, int]] = []
+    for extent in extents:
+        begin, end = max(first, extent.base_offset), stop if extent.is_open else min(stop, extent.next_offset)
+        if begin < end:
+            parts.append((extent, begin, end))
+        if extent.is_open:
+            break  # readers never pass an unsealed extent (RULES N2)
+    layout_of = _layouts(bookkeeper, options, head, [extent for extent, _, _ in parts])
+    written = set[tuple[str, int]]()
+    ranges: list[LedgerRange] = []
+    for extent, begin, end in parts:
+        entry_id = extent.first_entry_id + begin - extent.base_offset
+        ranges.append(
+            LedgerRange(
+                ledger_id=extent.ledger_id,
+                first=entry_id,
+                last=entry_id + end - begin - 1,
+                bytes=_size(extent, begin, end, spans),
+                log=source.name,
+                offset=begin,
+                schema_number=extent.schema_number,
+                created_ms=extent.created_ms or None,
+                closed=not extent.is_open,
+                layout=layout_of(extent),
+            )
+        )
+        written.add((extent.codec, extent.schema_number))
+    return Resolved(tuple(ranges), written={source.name: frozenset(written)})
+
+
+def _size(extent: Extent, begin: int, end: int, spans: Sequence[Span]) -> int:
+    if extent.is_open:
+        return bytes_between(spans, begin, end)
+    return extent.size_bytes * (end - begin) // extent.entry_count
+
+
+def _layouts(
+    bookkeeper: BookKeeper, options: BkOptions, head: LogHead, extents: Sequence[Extent]
+) -> Callable[[Extent], Layout]:
+    """How to read each of ``extents``: from the log's record if it has the ensembles, else from the ledger's, which are
+    looked up now."""
+    once, password = Layouts(), options.ledger_password
+    unknown = list({each.ledger_id for each in extents if each.is_open or not each.fragments})
+    records = dict(zip(unknown, side_by_side(bookkeeper.read_metadata, unknown), strict=True))
+
+    def layout_of(extent: Extent) -> Layout:
+        if extent.ledger_id in records:
+            return once(Layout.of(records[extent.ledger_id].value, password))
+        sizes = extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size
+        return once(Layout(*sizes, extent.fragments, head.digest_type, password))
+
+    return layout_of
+
+
+def check_no_leader(head: LogHead, options: BkOptions) -> None:
+    """Raises LogHasLeaderError when the log has an open extent (RULES N2)."""
+    if head.open_extents:
+        raise LogHasLeaderError(
+            f"{options.selection} is being written by a leader",
+            value=f"open ledger {head.open_extents[0].ledger_id}",
+            remedy="write to another log, or let the leader close it",
+        )

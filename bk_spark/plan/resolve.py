@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a selection and bounds to ranges of ledgers, on the driver, once per plan (RULES K2, K3).
+
+The last add confirmed is resolved here and nowhere else: tasks read exactly these ranges, so that a retried or
+speculated task reads the same rows. Called from ``partitions()``, never from ``schema()``: fencing is a side effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bk_core.errors import NoSuchLedgerError, NoSuchLogError
+from bk_core.model import LedgerMetadata
+from bk_spark import codecs
+from bk_spark.errors import shown
+from bk_spark.options.offsets import check_bounds
+from bk_spark.options.options import BkOptions
+from bk_spark.options.selection import ColumnSelection, LedgerSource, LogSource, PatternSelection, Selection, Source
+from bk_spark.plan.ledgers import digest_type_of, open_ledger
+from bk_spark.plan.log_ranges import resolve_log
+from bk_spark.plan.packing import Layout, LedgerRange, Span, bytes_between
+from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
+from bk_spark.workers import clients
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+
+
+def sources_of(bookkeeper: BookKeeper, selection: Selection) -> tuple[Source, ...]:
+    """The ledgers or logs that are selected, in the order in which they are read; a pattern is looked up now, and may
+    match nothing."""
+    match selection:
+        case PatternSelection():
+            return tuple(LogSource(name) for name in sorted(bookkeeper.store.list_logs()) if selection.matches(name))
+        case ColumnSelection():
+            raise AssertionError("for writes only")
+        case _:
+            return selection.sources
+
+
+def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
+    """The snapshot that a ``load()`` reads. With ``readMode=fence`` the ledgers are recovered and closed afterwards.
+
+    Raises NoSuchLedgerError, NoSuchLogError, NoSuchEntryError for trimmed offsets (``failOnDataLoss``), and
+    InvalidArgumentError for bounds beyond the end and for a pattern that matches no log.
+    """
+    bookkeeper.store.sync()  # the plan sees what was published before it began, whichever server answers (RULES M5)
+    sources = sources_of(bookkeeper, options.selection)
+    if not sources:
+        raise no_log_matches(bookkeeper, options.selection)
+    options.starting.check("startingOffsets", sources)
+    options.ending.check("endingOffsets", sources)
+    if options.read_mode == "fence" and len(sources) > 1:
+        side_by_side(lambda source: check_openable(bookkeeper, options, source), sources)
+    return Resolved.together(side_by_side(lambda source: resolve_source(bookkeeper, options, source), sources))
+
+
+def no_log_matches(bookkeeper: BookKeeper, selection: Selection) -> NoSuchLogError:
+    """For a pattern without a log; names those that there are."""
+    names = shown(sorted(bookkeeper.store.list_logs()))
+    remedy = f"logs of the cluster: {names}" if names else "the cluster has no logs yet: append makes one"
+    return NoSuchLogError(f"there are no {selection}", value=bookkeeper.store.uri, remedy=remedy)
+
+
+def check_openable(bookkeeper: BookKeeper, options: BkOptions, source: Source) -> None:
+    """That a ledger exists and its password and digest type are right, before any of several ledgers is fenced."""
+    assert isinstance(source, LedgerSource)
+    try:
+        open_ledger(bookkeeper, options, source.ledger_id).close()
+    except NoSuchLedgerError:
+        if options.fail_on_data_loss:
+            raise
+
+
+def resolve_source(bookkeeper: BookKeeper, options: BkOptions, source: Source) -> Resolved:
+    """One ledger or log between the options' bounds, as it is now."""
+    if isinstance(source, LedgerSource):
+        return resolve_ledger(bookkeeper, options, source)
+    return resolve_log(bookkeeper, options, source)
+
+
+def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource) -> Resolved:
+    """A bare ledger between the options' bounds, as it is now."""
+    try:
+        reader = bookkeeper.open_ledger(
+            source.ledger_id,
+            recover=options.read_mode == "fence",
+            password=options.ledger_password,
+            digest_type=digest_type_of(options),
+        )
+    except NoSuchLedgerError:
+        if options.fail_on_data_loss:
+            raise
+        return NOTHING
+    try:
+        if options.read_mode == "closedOnly" and not reader.is_closed:
+            return NOTHING
+        end = reader.last_add_confirmed + 1
+        length, metadata = reader.length_to(end - 1), reader.metadata
+    finally:
+        reader.close()
+    first, stop = check_bounds(
+        source,
+        0,
+        end,
+        options.starting.at(source),
+        options.ending.at(source),
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+    size = length * (stop - first) // end if end else 0
+    return range_of_ledger(options, source, metadata, first, stop, size)
+
+
+def range_of_ledger(
+    options: BkOptions, source: LedgerSource, metadata: LedgerMetadata, first: int, stop: int, size: int
+) -> Resolved:
+    """Entries ``first`` to ``stop`` − 1 of a bare ledger."""
+    wanted = LedgerRange(
+        ledger_id=source.ledger_id,
+        first=first,
+        last=stop - 1,
+        bytes=size,
+        created_ms=metadata.ctime_ms,
+        closed=metadata.is_closed,
+        layout=Layout.of(metadata, options.ledger_password),
+    )
+    return Resolved((wanted,) if stop > first else (), {source.ledger_id: metadata}, {None: frozenset()})
+
+
+def resolve_part(
+    bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, first: int, stop: int, spans: Sequence[Span]
+) -> Resolved:
+    """Entries ``first`` to ``stop`` − 1 of a bare ledger, confirmed before, for a micro-batch: no LAC is asked for.
+
+    ``spans`` estimate the bytes of an open ledger. Raises NoSuchLedgerError when it was deleted (``failOnDataLoss``).
+    """
+    try:
+        metadata = bookkeeper.read_metadata(source.ledger_id).value
+    except NoSuchLedgerError:
+        if options.fail_on_data_loss:
+            raise
+        return NOTHING
+    return range_of_ledger(options, source, metadata, first, stop, bytes_between(spans, first, stop))
+
+
+def log_schemas(options: BkOptions) -> codecs.LogSchemas:
+    """The schemas of each log that is selected, as they are now (RULES K8); nothing for codecs that need none, and then
+    without I/O.
+
+    Raises NoSuchLogError, WrongPasswordError, MetadataUnavailableError.
+    """
+    if not codecs.needs_schemas(options):
+        return {}
+    return clients.patiently(options, lambda bookkeeper: _schemas(bookkeeper, options))
+
+
+def _schemas(bookkeeper: BookKeeper, options: BkOptions) -> codecs.LogSchemas:
+    logs = [source.name for source in sources_of(bookkeeper, options.selection) if isinstance(source, LogSource)]
+    return {name: bookkeeper.log(name, password=options.ledger_password).schemas() for name in logs}

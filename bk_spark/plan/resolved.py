@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planning finds out, and how it looks several things up at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from bk_core.model import LedgerId, LedgerMetadata
+from bk_spark.plan.packing import LedgerRange
+
+LOOKUPS_MAX = 8
+"""Ledgers or logs that are looked up at a time."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What to read: ranges in order. ``ledgers`` are the records of the bare ledgers among them.
+
+    ``written`` says of each log, None for the bare ledgers, with which codecs and schemas its extents were written.
+    """
+
+    ranges: tuple[LedgerRange, ...] = ()
+    ledgers: Mapping[LedgerId, LedgerMetadata] = field(default_factory=dict)
+    written: Mapping[str | None, frozenset[tuple[str, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def together(cls, parts: Iterable[Resolved]) -> Resolved:
+        """Several as one, in their order."""
+        ranges: list[LedgerRange] = []
+        ledgers: dict[LedgerId, LedgerMetadata] = {}
+        written: dict[str | None, frozenset[tuple[str, int]]] = {}
+        for part in parts:
+            ranges += part.ranges
+            ledgers.update(part.ledgers)
+            for log, found in part.written.items():
+                written[log] = written.get(log, frozenset()) | found
+        return cls(tuple(ranges), ledgers, written)
+
+
+NOTHING = Resolved()
+
+
+def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """The results in order, several looked up at a time. Raises the error of the first that failed, and begins no
+    further one then."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    pool = ThreadPoolExecutor(min(LOOKUPS_MAX, len(items)), "bookkeeper-plan")
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)

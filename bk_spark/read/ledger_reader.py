@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch reads: plan on the driver, read in tasks, columns all the way.
+
+A retried task starts afresh and Spark drops what the failed attempt yielded; inside a task nothing is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from bk_core import __version__
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import IntegrityError
+from bk_spark import codecs, compat
+from bk_spark.errors import fence_by_pushdown, package_mismatch
+from bk_spark.options.options import BkOptions
+from bk_spark.plan import resolve
+from bk_spark.plan.packing import LedgerRange
+from bk_spark.plan.resolve import log_schemas
+from bk_spark.read import tasks
+from bk_spark.read.task_plan import TaskPlan
+from bk_spark.workers import clients, task_log, worker_reuse
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+    from bk_core.client.ahead import WantedRange
+
+ROWS_MIN = 10_000
+BYTES_MIN = 1 << 20
+ID_ROWS = 100_000
+"""Rows of a batch without values."""
+
+
+class LedgerReader(DataSourceReader):
+    """One planned ``load()``. Holds options and columns only; every partition carries what its task needs."""
+
+    def __init__(self, options: BkOptions, schema: Any) -> None:
+        self.options = options
+        self.codec = codecs.row_codec(options, schema, log_schemas(options))
+
+    def partitions(self) -> list[InputPartition]:
+        """Resolve what there is now, once. A side effect with ``readMode=fence``: the ledger is closed; refused where
+        Spark plans more often than it reads (RULES K2)."""
+        if self.options.read_mode == "fence" and compat.plans_by_pushdown():
+            raise fence_by_pushdown(str(self.options.selection))
+        return clients.patiently(self.options, self._planned)
+
+    def _planned(self, bookkeeper: BookKeeper) -> list[InputPartition]:
+        worker_reuse.settle()
+        resolved = resolve.resolve_batch(bookkeeper, self.options)
+        return [InputPartition(plan) for plan in tasks.task_plans(bookkeeper, self.options, resolved, self.codec)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_rows(partition.value, self.codec, self.options)
+
+
+def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in order, in batches of at least 10,000 rows or 1 MiB where there is so much.
+
+    ``plan`` is None when Spark made a task for nothing to read. Raises NoSuchEntryError or EntryUnreadableError when
+    an entry cannot be had from any replica, and PackageMismatchError on a worker with another version.
+    """
+    if plan is None:
+        return
+    if plan.version != __version__:
+        raise package_mismatch(plan.version, __version__)
+    worker_reuse.settle()
+    line = task_log.Reading(plan.ranges)
+    rows = value_rows(plan, codec, options, line) if codec.reads_values else id_rows(plan, codec)
+    yield from task_log.reading(line, joined(rows))
+
+
+def value_rows(
+    plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions, line: task_log.Reading
+) -> Iterator[pa.RecordBatch]:
+    """Rows with values: whole batches as the bookies sent them, small ledgers asked for ahead."""
+    reader, progress = clients.detached_reader(plan, options), Progress(plan.ranges)
+    with closing(reader.read_all(map(wanted_range, plan.ranges), prefer=plan.prefer)) as batches:
+        for number, batch in batches:
+            wanted = progress.take(number, batch)
+            line.bytes += batch.payload_bytes
+            yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
+    progress.check_end()
+
+
+class Progress:
+    """Checks that entries arrive as planned, every one of them: a gap must never look like a result."""
+
+    def __init__(self, ranges: Sequence[LedgerRange]) -> None:
+        self._ranges, self._number = ranges, 0
+        self._expected = ranges[0].first if ranges else 0
+
+    def take(self, number: int, batch: EntryBatch) -> LedgerRange:
+        """The range of a batch, which must go on where the last one ended. Raises IntegrityError."""
+        while self._number < number:
+            self._end_range()
+        wanted = self._ranges[number]
+        if (
+            number != self._number
+            or batch.ids is not None
+            or batch.first_entry_id != self._expected
+            or batch.last_entry_id > wanted.last
+        ):
+            raise self._out_of_order(f"entries {batch.first_entry_id} to {batch.last_entry_id}")
+        self._expected = batch.last_entry_id + 1
+        return wanted
+
+    def check_end(self) -> None:
+        """That nothing is missing. Raises IntegrityError."""
+        while self._number < len(self._ranges):
+            self._end_range()
+
+    def _end_range(self) -> None:
+        if self._expected != self._ranges[self._number].last + 1:
+            raise self._out_of_order("the end")
+        self._number += 1
+        if self._number < len(self._ranges):
+            self._expected = self._ranges[self._number].first
+
+    def _out_of_order(self, got: str) -> IntegrityError:
+        wanted = self._ranges[self._number]
+        return IntegrityError(
+            f"entries of ledger {wanted.ledger_id} arrived out of order",
+            value=f"expected entry {self._expected} of {wanted.first} to {wanted.last}, got {got}",
+            remedy="report this with the ledger's metadata (bk ledger show)",
+        )
+
+
+def wanted_range(planned: LedgerRange) -> WantedRange:
+    """What the client is asked for."""
+    from bk_core.client.ahead import WantedRange
+
+    assert planned.layout is not None, planned
+    metadata = planned.layout.metadata()
+    return WantedRange(planned.ledger_id, metadata, planned.first, planned.last, planned.bytes)
+
+
+def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
+    """Rows without values: the plan knows every entry, so no bookie is asked."""
+    for wanted in plan.ranges:
+        at = place_of(wanted, plan)
+        for first in range(wanted.first, wanted.last + 1, ID_ROWS):
+            ids = np.arange(first, min(first + ID_ROWS, wanted.last + 1), dtype=np.int64)
+            yield from codec.rows(None, ids, at)
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches: small ones cost Spark as much each as large ones. Large ones are not copied."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        of_batch = 0 if batch.num_rows >= ROWS_MIN else batch.nbytes
+        if not small and (batch.num_rows >= ROWS_MIN or of_batch >= BYTES_MIN):
+            yield batch
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + of_batch
+        if rows >= ROWS_MIN or size >= BYTES_MIN:
+            yield _join(small)
+            small, rows, size = [], 0, 0
+    if small:
+        yield _join(small)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def place_of(wanted: LedgerRange, plan: TaskPlan) -> codecs.LedgerAt:
+    """Where the rows of a range come from."""
+    return codecs.LedgerAt(
+        ledger_id=wanted.ledger_id,
+        log=wanted.log,
+        offset_shift=None if wanted.offset is None else wanted.offset - wanted.first,
+        ctime_ms=wanted.created_ms,
+        closed=wanted.closed,
+        schema=plan.schemas.get((wanted.log or "", wanted.schema_number)),
+    )

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of each source a micro-batch takes, and whether it is time for one. Pure: numbers in, numbers out.
+
+Theory. The limits are of the whole batch. First each source with a backlog gets one entry, as far as the limits go, so
+that a quiet log never waits for a busy one to be through; what room is left goes by backlog, so that sources which lag
+by much catch up together. Where there are more sources than room, another one is the first each time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bk_spark.options.selection import Source
+from bk_spark.plan.packing import Span, admit, bytes_between
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What one source has: positions ``begin`` to ``end`` − 1 can be read; ``spans``, in order, say how large."""
+
+    begin: int
+    end: int
+    spans: Sequence[Span] = ()
+
+    @property
+    def entries(self) -> int:
+        """How many; 0 also where the end that is known lies below the begin."""
+        return max(0, self.end - self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``; None: without."""
+
+    entries_max: int | None
+    bytes_max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Where the micro-batch ends in each source, and which of them was served first."""
+
+    ends: Mapping[Source, int]
+    first: Source | None = None
+
+
+def admit_all(backlogs: Mapping[Source, Backlog], limits: Limits, after: Source | None = None) -> Admission:
+    """Where a micro-batch over all sources ends: at least one entry if there is any, otherwise within both limits.
+
+    Bytes are estimated from ``spans``. ``after`` is the source that was served first in the last batch: it goes last
+    now. Never below a source's begin.
+    """
+    ends = {source: max(each.begin, each.end) for source, each in backlogs.items()}
+    waiting = {source: each for source, each in backlogs.items() if each.entries}
+    if not waiting:
+        return Admission(ends, after)
+    order = _turned(sorted(waiting), after)
+    if len(order) == 1:
+        (source,), (one,) = order, waiting.values()
+        ends[source] = admit(one.begin, one.end, one.spans, limits.entries_max, limits.bytes_max)
+    elif not _fits(waiting, limits):
+        ends |= _shared(waiting, order, limits)
+    return Admission(ends, order[0])
+
+
+def _turned(order: list[Source], after: Source | None) -> list[Source]:
+    """The same circle, beginning behind ``after``."""
+    if after is None or type(after) is not type(order[0]):
+        return order
+    turn = bisect_right(order, after)
+    return order[turn:] + order[:turn]
+
+
+def _fits(waiting: Mapping[Source, Backlog], limits: Limits) -> bool:
+    if limits.entries_max is not None and sum(each.entries for each in waiting.values()) > limits.entries_max:
+        return False
+    if limits.bytes_max is None:
+        return True
+    room = limits.bytes_max
+    for each in waiting.values():
+        room -= _bytes_up_to(each.spans, each.begin, each.end, room)
+        if room < 0:
+            return False
+    return True
+
+
+def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: Limits) -> dict[Source, int]:
+    ends = {source: each.begin for source, each in waiting.items()}
+    entries_left, bytes_left = limits.entries_max, limits.bytes_max
+    for number, source in enumerate(order):
+        begin = waiting[source].begin
+        size = bytes_between(waiting[source].spans, begin, begin + 1)
+        fits = (entries_left is None or entries_left >= 1) and (bytes_left is None or size <= bytes_left)
+        if not fits and number:
+            continue
+        ends[source] = begin + 1
+        entries_left = None if entries_left is None else entries_left - 1
+        bytes_left = None if bytes_left is None else max(0, bytes_left - size)
+    served = {source: Backlog(ends[source], waiting[source].end, waiting[source].spans) for source in order}
+    if entries_left is not None:
+        served = _by_entries(served, entries_left)
+    if bytes_left is not None:
+        served = _by_bytes(served, bytes_left)
+    return {source: each.end for source, each in served.items()}
+
+
+def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
+    """The same, cut to ``room`` entries in all, in proportion; what does not divide goes to the first ones."""
+    total = sum(each.entries for each in backlogs.values())
+    if total <= room:
+        return dict(backlogs)
+    shares = {source: room * each.entries // total for source, each in backlogs.items()}
+    rest = room - sum(shares.values())
+    for source, each in backlogs.items():
+        if rest and shares[source] < each.entries:
+            shares[source] += 1
+            rest -= 1
+    return {source: Backlog(b.begin, b.begin + shares[source], b.spans) for source, b in backlogs.items()}
+
+
+def _by_bytes(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
+    """The same, cut to ``room`` bytes in all, in proportion to the bytes that each could fill it with."""
+    wanted = {source: _bytes_up_to(b.spans, b.begin, b.end, room) for source, b in backlogs.items()}
+    total = sum(wanted.values())
+    if total <= room:
+        return dict(backlogs)
+    cut: dict[Source, Backlog] = {}
+    for source, b in backlogs.items():
+        end = b.end if not wanted[source] else end_by_bytes(b, room * wanted[source] // total)
+        cut[source] = Backlog(b.begin, end, b.spans)
+    return cut
+
+
+def end_by_bytes(backlog: Backlog, room: int) -> int:
+    """The end of as many entries as fit into ``room`` bytes; that may be none."""
+    begin, spans = backlog.begin, backlog.spans
+    if room <= 0 or backlog.entries == 0:
+        return begin
+    first = bytes_between(spans, begin, begin + 1)
+    return begin if first > room else admit(begin, backlog.end, spans, None, room)
+
+
+def _bytes_up_to(spans: Sequence[Span], begin: int, end: int, most: int) -> int:
+    """Bytes of positions ``begin`` to ``end`` − 1; stops counting above ``most``, for there may be 100,000 spans."""
+    size = 0
+    for number in range(max(0, bisect_right(spans, begin, key=lambda span: span.begin) - 1), len(spans)):
+        if spans[number].begin >= end or size > most:
+            break
+        size += bytes_between(spans[number : number + 1], begin, end)
+    return size
+
+
+class HoldBack:
+    """``minEntriesPerTrigger`` with ``maxTriggerDelay``: whether to wait for more entries before the next batch.
+
+    As Kafka's ``minOffsetsPerTrigger``: the first batch of a run never waits, and one that has waited for the delay,
+    counted from the last batch with entries, takes what there is.
+    """
+
+    def __init__(self, entries_min: int | None, delay_s: float) -> None:
+        self._entries_min, self._delay_s = entries_min, delay_s
+        self._last: float | None = None
+
+    def holds(self, entries: int, now_s: float) -> bool:
+        """Whether a batch of ``entries`` entries is to wait at the time ``now_s``; if not, it counts as made."""
+        if not entries:
+            return False
+        enough = self._entries_min is None or entries >= self._entries_min
+        if not enough and self._last is not None and now_s - self._last < self._delay_s:
+            return True
+        self._last = now_s
+        return False

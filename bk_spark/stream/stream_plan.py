@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning a micro-batch: from parts of sources to ranges of ledgers, exactly the same rows when it is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bk_core.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
+from bk_spark.options.offsets import offset_at
+from bk_spark.options.options import BkOptions
+from bk_spark.options.selection import LedgerSource, LogSource, Source
+from bk_spark.plan import log_ranges, resolve
+from bk_spark.plan.packing import LedgerRange
+from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
+from bk_spark.stream.positions import Part, Seen, SourceSeen
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+    from bk_core.logs.model.head import LogHead
+
+
+def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[Part], seen: Seen) -> Resolved:
+    """The ranges of ``parts``, which were confirmed when they were given out: no LAC is asked for.
+
+    Raises NoSuchLedgerError for a ledger that was deleted (``failOnDataLoss``) and NoSuchEntryError when the ledgers
+    do not hold every entry of a part.
+    """
+
+    def plan(part: Part) -> Resolved:
+        return _plan_part(bookkeeper, options, part, seen.sources[part.source])
+
+    return Resolved.together(side_by_side(plan, parts))
+
+
+def dated_starts(bookkeeper: BookKeeper, options: BkOptions, seen: Seen) -> dict[Source, int]:
+    """Where ``startingTimestamp`` begins in each log. Reads all pages. Raises InvalidArgumentError for bare ledgers,
+    whose entries have no time."""
+    from bk_core.logs.store import LogStore
+
+    at_ms = options.starting_timestamp
+    assert at_ms is not None
+    starts: dict[Source, int] = {}
+    for source, known in seen.sources.items():
+        head = known.head
+        if head is None or not isinstance(source, LogSource):
+            raise InvalidArgumentError(
+                "startingTimestamp needs logs: the entries of a ledger have no time",
+                value=str(options.selection),
+                remedy="use startingOffsets",
+            )
+        extents = LogStore(bookkeeper.store, source.name).extents(head, head.start_offset, head.next_offset + 1)
+        starts[source] = offset_at(head, extents, at_ms)
+    return starts
+
+
+def _plan_part(bookkeeper: BookKeeper, options: BkOptions, part: Part, known: SourceSeen) -> Resolved:
+    source, first, stop = part.source, part.first, part.stop
+    if isinstance(source, LedgerSource):
+        try:
+            resolved = resolve.resolve_part(bookkeeper, options, source, first, stop, known.spans)
+        except NoSuchLedgerError:
+            if options.fail_on_data_loss:
+                raise
+            return NOTHING
+        metadata = resolved.ledgers.get(source.ledger_id)
+        if metadata is not None and metadata.is_closed and stop > metadata.last_entry_id + 1:
+            raise _lost(part, metadata.last_entry_id + 1)
+        return resolved
+    assert known.head is not None
+    head = known.head if stop <= known.next else _newest_head(bookkeeper, options, source)
+    resolved = _plan_log(bookkeeper, options, part, head, known)
+    end = _covered_to(resolved.ranges, first)
+    if end != stop:
+        raise _lost(part, end)
+    return resolved
+
+
+def _plan_log(bookkeeper: BookKeeper, options: BkOptions, part: Part, head: LogHead, known: SourceSeen) -> Resolved:
+    """From the head that the watch has in memory: what was unlinked since can still be read (RULES N6)."""
+    from bk_core.logs.store import LogStore
+
+    assert isinstance(part.source, LogSource)
+    extents = LogStore(bookkeeper.store, part.source.name).extents(head, part.first, part.stop)
+    return log_ranges.ranges_of(bookkeeper, options, part.source, head, extents, part.first, part.stop, known.spans)
+
+
+def _newest_head(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> LogHead:
+    """The head as of now. A server of the metadata store may be behind: a batch that is replayed after a restart may
+    end where that one has never heard of, and in an old list an extent looks open that others follow by now."""
+    return bookkeeper.log(source.name, password=options.ledger_password).head().value
+
+
+def _covered_to(ranges: Sequence[LedgerRange], first: int) -> int:
+    """How far ranges go on without a gap from ``first``."""
+    at = first
+    for each in ranges:
+        if each.offset != at:
+            return at
+        at += each.entries
+    return at
+
+
+def _lost(part: Part, end: int) -> NoSuchEntryError:
+    return NoSuchEntryError(
+        f"{part.source} does not hold the entries of a micro-batch any more",
+        value=f"the batch is {part.first} to {part.stop} (exclusive), readable to {end}",
+        remedy="look at the log with bk log show; use another checkpointLocation to go on with what is left",
+    )

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a write: publish every task's ledgers in one step, or clean up (RULES N4 to N6, K10).
+
+Runs on the driver in another process than the tasks. Messages arrive in partition order, exactly one per partition;
+a missing one is None. Spark calls ``abort`` after a failed ``commit`` too, with all messages: by then the publish may
+have been applied, so nothing may be deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from bk_core.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    Outcome,
+    PublishConflictError,
+)
+from bk_spark.write import fan_out
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+    from bk_core.logs.machines.transactions import PublishOptions
+    from bk_core.logs.model.head import NewExtent, PublishId
+    from bk_spark.options.options import BkOptions
+
+logger = logging.getLogger("bk_spark.write.commit")
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+@dataclass(frozen=True)
+class WrittenLedgers(WriterCommitMessage):
+    """What a task reports: its closed ledgers, each with its log, none for a partition without rows; the schema that it
+    wrote them with (codec ``arrow``), and the streaming query that it worked for."""
+
+    partition: int
+    attempt: int
+    extents: tuple[tuple[str, NewExtent], ...] = ()
+    schema: bytes | None = None
+    query_id: str | None = None
+
+
+def publish(
+    bookkeeper: BookKeeper, options: BkOptions, publish_id: PublishId, wanted: PublishOptions, messages: Messages
+) -> int:
+    """List the tasks' ledgers in the log of ``options``, or else in those that the tasks name, in partition order, all
+    or none. Returns the rows published. What is ``wanted`` has no schema yet: the tasks tell.
+
+    Without rows nothing changes, unless the old ones are to go, the transaction is to be remembered or a log gets its
+    columns (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would
+    lose rows), InvalidArgumentError for too many logs, and what :meth:`NamedLog.publish` and
+    :func:`~bk_core.logs.named_log.publish_to_logs` raise; an outcome that is unknown is settled by the publish id when
+    it is tried again.
+    """
+    check_complete(messages)
+    ledgers, how = extents_by_log(messages), replace(wanted, schema=schema_of(messages))
+    rows = sum(extent.rows for extents in ledgers.values() for extent in extents)
+    password = options.ledger_password
+    if options.log is None:
+        try:
+            fan_out.check_count(len(ledgers))
+        except InvalidArgumentError:
+            delete(bookkeeper, (extent for extents in ledgers.values() for extent in extents))  # nobody has seen them
+            raise
+        if ledgers:
+            bookkeeper.publish_to_logs(ledgers, publish_id, password=password, options=how)
+    elif ledgers or how.schema is not None or how.overwrite or how.transaction is not None:
+        bookkeeper.log(options.log, password=password).publish(ledgers.get(options.log, []), publish_id, how)
+    return rows
+
+
+def check_complete(messages: Messages) -> None:
+    """Raises PublishConflictError if a task reported nothing: its rows would be lost."""
+    missing = sum(1 for message in messages if message is None)
+    if missing:
+        raise PublishConflictError(
+            "tasks have reported nothing, so the write is incomplete",
+            value=f"{missing} of {len(messages)} partitions",
+            remedy="write with a micro-batch trigger, not a continuous one, or as a batch",
+            outcome=Outcome.NOT_APPLIED,
+        )
+
+
+def abandon(bookkeeper: BookKeeper, messages: Messages) -> int:
+    """Delete the ledgers of a write that can never be published; returns how many.
+
+    Only where some message is None: then ``commit`` never ran. Best effort, what stays is an orphan that vacuum finds.
+    """
+    if not any(message is None for message in messages):
+        return 0
+    return delete(bookkeeper, (extent for extents in extents_by_log(messages).values() for extent in extents))
+
+
+def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
+    """Delete ledgers that certainly no publish has named, best effort; returns how many."""
+    deleted = 0
+    for extent in extents:
+        try:
+            bookkeeper.delete_ledger(extent.ledger_id)
+            deleted += 1
+        except NoSuchLedgerError:
+            continue
+        except MetadataUnavailableError as error:
+            logger.warning("ledger %d of an aborted write and those after it stay: %s", extent.ledger_id, error)
+            break  # each would wait as long, and the write has failed already
+        except BookKeeperError as error:
+            logger.warning("ledger %d of an aborted write stays until vacuum: %s", extent.ledger_id, error)
+    return deleted
+
+
+def extents_by_log(messages: Messages) -> dict[str, list[NewExtent]]:
+    """The ledgers with entries, by log, in partition order."""
+    found: dict[str, list[NewExtent]] = {}
+    for message in messages:
+        for log, extent in message.extents if isinstance(message, WrittenLedgers) else ():
+            if extent.entry_count:
+                found.setdefault(log, []).append(extent)
+    return found
+
+
+def schema_of(messages: Messages) -> bytes | None:
+    """The schema that the entries were written with: one for all tasks, which the driver gave them."""
+    found = {m.schema for m in messages if isinstance(m, WrittenLedgers)}
+    assert len(found) <= 1, "the tasks of a write have one codec"
+    return next(iter(found), None)
+
+
+def query_of(messages: Messages) -> str | None:
+    """The streaming query that the tasks worked for."""
+    return next((m.query_id for m in messages if isinstance(m, WrittenLedgers) and m.query_id), None)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which log a row goes to: the one that the options name, or the one in its column ``log`` (RULES K10). Pure.
+
+An option or a path wins over the column, as Kafka's ``topic`` does. Codecs whose columns are fixed then leave the
+column out; for the others it is a column as any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from bk_core.errors import InvalidArgumentError
+from bk_spark.options.selection import LOG_COLUMN, parse_log_name
+
+if TYPE_CHECKING:
+    from bk_spark.options.options import BkOptions
+
+logger = logging.getLogger("bk_spark.write.log_writer")
+
+LOGS_MAX = 100
+"""Logs that one write may go to (RULES K10)."""
+FIXED_CODECS = ("raw", "envelope")
+"""Codecs that know no column ``log`` of the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What is done with the columns of a DataFrame: ``written``, a StructType, are what the codec gets."""
+
+    written: Any
+    by_column: bool = False
+
+    def routed(
+        self, rows: pa.RecordBatch, partition: int, first_row: int
+    ) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        """The rows of each log, in order, without what the codec does not get; None for the one of the options.
+
+        Raises InvalidArgumentError for a null or impossible name, which names partition and row.
+        """
+        kept = rows.select(self.written.names) if len(self.written.names) < rows.num_columns else rows
+        if not self.by_column:
+            yield None, kept
+            return
+        names = rows.column(LOG_COLUMN)
+        if names.null_count:
+            at = int(np.flatnonzero(names.is_null().to_numpy(zero_copy_only=False))[0])
+            raise InvalidArgumentError(
+                f"column {LOG_COLUMN} is null",
+                value=f"partition {partition}, row {first_row + at}",
+                remedy='give every row the name of its log, or all of them one: .option("log", "events")',
+            )
+        coded = names.dictionary_encode()
+        logs, of_row = coded.dictionary.to_pylist(), coded.indices.to_numpy()
+        if len(logs) == 1:
+            yield self._log(logs[0], partition), kept
+            return
+        order = np.argsort(of_row, kind="stable")
+        ends = np.cumsum(np.bincount(of_row, minlength=len(logs)))
+        together = kept.take(pa.array(order))
+        for number, log in enumerate(logs):
+            first = int(ends[number - 1]) if number else 0
+            yield self._log(log, partition), together.slice(first, int(ends[number]) - first)
+
+    def _log(self, name: str, partition: int) -> str:
+        try:
+            return parse_log_name(name)
+        except InvalidArgumentError as error:
+            error.value = f"partition {partition}, column {LOG_COLUMN}: {error.value}"
+            raise
+
+
+def columns_of_write(options: BkOptions, schema: Any) -> Columns:
+    """What a write does with a DataFrame of ``schema``, a StructType.
+
+    Raises InvalidArgumentError where neither the options nor a column of text names a log.
+    """
+    from pyspark.sql.types import StructType
+
+    found = next((field for field in schema.fields if field.name == LOG_COLUMN), None)
+    without = StructType([field for field in schema.fields if field.name != LOG_COLUMN])
+    if options.log is not None:
+        if found is None or options.codec not in FIXED_CODECS:
+            return Columns(schema)
+        logger.info("column %s is left out: every row goes to log %s", LOG_COLUMN, options.log)
+        return Columns(without)
+    if found is None or found.dataType.simpleString() != "string":
+        raise InvalidArgumentError(
+            "nothing says which log to write to",
+            value=f"column {LOG_COLUMN} is {found.dataType.simpleString()}" if found else f"no column {LOG_COLUMN}",
+            remedy=f'name a log: .save("events") or .option("log", "events"); or give each row its own in a column '
+            f"{LOG_COLUMN} STRING",
+        )
+    return Columns(without, by_column=True)
+
+
+def check_count(logs: int) -> None:
+    """Raises InvalidArgumentError for more logs than one step can publish to."""
+    if logs > LOGS_MAX:
+        raise InvalidArgumentError(
+            f"a write goes to at most {LOGS_MAX} logs, because they are published in one step",
+            value=f"{logs} logs or more",
+            remedy=f"write fewer logs at a time: df.where(\"{LOG_COLUMN} IN ('a', 'b')\")",
+        )

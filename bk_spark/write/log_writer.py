@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch writes to named logs: each task attempt fills ledgers of its own, the driver publishes them together.
+
+``append`` adds to a log, and makes a missing one. ``overwrite`` puts the new rows in the place of all that was there,
+in one compare-and-set; the ledgers that it unlinks are deleted by vacuum, after their delay (RULES N6).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError
+from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.model.head import PublishId
+from bk_core.placement import writable_in_words
+from bk_spark import codecs
+from bk_spark.options.options import BkOptions
+from bk_spark.workers import clients
+from bk_spark.write import commit, fan_out
+from bk_spark.write.commit import Messages
+from bk_spark.write.task_ledgers import Attempt, LogAt, WriteTarget, found, open_or_create, write_rows
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+
+logger = logging.getLogger("bk_spark.write.log_writer")
+
+
+class LogWriter(DataSourceArrowWriter):
+    """One job. Spark pickles this same object to every task and to ``commit`` and ``abort``."""
+
+    def __init__(
+        self, target: WriteTarget, publish_id: PublishId, transaction: Transaction | None, *, overwrite: bool
+    ) -> None:
+        self.target, self.publish_id, self.transaction, self.overwrite = target, publish_id, transaction, overwrite
+
+    @classmethod
+    def plan(cls, options: BkOptions, schema: Any, *, overwrite: bool = False) -> LogWriter:
+        """Check everything that can be known before a row is written, on the driver.
+
+        A missing log is created and the log says so (RULES N8), but not to be overwritten. Raises InvalidArgumentError
+        for columns and options, NotEnoughBookiesError, NoSuchLogError, LogHasLeaderError, WrongPasswordError,
+        MetadataUnavailableError.
+        """
+        transaction = transaction_of(options)
+        target = plan_target(options, schema, overwrite=overwrite, creates=not overwrite)
+        if transaction is None:
+            return cls(target, PublishId.job(str(uuid.uuid4())), None, overwrite=overwrite)
+        publish_id = PublishId.txn(transaction.app_id, transaction.version)
+        return cls(target, publish_id, transaction, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One task attempt; see :func:`bk_spark.write.task_ledgers.write_rows`."""
+        partition, number = task_numbers()
+        return write_rows(self.target, Attempt(partition, number, self.publish_id), iterator)
+
+    def commit(self, messages: Messages) -> None:
+        """One step makes all rows visible, or none. Raises what :func:`bk_spark.write.commit.publish` raises."""
+        options = self.target.options
+        how = PublishOptions(transaction=self.transaction, overwrite=self.overwrite, merge_schema=options.merge_schema)
+        publish = partial(commit.publish, options=options, publish_id=self.publish_id, wanted=how, messages=messages)
+        rows = clients.patiently(options, publish)
+        logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
+
+    def abort(self, messages: Messages) -> None:
+        """Never raises: Spark would report this instead of the cause."""
+        abort(self.target.options, messages)
+
+
+def transaction_of(options: BkOptions) -> Transaction | None:
+    """The job's transaction (RULES N5). Raises InvalidArgumentError for half of one."""
+    if options.txn_app_id is not None and options.txn_version is not None:
+        return Transaction(options.txn_app_id, options.txn_version)
+    if options.txn_app_id is None and options.txn_version is None:
+        return None
+    raise InvalidArgumentError(
+        "txnAppId and txnVersion go together",
+        value=f"txnAppId={options.txn_app_id}"
+        if options.txn_app_id is not None
+        else f"txnVersion={options.txn_version}",
+        remedy="give both: the name of the application, and a number that rises with each of its jobs",
+    )
+
+
+def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bool) -> WriteTarget:
+    """What the tasks must know, with all of it checked. ``creates``: whether a missing log is made."""
+    columns = fan_out.columns_of_write(options, schema)
+    if overwrite and columns.by_column:
+        raise InvalidArgumentError(
+            "overwriting needs the name of the log: which ones a column does not name, nobody knows",
+            value="no option log and no path",
+            remedy='.option("log", "events"), or .mode("append")',
+        )
+    codecs.check_input(options, columns.written)
+
+    def ask(bookkeeper: BookKeeper) -> WriteTarget:
+        bookkeeper.store.sync()  # what is refused here fails the job: believe no server that is behind (RULES M5)
+        check_bookies(bookkeeper, options)
+        if options.log is None:
+            return WriteTarget(
+                options=options, log=None, columns=columns, codec=codecs.entry_codec(options, columns.written)
+            )
+        log = bookkeeper.log(options.log, password=options.ledger_password)
+        head, schemas = found(log, options, overwrite=overwrite, is_missed=not creates), {}
+        if head is not None and codecs.needs_schemas(options):
+            schemas[options.log] = log.schemas()
+        codec = codecs.entry_codec(options, columns.written, schemas)
+        if head is None:  # only now: a write that is refused makes no log
+            head = open_or_create(log, options)
+        return WriteTarget(options=options, log=LogAt.of(options.log, head), columns=columns, codec=codec)
+
+    return clients.patiently(options, ask)
+
+
+def abort(options: BkOptions, messages: Messages) -> None:
+    """Delete what was never offered for publishing. Never raises."""
+    try:
+        commit.abandon(clients.client(options), messages)
+    except Exception as error:
+        logger.warning("could not clean up after a failed write to %s: %s", options.selection, error)
+
+
+def check_bookies(bookkeeper: BookKeeper, options: BkOptions) -> None:
+    """Raises NotEnoughBookiesError before a job starts that could not create a single ledger."""
+    writable = bookkeeper.store.writable_bookies()
+    if len(writable) < options.ensemble_size:
+        raise NotEnoughBookiesError(
+            f"a ledger needs {options.ensemble_size} bookies and {len(writable)} are writable",
+            value=f"ensembleSize={options.ensemble_size}; {writable_in_words(writable, {})}",
+            remedy="start more bookies, or lower ensembleSize, writeQuorumSize and ackQuorumSize",
+        )
+
+
+def task_numbers() -> tuple[int, int]:
+    """Partition and attempt number of the running task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of the bookie's machine: one loop, and the threads of each data directory (``log_driver.py``).
+
+The loop owns the machine and the indexes (RULES S10). Events come in on the loop, effects are carried out in order, and
+an event that arises meanwhile waits its turn. Every frame given to a log is answered by one event, GroupCommitted or
+CommitFailed. A failed sync of one log ends the whole bookie (S6): what a restart can still serve of it, it serves then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError
+from bk_core.model import LedgerId
+from bk_core.wire.lane import Reason
+from bookie_server.engine.log_driver import LogDriver, OpenLog
+from bookie_server.machine import events
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.maintenance.storage_stats import StorageStats
+
+log = logging.getLogger(__name__)
+
+StreamEffect = (
+    events.SendAcks
+    | events.CloseStream
+    | events.PauseStream
+    | events.ResumeStream
+    | events.SendPart
+    | events.SendTrailer
+    | events.SendLac
+    | events.SendReply
+)
+
+
+class StreamSink(Protocol):
+    """A stream of a lane, as the engine sees it."""
+
+    def deliver(self, effect: StreamEffect) -> None:
+        """Carry this out later; must not block nor call back before it returns."""
+        ...
+
+
+class BookieEngine:
+    """Runs a machine over these logs, which it names by their order. Made, started and stopped on the loop.
+
+    ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
+    LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
+    ``on_hint`` hears of ledgers that somebody says were deleted; ``on_segment`` that a segment was begun;
+    ``on_no_space`` of the log for a group of which there was no room, before the machine does. None of them may block.
+    """
+
+    def __init__(
+        self,
+        machine: BookieMachine,
+        logs: Sequence[OpenLog],
+        *,
+        group_bytes_max: int,
+        group_frames_max: int,
+        on_failed: Callable[[BookKeeperError], None],
+        on_hint: Callable[[Sequence[LedgerId]], None] = lambda _: None,
+        on_segment: Callable[[], None] = lambda: None,
+        on_no_space: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._machine = machine
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[events.StreamId, StreamSink] = {}
+        self._streams_opened = 0
+        self._events: deque[events.Event] = deque()
+        self._stepping = False
+        self._broken = self._failed = False
+        self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
+        self._on_failed, self._on_hint = on_failed, on_hint
+        self._on_segment, self._on_no_space = on_segment, on_no_space
+        self._newest_generations = [0] * len(logs)
+        self._logs = tuple(
+            LogDriver(number, each, self, group_bytes_max=group_bytes_max, group_frames_max=group_frames_max)
+            for number, each in enumerate(logs)
+        )
+
+    def storage_stats(self) -> list[StorageStats]:
+        """The numbers of each data directory."""
+        return [each.stats() for each in self._logs]
+
+    # --- for services ---
+
+    def open_stream(self, sink: StreamSink) -> events.StreamId:
+        """A name for a stream, never used twice."""
+        self._streams_opened += 1
+        self._streams[self._streams_opened] = sink
+        return self._streams_opened
+
+    def close_stream(self, stream: events.StreamId) -> None:
+        """The stream is gone; nothing more is delivered to its sink."""
+        if self._streams.pop(stream, None):
+            self.feed(events.StreamClosed(stream))
+
+    def feed(self, event: events.Event) -> None:
+        """Give the machine an event and carry out what it wants."""
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events and not self._broken:
+                event = self._events.popleft()
+                for effect in self._machine.step(event):
+                    self._carry_out(effect)
+        except Exception as error:
+            log.critical("the machine failed on %s", type(event).__name__, exc_info=True)
+            self._broken = True
+            self._end_commits()
+            self._on_failed(LocalProtocolError("the bookie's machine failed", value=repr(error)))
+        finally:
+            self._stepping = False
+
+    def end_streams(self, message: str) -> None:
+        """Have every stream end once what is ready for it has been written."""
+        for stream, sink in list(self._streams.items()):
+            sink.deliver(events.CloseStream(stream, message))
+
+    async def stop(self) -> None:
+        """Make durable what was taken, record the position, end the threads. Nothing is answered afterwards."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await self._loop.run_in_executor(None, self._stop_threads)
+
+    def _stop_threads(self) -> None:
+        for each in self._logs:
+            each.stop()
+
+    def _end_commits(self) -> None:
+        """Nothing that is queued is written any more, to no log."""
+        for each in self._logs:
+            each.drop(resume=False)
+
+    # --- effects ---
+
+    def _carry_out(self, effect: events.Effect) -> None:
+        match effect:
+            case events.Commit():
+                self._logs[effect.log].commit(effect)
+            case events.ReadFrames() | events.ReadMemberships():
+                self._logs[effect.log].read(effect)
+            case events.SetTimer(timer, delay_ms):
+                self._timers[timer] = self._loop.call_later(delay_ms / 1000, self._fire, timer)
+            case events.CancelTimer(timer):
+                handle = self._timers.pop(timer, None)
+                if handle:
+                    handle.cancel()
+            case events.LookForDeletion(ledger_ids):
+                self._on_hint(ledger_ids)
+            case _:
+                self._deliver(effect)
+
+    def _deliver(self, effect: StreamEffect) -> None:
+        match effect:
+            case (
+                events.SendAcks(stream=stream)
+                | events.CloseStream(stream=stream)
+                | events.PauseStream(stream=stream)
+                | events.ResumeStream(stream=stream)
+            ):
+                sink = self._streams.get(stream)
+            case _:
+                sink = self._streams.get(effect.request[0])
+        if sink:
+            sink.deliver(effect)
+
+    def _fire(self, timer: events.TimerId) -> None:
+        self._timers.pop(timer, None)
+        self.feed(events.TimerFired(timer))
+
+    # --- for the logs ---
+
+    def committed(self, number: int, places: Sequence[Place]) -> None:
+        """A group of this log is durable. Too late if another log has failed: the machine has given it up."""
+        if self._failed:
+            return
+        self.feed(events.GroupCommitted(places, number))
+        if places and places[-1].generation != self._newest_generations[number]:
+            self._newest_generations[number] = places[-1].generation
+            self._on_segment()
+
+    def commit_failed(self, number: int, error: BookKeeperError) -> None:
+        """A thread of this log met StorageFailedError, which ends the bookie, or a group found no space."""
+        if self._failed:
+            return  # another thread has told it
+        self._failed = final = not isinstance(error, DataDirectoryError)
+        reason = Reason.STORAGE_FAILED if final else Reason.NO_SPACE
+        log.error("a group commit failed: %s", error)
+        if final:
+            self._end_commits()
+        else:
+            self._on_no_space(number)
+            self._logs[number].hurry()
+            self._logs[number].drop(resume=True)  # last: what the machine gives the log from here on is written
+        self.feed(events.CommitFailed(reason, error.what, final, number))
+        if final:
+            self._on_failed(error)

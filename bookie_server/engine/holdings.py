@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storage in the machine's words: its index as :class:`~bookie_server.machine.state.Holdings`, its reads as events.
+
+Translates look-ups into plans: neighbouring pieces of one frame become one, and a plan ends where it would hold more
+bytes than asked for. Pure memory, on the loop; only :func:`answer_read` touches the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import cast
+
+from bk_core.entries.frame import FrameKind, record_payload
+from bk_core.errors import IntegrityError
+from bk_core.model import EntryId, LedgerId
+from bk_core.wire.lane import EntryRange, Reason
+from bookie_server.machine import events
+from bookie_server.machine.events import Piece
+from bookie_server.machine.state import LedgerFacts, Pending, Plan
+from bookie_server.storage.bytes.membership import RunMembers, striping_of
+from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.index.cache import Remembered
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.search import IndexBlock
+from bookie_server.storage.log.segment_reader import SegmentReader
+
+log = logging.getLogger(__name__)
+
+_UNTIL_MADE_ANEW = (
+    "what it may name is answered UNKNOWN until the index has been made anew: that begins within seconds, and takes as "
+    "long as reading the segment; more of its blocks are not logged"
+)
+
+_ID_MAX = (1 << 63) - 1
+_FRAMES_MAX = (4, 64, 1024)
+"""Frames that a plan looks at: a few large ones are a part already, more than the last are another part."""
+
+
+class IndexHoldings:
+    """Belongs to the loop's thread, and the index with it."""
+
+    def __init__(self, index: LedgerIndex) -> None:
+        self._index = index
+
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts:
+        if self._index.is_deleted(ledger_id):
+            return LedgerFacts(known=True, fenced=True, deleted=True, trouble=Reason.DELETED)
+        state, trouble = self._index.folded(ledger_id)
+        if state is None:
+            return LedgerFacts(trouble=trouble)
+        return LedgerFacts(True, state.key, state.is_fenced, False, state.lac_body, trouble)
+
+    def log_of(self, ledger_id: LedgerId) -> int:
+        return 0
+
+    def knows(self, ledger_id: LedgerId) -> bool:
+        """Whether anything of the ledger is or was here: an entry, a record, its deletion."""
+        return self._index.is_deleted(ledger_id) or self._index.folded(ledger_id)[0] is not None
+
+    def add(self, pending: Pending, place: events.Place) -> None:
+        header, frame = pending.header, pending.frame
+        if header.kind == FrameKind.ENTRIES:
+            striping = striping_of(frame, header)
+            self._index.add_frame(header.ledger_id, pending.extent, cast(Place, place), striping=striping)
+        else:
+            self._index.add_record(header.kind, header.ledger_id, bytes(record_payload(frame, header)))
+
+    def plan(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        resolved: Mapping[events.Place, object],
+    ) -> Plan:
+        known = cast(Mapping[Place | IndexBlock, Remembered], resolved)
+        for frames_max in _FRAMES_MAX:
+            found = self._index.lookup(ledger_id, first, last, frames_max=frames_max, resolved=known)
+            if found.unresolved:
+                return Plan((), (), (), found.unresolved, first - 1)
+            pieces, through = _joined(found.pieces, bytes_max, found.through)
+            if through < found.through or through == last:
+                break
+        absent = tuple(EntryRange(low, min(high, through)) for low, high in found.absent if low <= through)
+        gaps = (u for u in found.unknown if u.first <= through)
+        unknown = tuple(EntryRange(gap.first, min(gap.last, through), gap.reason) for gap in gaps)
+        return Plan(pieces, absent, unknown, (), through)
+
+    def learn(self, ledger_id: LedgerId, place: events.Place, membership: object) -> None:
+        self._index.learn(ledger_id, cast(Place | IndexBlock, place), cast(Remembered, membership))
+
+    def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
+        found = self._index.lookup(ledger_id, first, last, frames_max=1)
+        return bool(found.pieces or found.unresolved) or found.through < last
+
+    def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
+        return self._index.last_entry(ledger_id).bound
+
+    def lac(self, ledger_id: LedgerId) -> EntryId:
+        return self._index.carried_lac(ledger_id)[0]
+
+    def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
+        last = self._index.last_entry(ledger_id)
+        if last.place is None:
+            return None, None
+        most = self._index.carried_lac(ledger_id)[1]
+        wanted = Piece(most, 0, _ID_MAX, True) if most is not None and most != last.place else None
+        return Piece(last.place, last.entry_id, last.entry_id), wanted
+
+    def mark_damaged(self, ledger_id: LedgerId, place: events.Place) -> None:
+        self._index.mark_damaged(ledger_id, cast(Place | IndexBlock, place))
+
+
+def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
+    """One piece a frame, as many frames as ``bytes_max`` allows (at least one), and the last id these answer for."""
+    pieces: dict[events.Place, Piece] = {}  # in order of first id; neighbouring runs of one frame become one piece
+    size = 0
+    for run in found:
+        known = pieces.get(run.place)
+        if known is None:
+            if size >= bytes_max:
+                return tuple(pieces.values()), run.first - 1
+            size += cast(Place, run.place).size
+        pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
+    return tuple(pieces.values()), through
+
+
+def answer_read(
+    reader: SegmentReader, effect: events.ReadFrames | events.ReadMemberships
+) -> events.FramesRead | events.MembershipsRead:
+    """Do what the machine wants read; blocks. What fails its checks, or cannot be read, is None in the answer: the
+    machine has the index note it and plans again. So is what lies in a segment that is given back: the index has
+    dropped it since, and names other copies, or none of a deleted ledger."""
+    if isinstance(effect, events.ReadFrames):
+        return events.FramesRead(effect.request, [_read_piece(reader, piece) for piece in effect.pieces])
+    return events.MembershipsRead(effect.request, [_read_membership(reader, place) for place in effect.places])
+
+
+def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memoryview | None:
+    place = cast(Place, piece.place)
+    if reader.is_given_up(place.generation):
+        return None
+    try:
+        if piece.last_only:
+            return reader.read_lac_entry(place)
+        return reader.read_entries(place, piece.first, piece.last)
+    except IntegrityError as error:
+        _note_damage(reader, place, error)
+        return None
+    except Exception:  # a bug: it must not end the thread that everybody's reads wait for
+        log.exception("%s cannot be read", place)
+        return None
+
+
+def _read_membership(reader: SegmentReader, place: events.Place) -> object | None:
+    wanted = cast(Place | IndexBlock, place)
+    if reader.is_given_up(wanted.generation):
+        return None
+    try:
+        return reader.membership(wanted)
+    except IntegrityError as error:
+        _note_damage(reader, wanted, error)
+    except Exception:
+        log.exception("%s cannot be read", place)
+    # A run is asked because something in it is damaged: naming it once more would say nothing new.
+    return RunMembers((), (), (), ()) if isinstance(place, Place) and place.is_run else None
+
+
+def _note_damage(reader: SegmentReader, place: Place | IndexBlock, error: IntegrityError) -> None:
+    """A line for each damaged frame, and one for a file that is of no use as a whole, however much was in it."""
+    if isinstance(place, IndexBlock):
+        name = index_name(place.generation)
+        if reader.is_news(name):
+            log.error("damage: %s, block %d: %s; %s", name, place.number, error.what, _UNTIL_MADE_ANEW)
+    elif isinstance(error.__cause__, FileNotFoundError):
+        name = segment_name(place.generation)
+        if reader.is_news(name):
+            log.error("damage: %s is missing; what was in it is answered UNKNOWN, and more reads are not logged", name)
+    else:
+        log.error("damage: %s", error)

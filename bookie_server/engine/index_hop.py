@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the maintenance thread to those that own what it works on: the loop (index), the committer, the reader.
+
+Each wait has a deadline. What was not begun by then is taken back, so that it never happens behind its asker's back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from typing import TypeVar
+
+from bk_core.errors import BookKeeperError, Outcome
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.maintenance.compaction import Copy
+from bookie_server.storage.maintenance.index_port import IndexPort, Stopping
+
+T = TypeVar("T")
+
+Frames = Sequence[bytes | bytearray | memoryview]
+
+DEADLINE_S = 30.0
+_LOOK_S = 0.5  # how soon it is noticed that the loop was closed
+
+
+class LoopIndexPort(IndexPort):
+    """The index of a bookie's loop; any thread may ask, the loop's own too."""
+
+    def __init__(self, index: LedgerIndex, loop: asyncio.AbstractEventLoop, *, deadline_s: float = DEADLINE_S) -> None:
+        self._index, self._loop, self._deadline_s = index, loop, deadline_s
+
+    def ask(self, question: Callable[[LedgerIndex], T]) -> T:
+        if _running_loop() is self._loop:
+            return question(self._index)
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(question(self._index))
+            except Exception as error:
+                answer.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(run)
+        except RuntimeError:  # it is closed
+            raise Stopping from None
+        return wait_for(answer, self._deadline_s, "the bookie's loop", self._loop.is_closed)
+
+
+def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[], bool] = lambda: False) -> T:
+    """The result, or its exception. Stopping if it was cancelled, or if ``is_over`` says that it will never come.
+    BookKeeperError after the deadline: it was not begun and never will be, or (outcome unknown) it is under way."""
+    end = time.monotonic() + deadline_s
+    while not done.done() and (left_s := end - time.monotonic()) > 0:
+        wait([done], min(_LOOK_S, left_s))
+        if is_over() and not done.done():
+            raise Stopping
+    late = not done.done()
+    if late and not done.cancel():
+        wait([done], deadline_s)  # it has been begun
+        if not done.done():
+            raise BookKeeperError(f"{whom} does not answer", value=f"{deadline_s:.0f} s", outcome=Outcome.UNKNOWN)
+    try:
+        return done.result()
+    except CancelledError:
+        if not late:
+            raise Stopping from None
+    raise BookKeeperError(f"{whom} does not answer", value=f"{deadline_s:.0f} s")
+
+
+def copier(begin: Callable[[Frames], Future[list[Place]]]) -> Copy:
+    """``Committer.copy`` for whoever waits for it. Raises Stopping when the commit thread has ended."""
+
+    def copy(frames: Frames) -> list[Place]:
+        return wait_for(begin(frames), DEADLINE_S, "the commit thread")
+
+    return copy
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

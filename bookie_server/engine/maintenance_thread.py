@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread beside the commit thread that maintains one data directory: no group waits for anything done here.
+
+What is done, in which order and how fast, is :class:`~bookie_server.storage.maintenance.maintenance.Maintenance`'s to
+say; this only waits until something is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from bk_core.errors import BookKeeperError, StorageFailedError
+from bookie_server.engine.index_hop import LoopIndexPort
+from bookie_server.identity.opening import OpenStorage
+from bookie_server.storage.maintenance.compaction import Copy
+from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
+from bookie_server.storage.maintenance.index_port import Stopping
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
+from bookie_server.storage.maintenance.storage_stats import StorageStats
+
+log = logging.getLogger(__name__)
+
+STATS_INTERVAL_S = 600.0
+"""How often a line of statistics is logged."""
+
+Release = Callable[[int], None]
+
+
+def maintained(
+    opened: OpenStorage, limits: MaintenanceLimits, loop: asyncio.AbstractEventLoop
+) -> Callable[[Copy, Release, Release], DirectoryMaintenance]:
+    """What makes the maintenance of an open directory whose index belongs to ``loop``, given what writes copies to its
+    log and what has its reader release and give up a segment."""
+
+    def make(copy: Copy, release: Release, give_up: Release) -> DirectoryMaintenance:
+        return DirectoryMaintenance(
+            opened.directory, opened.log, LoopIndexPort(opened.index, loop), opened.reader,
+            newest=opened.report.checkpoint, copy=copy, release=release, give_up=give_up,
+            limits=limits, now_s=loop.time,
+        )  # fmt: skip
+
+    return make
+
+
+class MaintenanceThread:
+    """Runs the maintenance of one directory from :meth:`start` to :meth:`stop`. ``failed`` hears on the loop, once, of
+    what ends the bookie: StorageFailedError (RULES S6)."""
+
+    def __init__(
+        self,
+        maintenance: DirectoryMaintenance,
+        loop: asyncio.AbstractEventLoop,
+        failed: Callable[[BookKeeperError], None],
+        *,
+        stats_interval_s: float = STATS_INTERVAL_S,
+    ) -> None:
+        self.maintenance = maintenance
+        self._loop, self._failed, self._stats_interval_s = loop, failed, stats_interval_s
+        self._stats_due_s = time.monotonic() + stats_interval_s
+        self._wake = threading.Condition()
+        self._stopping = self._noticed = self._hurried = False
+        self._thread = threading.Thread(target=self._run, name="bookie-maintenance", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def look(self) -> None:
+        """Wake up if the log needs something. Any thread; quick."""
+        if self.maintenance.upkeep.due:
+            self._notice()
+
+    def hurry(self) -> None:
+        """Space is short: give back now what can be. Any thread; quick."""
+        self._hurried = True
+        self._notice()
+
+    def stats(self) -> StorageStats:
+        """The directory's numbers. Any thread, the loop's too."""
+        return self.maintenance.stats()
+
+    def stop(self) -> None:
+        """Seal what is full, end. From any thread but the loop's, when the commit thread has ended. Idempotent."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _notice(self) -> None:
+        with self._wake:
+            self._noticed = True
+            self._wake.notify()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            try:
+                self._work()
+            except Stopping:  # the commit thread has ended, or the loop
+                with self._wake:
+                    self._wake.wait_for(lambda: self._stopping or self._loop.is_closed(), timeout=None)
+            self.maintenance.finish()
+        except BookKeeperError as error:
+            self._post_failure(error)
+        except BaseException as error:
+            log.exception("the maintenance thread failed")
+            self._post_failure(StorageFailedError("the maintenance thread failed", value=repr(error)))
+
+    def _work(self) -> None:
+        maintenance = self.maintenance
+        while not self._stopping:
+            self._log_stats()
+            if maintenance.step():
+                continue
+            with self._wake:
+                if not self._stopping and not self._noticed:
+                    self._wake.wait(min(maintenance.wait_s(), self._stats_interval_s))
+                noticed, self._noticed = self._noticed, False
+                hurried, self._hurried = self._hurried, False
+            if noticed:
+                maintenance.wake()
+            if hurried:
+                maintenance.look_soon()
+
+    def _log_stats(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._stats_due_s:
+            return
+        self._stats_due_s = now_s + self._stats_interval_s
+        try:
+            log.info("storage: %s", self.stats().as_line())
+        except BookKeeperError as error:
+            log.warning("no statistics now: %s", error)
+
+    def _post_failure(self, error: BookKeeperError) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._failed, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            log.debug("the maintenance failed after the loop closed: %s", error)

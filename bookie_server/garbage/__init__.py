@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ledgers were deleted, and the thread that finds out."""

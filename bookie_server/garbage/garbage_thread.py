@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread on which a bookie finds ledgers that were deleted: carries out what the collector asks (RULES S9, M2).
+
+Every look and comparison begins with ``sync()``, is made in one session, and is worth nothing unless the store is, just
+before and just after, the one that this bookie started with: the same INSTANCEID, read anew, and the same note of this
+start at ``<root>-bookies/<id>``. A root that is gone, another cluster under the same address or a store put back to a
+backup from before this start so deletes nothing. Any error ends the look; the collector tries again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import heapq
+import json
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.errors import (
+    BookieIdentityError,
+    BookKeeperError,
+    LocalProtocolError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    Outcome,
+)
+from bk_core.metadata.port import MetadataStore, SessionState
+from bk_core.model import BookieId, LedgerId
+from bookie_server.garbage import collector as gc
+from bookie_server.garbage.collector import Collector, CollectorConfig
+from bookie_server.machine.events import Event, LedgersDeleted
+from bookie_server.storage.disk.cookie import Identity
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 16  # listed ledgers compared at a time
+_LOOP_TIMEOUT_S = 30.0
+
+
+class StoreEvidence:
+    """What the store says of ledgers, or an error where it says nothing certain. Blocking; any one thread at a time.
+
+    ``incarnation`` and ``boot_count`` are those of this start, as the bookie noted them in the store.
+    """
+
+    def __init__(self, store: MetadataStore, bookie_id: BookieId, incarnation: str, boot_count: int) -> None:
+        self._store, self._bookie_id = store, bookie_id
+        self._start = (incarnation, boot_count)
+
+    def look(self, ledger_ids: Sequence[LedgerId], look: int = 0) -> gc.Looked:
+        """Look up each ledger by its id. Raises BookKeeperError: then nothing is known of any."""
+        session = self._begin()
+        gone: set[LedgerId] = set()
+        found: dict[LedgerId, int] = {}
+        for ledger_id in ledger_ids:
+            try:
+                found[ledger_id] = self._store.read_ledger(ledger_id).version
+            except NoSuchLedgerError:
+                gone.add(ledger_id)
+            except MetadataCorruptError:
+                found[ledger_id] = -1  # a record that nobody can read is a record
+        self._end(session)
+        return gc.Looked(look, session, frozenset(gone), found)
+
+    def compare(self, held: npt.NDArray[np.int64]) -> gc.Compared:
+        """Which of ``held`` (ascending; noted before this call) the store does not list. Raises BookKeeperError: then
+        there is no list, or not all of it."""
+        session = self._begin()
+        met = np.zeros(len(held), bool)
+        listed = 0
+        ledgers = iter(self._store.list_ledgers())
+        while chunk := list(islice(ledgers, _CHUNK)):
+            listed += len(chunk)
+            at = np.searchsorted(held, np.array(chunk, np.int64))
+            at[at == len(held)] = 0  # beyond the last: compared with the first, which it is not
+            met[at[held[at] == np.array(chunk, np.int64)]] = True
+        self._end(session)
+        return gc.Compared(tuple(held[~met].tolist()), listed)
+
+    def _begin(self) -> int:
+        session = self._store.session_id
+        self._store.sync()
+        self._check_store()
+        return session
+
+    def _end(self, session: int) -> None:
+        """What was answered counts if nothing changed meanwhile."""
+        self._check_store()
+        if self._store.session_id != session:
+            raise MetadataUnavailableError(
+                "The session with the metadata store ended meanwhile", outcome=Outcome.NOT_APPLIED
+            )
+
+    def _check_store(self) -> None:
+        self._store.confirm_cluster()
+        record = self._store.read_bookie_state(self._bookie_id)
+        if record is None or _start_in(record.value) != self._start:
+            raise BookieIdentityError(
+                "the metadata store does not know of this bookie's last start: it is not where it was, or another "
+                "process runs as this bookie",
+                value=self._bookie_id,
+                remedy="no ledger is forgotten meanwhile; if the store was restored on purpose, start the bookie again",
+            )
+
+
+def _start_in(state: bytes) -> tuple[str, int] | None:
+    try:
+        known = json.loads(state)
+        return str(known["incarnation"]), int(known["boot_count"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class GarbageThread:
+    """Runs a collector. Made on any thread; ``hint`` may come from any, and does not block.
+
+    ``held`` gives the ids of all ledgers held and not deleted, sorted or not, and is called on this thread; ``forget``
+    hears of those that may be forgotten. ``failed`` hears, on this thread too, of a bug that ends it.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        evidence: StoreEvidence,
+        *,
+        held: Callable[[], Iterable[LedgerId]],
+        forget: Callable[[Sequence[LedgerId]], None],
+        config: CollectorConfig,
+        failed: Callable[[BookKeeperError], None] = lambda _: None,
+    ) -> None:
+        self._bug = failed
+        self._evidence, self._held, self._forget, self._config = evidence, held, forget, config
+        self._collector = Collector(config)
+        self._wake = threading.Condition()
+        self._hinted: dict[LedgerId, None] = {}  # bounded: what does not fit is met by the next comparison
+        self._lost = False
+        self._stopping = False
+        self._events: deque[gc.Event] = deque()  # of this thread alone
+        self._timers: list[tuple[float, int]] = []
+        self._cancel = store.on_session(self._session_changed)
+        self._thread = threading.Thread(target=self._run, name="bookie-garbage", daemon=True)
+
+    def start(self) -> None:
+        """Begin to collect."""
+        spread_ms = self._config.interval_ms // 10  # bookies that start together do not all list the store at once
+        self._events.append(gc.Started(max(1, random.randint(spread_ms // 2, spread_ms * 3 // 2))))
+        self._thread.start()
+
+    def hint(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """Somebody says that these were deleted."""
+        with self._wake:
+            room = self._config.candidates_max - len(self._hinted)
+            self._hinted.update(dict.fromkeys(ledger_ids[: max(0, room)]))
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Begin nothing more and forget nothing more. What is being asked of the store ends with it; see ``join``."""
+        self._cancel()
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def join(self, timeout_s: float = 10.0) -> None:
+        """Wait for the thread's end, after ``stop``."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            with self._wake:
+                self._lost = True
+                self._wake.notify()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            while (event := self._next()) is not None:
+                for effect in self._collector.step(event):
+                    self._carry_out(effect)
+        except BaseException as error:  # nothing is forgotten from here on, and its space is never given back
+            if self._stopping:
+                return
+            log.exception("garbage collection failed")
+            self._bug(LocalProtocolError("garbage collection failed", value=repr(error)))
+
+    def _next(self) -> gc.Event | None:
+        with self._wake:
+            while not self._stopping:
+                if self._lost:
+                    self._lost = False
+                    return gc.SessionLost()
+                if self._events:
+                    return self._events.popleft()
+                if self._hinted:
+                    hinted, self._hinted = self._hinted, {}
+                    return gc.Hinted(tuple(hinted))
+                wait_s = self._timers[0][0] - time.monotonic() if self._timers else None
+                if wait_s is not None and wait_s <= 0:
+                    return gc.TimerFired(heapq.heappop(self._timers)[1])
+                self._wake.wait(wait_s)
+            return None
+
+    def _carry_out(self, effect: gc.Effect) -> None:
+        match effect:
+            case gc.SetTimer(timer, delay_ms):
+                heapq.heappush(self._timers, (time.monotonic() + delay_ms / 1000, timer))
+            case gc.Look(look, ledger_ids):
+                self._events.append(self._look(look, ledger_ids))
+            case gc.Compare():
+                self._events.append(self._compare())
+            case gc.Forget(ledger_ids):
+                if not self._stopping:
+                    log.info("%d deleted ledgers are forgotten, the first is %d", len(ledger_ids), ledger_ids[0])
+                    self._forget(ledger_ids)
+
+    def _look(self, look: int, ledger_ids: Sequence[LedgerId]) -> gc.Event:
+        try:
+            return self._evidence.look(ledger_ids, look)
+        except BookKeeperError as error:
+            self._failed("ledgers that may be deleted could not be looked up", error)
+        except Exception:
+            log.exception("ledgers that may be deleted could not be looked up")
+        return gc.LookFailed(look)
+
+    def _compare(self) -> gc.Event:
+        try:
+            held = np.unique(np.fromiter(self._held(), np.int64))  # first: what the bookie gets later is new
+            found = self._evidence.compare(held) if held.size else gc.Compared((), 0)
+        except BookKeeperError as error:
+            self._failed("the ledgers held could not be compared with those listed", error)
+        except Exception:
+            log.exception("the ledgers held could not be compared with those listed")
+        else:
+            if found.missing and not found.listed:
+                log.warning("the metadata store lists no ledger; %d are held, and kept", len(found.missing))
+            return found
+        return gc.CompareFailed()
+
+    def _failed(self, what: str, error: BookKeeperError) -> None:
+        if not self._stopping:
+            log.warning("%s; nothing is forgotten: %s", what, error)
+
+
+def garbage_thread(
+    store: MetadataStore,
+    identity: Identity,
+    ledger_ids: Callable[[], Sequence[LedgerId]],
+    feed: Callable[[Event], None],
+    config: CollectorConfig,
+    failed: Callable[[BookKeeperError], None],
+) -> GarbageThread:
+    """The thread of a bookie that runs on this loop: ``ledger_ids`` (all that are held), ``feed`` (an event for the
+    machine) and ``failed`` (what must end the bookie) are called there. ``identity`` has the boot count that the store
+    knows of."""
+    loop = asyncio.get_running_loop()
+
+    def held() -> Iterable[LedgerId]:
+        answer: concurrent.futures.Future[Sequence[LedgerId]] = concurrent.futures.Future()
+        loop.call_soon_threadsafe(lambda: answer.set_result(ledger_ids()))
+        return answer.result(_LOOP_TIMEOUT_S)
+
+    def forget(ledger_ids: Sequence[LedgerId]) -> None:
+        loop.call_soon_threadsafe(feed, LedgersDeleted(ledger_ids))
+
+    def end(error: BookKeeperError) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the bookie has ended
+            loop.call_soon_threadsafe(failed, error)
+
+    return GarbageThread(
+        store,
+        StoreEvidence(store, identity.bookie_id, identity.incarnation, identity.boot_count),
+        held=held,
+        forget=forget,
+        config=config,
+        failed=end,
+    )

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the metadata store knows of a bookie's data directories: ``<root>-bookies/<id>``, one record (RULES S8).
+
+Which directories the bookie has, by incarnation, how often each was started, and how far its log was durable once: a
+directory that is missing, foreign or older than this is known for what it is. The record outlives the bookie's removal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from bk_core.errors import MetadataCorruptError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId
+from bookie_server.storage.disk.cookie import Identity
+
+_STATE_VERSION = 1
+
+Position: TypeAlias = tuple[int, int]
+"""In a log: generation of a segment and offset in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDirectory:
+    """``boot_count`` of its last start, 0 if it never served; ``position`` in its log, below which everything was
+    durable once, (0, 0) if none is known."""
+
+    boot_count: int = 0
+    position: Position = (0, 0)
+    newest_sealed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """``incarnation`` is that of the first directory, which is the bookie's own. Empty without a record."""
+
+    incarnation: str = ""
+    directories: Mapping[str, KnownDirectory] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One directory of this start. ``recorded`` is False where its boot count is not on disk (the disk is full): then
+    the store must not hear of it."""
+
+    identity: Identity
+    newest_sealed: int
+    recorded: bool
+
+
+def read_known_state(store: MetadataStore, bookie_id: BookieId) -> KnownState:
+    """Raises MetadataCorruptError, and errors of the store."""
+    record = store.read_bookie_state(bookie_id)
+    if record is None:
+        return KnownState()
+    try:
+        fields = json.loads(record.value)
+        incarnation = str(fields["incarnation"])
+        directories = {incarnation: _decoded(fields)}
+        directories |= {str(name): _decoded(other) for name, other in fields.get("others", {}).items()}
+        return KnownState(incarnation, directories)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetadataCorruptError("the state of a bookie cannot be read", value=bookie_id) from error
+
+
+def record_new(store: MetadataStore, bookie_id: BookieId, incarnations: Sequence[str]) -> None:
+    """Note directories that are about to be the bookie's, before any of them is served from. Raises
+    MetadataConflictError if another process starts as well."""
+    known = read_known_state(store, bookie_id)
+    added = {name: KnownDirectory() for name in incarnations if name not in known.directories}
+    _write(store, bookie_id, known.incarnation, {**known.directories, **added})
+
+
+def record_start(
+    store: MetadataStore, bookie_id: BookieId, starts: Sequence[Start], *, lost: Collection[str] = ()
+) -> None:
+    """Note this start of these directories, which are all that the bookie has from now on. The position known before
+    stays, but for those whose data is ``lost``. Raises MetadataConflictError if another process starts as well."""
+    if not any(start.recorded for start in starts):
+        return
+    known = read_known_state(store, bookie_id)
+    directories: dict[str, KnownDirectory] = {}
+    for start in starts:
+        incarnation = start.identity.incarnation
+        before = known.directories.get(incarnation, KnownDirectory())
+        if start.recorded:
+            position = (0, 0) if incarnation in lost else before.position
+            before = KnownDirectory(start.identity.boot_count, position, start.newest_sealed)
+        directories[incarnation] = before
+    _write(store, bookie_id, starts[0].identity.incarnation, directories)
+
+
+def noted_boot(store: MetadataStore, bookie_id: BookieId, start: Start) -> int:
+    """The boot count that the store has of this directory now that :func:`record_start` returned: this start's, or that
+    of an earlier one where the disk is too full to count this one."""
+    if start.recorded:
+        return start.identity.boot_count
+    known = read_known_state(store, bookie_id).directories
+    return known.get(start.identity.incarnation, KnownDirectory()).boot_count
+
+
+def record_positions(store: MetadataStore, bookie_id: BookieId, positions: Mapping[str, Position]) -> None:
+    """Note how far logs are durable, by their directories' incarnations, so that an older copy of one is known for what
+    it is. Raises MetadataConflictError if another process starts as this bookie."""
+    known = read_known_state(store, bookie_id)
+    moved = {
+        name: KnownDirectory(before.boot_count, positions[name], before.newest_sealed)
+        for name, before in known.directories.items()
+        if positions.get(name, (0, 0)) > before.position
+    }
+    if moved:
+        _write(store, bookie_id, known.incarnation, {**known.directories, **moved})
+
+
+def _write(
+    store: MetadataStore, bookie_id: BookieId, incarnation: str, directories: Mapping[str, KnownDirectory]
+) -> None:
+    state: dict[str, Any] = {"incarnation": incarnation, "v": _STATE_VERSION} | _encoded(directories[incarnation])
+    others = {name: _encoded(other) for name, other in directories.items() if name != incarnation}
+    if others:
+        state["others"] = others
+    record = store.read_bookie_state(bookie_id)
+    value = json.dumps(state, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    store.write_bookie_state(bookie_id, value, record.version if record else None)
+
+
+def _encoded(known: KnownDirectory) -> dict[str, Any]:
+    return {"boot_count": known.boot_count, "newest_sealed": known.newest_sealed, "position": known.position}
+
+
+def _decoded(fields: dict[str, Any]) -> KnownDirectory:
+    generation, offset = fields.get("position", (0, 0))
+    return KnownDirectory(
+        int(fields["boot_count"]), (int(generation), int(offset)), int(fields.get("newest_sealed", 0))
+    )

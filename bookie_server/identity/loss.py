@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting although data is lost: a wiped or an older data directory under a known bookie id (RULES S8).
+
+What such a directory does not hold, it may have acknowledged once. One false "no such entry" is enough for a recovery
+to cut a ledger short, and a lost fence for an old writer to go on. So before the bookie
+serves, every ledger whose metadata names it is fenced and in limbo, durably: entries found are served, all others are
+UNKNOWN, and no writer adds to it. That lasts until the ledger is repaired from its other copies. Of several data
+directories only some may lack data (``suspects``): a ledger that is in one of the others is whole there.
+
+Ledgers made later cannot be missing anything: nobody is registered under the id while they are listed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, product
+from typing import TypeAlias
+
+from bk_core.entries.frame import FrameKind, encode_record
+from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, LedgerId
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.log.segment_log import SegmentLog
+
+log = logging.getLogger(__name__)
+
+_READERS = 16
+_PART = 1024
+
+
+Part: TypeAlias = tuple[LedgerIndex, SegmentLog]
+"""Of an open data directory."""
+
+
+def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], suspects: Collection[int] = (0,)) -> int:
+    """Fence every ledger that the store's metadata or a suspect directory names, unless another directory has it, and
+    put it in limbo; how many there are. ``suspects`` are numbers of ``parts``; without any, what was lost is gone with
+    its directory.
+
+    Durable and in the indexes when this returns. Raises errors of the store, DataDirectoryError for a full disk and
+    StorageFailedError; then some are and the whole has to be done again.
+    """
+    homes = _homes(ledgers_naming(store, bookie_id), parts, suspects)
+    for number, ledger_ids in homes.items():
+        _put_in_limbo(*parts[number], ledger_ids)
+    count = sum(map(len, homes.values()))
+    log.warning(
+        "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; what this directory does not hold "
+        "of them is answered UNKNOWN until they are repaired from their other copies",
+        bookie_id, count,
+    )  # fmt: skip
+    return count
+
+
+def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collection[int]) -> dict[int, list[LedgerId]]:
+    """Which ledgers to distrust in which directory. One that is in none goes to a suspect."""
+    found: dict[LedgerId, int] = {}
+    for number, (index, _) in enumerate(parts):
+        found |= dict.fromkeys(index.ledger_ids(), number)
+    homes: dict[int, list[LedgerId]] = {number: [] for number in range(len(parts))}
+    for ledger_id in sorted({*named, *(one for one, number in found.items() if number in suspects)}):
+        home = found.get(ledger_id)
+        if home is None and any(index.is_deleted(ledger_id) for index, _ in parts):
+            continue
+        if home is None or home in suspects:
+            homes[min(suspects, default=0) if home is None else home].append(ledger_id)
+    return homes
+
+
+def _put_in_limbo(index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Sequence[LedgerId]) -> None:
+    for start in range(0, len(ledger_ids), _PART):
+        records = list(product(ledger_ids[start : start + _PART], (FrameKind.FENCE, FrameKind.LIMBO)))
+        segment_log.append_group([encode_record(kind, ledger_id) for ledger_id, kind in records])
+        for ledger_id, kind in records:
+            index.add_record(kind, ledger_id, b"")
+
+
+def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
+    """Every ledger that has this bookie in one of its ensembles, old ones included. One whose metadata cannot be read
+    may name it, and counts. Blocks for as long as it takes to read them all; raises errors of the store."""
+
+    def names_it(ledger_id: LedgerId) -> bool:
+        try:
+            metadata = store.read_ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return False
+        except MetadataCorruptError as error:
+            log.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, error)
+            return True
+        return any(bookie_id in fragment.ensemble for fragment in metadata.fragments)
+
+    store.sync()
+    found: list[LedgerId] = []
+    looked_at = 0
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="bookie-loss") as readers:
+        for part in _parts(store.list_ledgers()):
+            found += [ledger_id for ledger_id, named in zip(part, readers.map(names_it, part), strict=True) if named]
+            looked_at += len(part)
+            if looked_at % (64 * _PART) == 0:
+                log.info("looked at %d ledgers, %d name bookie %s", looked_at, len(found), bookie_id)
+    return found
+
+
+def _parts(ledger_ids: Iterator[LedgerId]) -> Iterator[Sequence[LedgerId]]:
+    while part := list(islice(ledger_ids, _PART)):
+        yield part

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From directories and a metadata store to storage that may answer: the one order in which a bookie opens.
+
+Whose directories they are (cookies, state record), then replay of each, then the note of this start in the store.
+Synchronous; the simulator opens its bookies with the same function (RULES S10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.errors import BookieIdentityError
+from bk_core.metadata.port import MetadataStore
+from bookie_server.config import BookieConfig
+from bookie_server.identity.directories import open_directories
+from bookie_server.identity.known_state import Start, record_start
+from bookie_server.identity.loss import distrust
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_reader import SegmentReader
+from bookie_server.storage.start.open_report import OpenReport
+from bookie_server.storage.start.replay import open_segments
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStorage:
+    """An open data directory. Whoever holds it closes ``log``, then ``reader``, then ``directory``."""
+
+    directory: DataDirectory
+    index: LedgerIndex
+    log: SegmentLog
+    reader: SegmentReader
+    report: OpenReport
+
+
+def open_storage(
+    config: BookieConfig,
+    store: MetadataStore,
+    address: str,
+    port: int,
+    *,
+    files: Files | None = None,
+    segment_size_bytes: int | None = None,
+    incarnation: str | None = None,
+    now_ms: Callable[[], int] | None = None,
+    accept_loss: bool = False,
+) -> tuple[OpenStorage, ...]:
+    """Open the bookie's data directories, made at the first start; everything that their indexes say is durable. The
+    first one's identity is the bookie's.
+
+    ``accept_loss``: take wiped, missing or older directories of a known id, and distrust them (``loss.py``) before this
+    returns; InvalidArgumentError if nothing is lost. The other keywords are for tests: another file system, segments of
+    another size than the configuration allows, a fixed incarnation for a new directory, a clock. Raises
+    BookieIdentityError, DataDirectoryError, StorageFailedError, MetadataConflictError when another process starts as
+    the same bookie, and errors of the store; then nothing is left open.
+    """
+    found = open_directories(
+        config, store, address, port, files=files, incarnation=incarnation, accept_loss=accept_loss
+    )
+    opened: list[OpenStorage] = []
+    try:
+        for directory in found.directories:
+            index, log, report = open_segments(
+                directory,
+                segment_size_bytes=segment_size_bytes or config.segment_size_bytes,
+                segments_kept_free=config.segments_kept_free,
+                index_cache_bytes=config.index_cache_bytes,
+                now_ms=now_ms,
+            )
+            reader = SegmentReader(directory.segments_path, directory.identity, files=directory.files)
+            opened.append(OpenStorage(directory, index, log, reader, report))
+        check_apart(opened)
+        if accept_loss:
+            parts = [(each.index, each.log) for each in opened]
+            distrust(store, found.directories[0].identity.bookie_id, parts, found.suspects)
+        _record(store, opened, found.suspects if accept_loss else frozenset())
+        if accept_loss:
+            for directory in found.directories:
+                directory.end_loss()
+    except BaseException:
+        for each in opened:
+            each.log.close(record=False)
+        for directory in found.directories:
+            directory.close()
+        raise
+    return tuple(opened)
+
+
+def _record(store: MetadataStore, opened: Sequence[OpenStorage], lost: Collection[int]) -> None:
+    """Note this start in the store."""
+    starts = [
+        Start(each.directory.identity, each.report.newest_sealed, each.directory.boot_recorded) for each in opened
+    ]
+    incarnations = {starts[number].identity.incarnation for number in lost}
+    record_start(store, starts[0].identity.bookie_id, starts, lost=incarnations)
+
+
+def check_apart(opened: Sequence[OpenStorage]) -> None:
+    """Each ledger is in one directory only. Raises BookieIdentityError: then files of two were mixed."""
+    known = [np.array(each.index.ledger_ids(), np.int64) for each in opened]
+    for number, each in enumerate(opened):
+        for other, ledgers in enumerate(known):
+            if other == number:
+                continue
+            twice = ledgers[_within(ledgers, each.index.deleted_intervals())]
+            twice = twice if twice.size else np.intersect1d(ledgers, known[number], assume_unique=True)
+            if twice.size:
+                raise BookieIdentityError(
+                    "a ledger is in two data directories, and each may lack what the other has acknowledged",
+                    value=f"ledger {twice[0]} and {twice.size - 1} more: "
+                    f"{each.directory.path} and {opened[other].directory.path}",
+                    remedy="find out which files were put into the wrong directory (bk bookie inspect DIR shows the "
+                    "ledgers of each) and put them back",
+                )
+
+
+def _within(ledgers: npt.NDArray[np.int64], intervals: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which ledgers lie in one of the intervals, which are apart and ascending."""
+    if not intervals.size:
+        return np.zeros(ledgers.size, bool)
+    at = np.searchsorted(intervals[:, 0], ledgers, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (at >= 0) & (ledgers <= intervals[at, 1])
+    return inside

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The add path of the bookie's machine: sessions, admission, acks (RULES P1, P6, L2, L4, MUST 2).
+
+A frame is checked, given to the log and counted in one step, so nothing can come between the fence check and the log.
+Acks go out per stream and step, as two columns.
+
+Admission is by bytes, and by frames for those that are small: what waits for a commit is bounded in all and by stream.
+Above the bound a stream's message waits for room, behind those that came before it, and the stream is not read on; only
+when three times as much waits are frames refused. Recovery adds have room of their own: no flood of normal adds makes
+them wait longer than what the log has been given (:class:`~bookie_server.machine.state.Flight`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container
+
+from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, check_frame, frame_extent, split_frames
+from bk_core.errors import IntegrityError
+from bk_core.model import LedgerId
+from bk_core.wire.lane import AttachMode, Reason
+from bookie_server.machine.core import Core, Refusal
+from bookie_server.machine.events import (
+    CloseStream,
+    Ended,
+    FramesArrived,
+    PauseStream,
+    ResumeStream,
+    SendAcks,
+    SessionAttached,
+    StreamId,
+)
+from bookie_server.machine.requests import LEDGER_ID_MAX
+from bookie_server.machine.state import Flight, Ledger, Pending, Session, Stream
+
+Compare = Callable[[Session, FrameExtent, memoryview], None]
+_TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)
+"""Troubles of a ledger that takes normal adds: of a dropped copy entries are gone, and no fence (RULES S4)."""
+
+
+class Adds:
+    """Sessions of all streams. ``compare`` starts a comparison with stored entries, which ends in :meth:`compared`."""
+
+    __slots__ = (
+        "_accepted",
+        "_compare",
+        "_core",
+        "_paused",
+        "_sessions",
+        "_streams",
+        "_to_ack",
+        "_to_end",
+        "normal",
+        "recovery",
+    )
+
+    def __init__(self, core: Core, compare: Compare) -> None:
+        self._core, self._compare = core, compare
+        limits = core.limits
+        self.normal = Flight(limits.in_flight_bytes_max, limits.in_flight_frames_max)
+        self.recovery = Flight(limits.recovery_bytes_max, limits.in_flight_frames_max)
+        self._streams: dict[StreamId, Stream] = {}
+        self._sessions = 0  # of all streams
+        self._accepted: list[Pending] = []  # of the message at hand
+        self._paused: dict[StreamId, Stream] = {}
+        self._to_ack: dict[Session, None] = {}  # sessions that gained durable frames in this step
+        self._to_end: dict[Session, None] = {}
+
+    # --- sessions ---
+
+    def attach(self, event: SessionAttached) -> None:
+        stream = self._streams.setdefault(event.stream, Stream(event.stream))
+        if event.session == 0 or event.session in stream.sessions:
+            self._close(stream, f"session number {event.session} is 0 or in use")
+            return
+        if len(stream.sessions) >= self._core.limits.sessions_per_stream_max:
+            self._close(stream, f"more than {self._core.limits.sessions_per_stream_max} sessions on one stream")
+            return
+        if self._sessions >= self._core.limits.sessions_max * (2 if event.mode is AttachMode.RECOVER else 1):
+            problem = Reason.OVERLOADED, f"{self._sessions} sessions are open"
+            self._refuse(Session(stream, event.session, None, event.mode), problem)
+            return
+        known_id = 0 <= event.ledger_id <= LEDGER_ID_MAX
+        ledger = self._core.ledger(event.ledger_id) if known_id else None
+        session = Session(stream, event.session, ledger, event.mode)
+        self._remember(session)
+        if ledger is None:
+            self._refuse(session, (Reason.BAD_REQUEST, f"ledger id {event.ledger_id}"))
+            return
+        ledger.sessions += 1
+        refusal = self._attach_problem(event, ledger) or self._state_problem(session, ledger)
+        if refusal:
+            self._refuse(session, refusal)
+
+    def _remember(self, session: Session) -> None:
+        self._sessions += 1
+        session.stream.sessions[session.number] = session
+        session.stream.recovering += session.recover
+
+    def _attach_problem(self, event: SessionAttached, ledger: Ledger) -> Refusal | None:
+        if event.explicit_ids:
+            return Reason.UNIMPLEMENTED, "ledgers with caller-given entry ids are not built yet"
+        return self._core.key_problem(ledger, event.ledger_key)
+
+    def _state_problem(self, session: Session, ledger: Ledger) -> Refusal | None:
+        """Why the ledger takes no frame of this session now; asked in the same step that gives a frame to the log."""
+        if self._core.failed:
+            return self._core.failed
+        if ledger.deleted:
+            return Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"
+        if session.recover:
+            return None
+        if ledger.trouble not in _TAKES_ADDS:  # before the fence: a writer whose bookie lost data may go on elsewhere
+            return ledger.trouble, f"this bookie may have lost entries or a fence of ledger {ledger.ledger_id}"
+        if ledger.fenced:
+            return Reason.FENCED, f"ledger {ledger.ledger_id} is fenced"
+        if ledger.log.read_only:
+            return Reason.READ_ONLY, "this bookie is read-only, or the data directory of this ledger is"
+        return None
+
+    def detach(self, stream_id: StreamId, numbers: list[int]) -> None:
+        stream = self._streams.get(stream_id)
+        if stream:
+            self._take_waiting(stream)
+        for number in numbers:
+            session = stream.sessions.pop(number, None) if stream else None
+            if session:
+                self._drop(session)
+
+    def close(self, stream_id: StreamId) -> None:
+        """The stream is gone; what it gave to the log goes on without acks."""
+        stream = self._streams.pop(stream_id, None)
+        self._paused.pop(stream_id, None)
+        if stream:
+            stream.closed = True
+            self.normal.waiting -= sum(message.nbytes for message in stream.waiting)
+            stream.waiting.clear()
+            for session in stream.sessions.values():
+                self._drop(session)
+            stream.sessions.clear()
+
+    def _drop(self, session: Session) -> None:
+        """No more frames and no more words about this session."""
+        self._sessions -= 1
+        session.stream.recovering -= session.recover
+        session.gone = True
+        session.end = session.end or (Reason.NOT_ATTACHED, "detached")
+        self._drop_held(session)
+        if session.ledger:
+            session.ledger.sessions -= 1
+            self._core.forget_if_idle(session.ledger)
+
+    def _drop_held(self, session: Session) -> None:
+        held, session.held = session.held, None
+        for _, frame in held or ():
+            self._released(session, frame.nbytes)
+
+    def _close(self, stream: Stream, message: str) -> None:
+        self._core.effects.append(CloseStream(stream.stream_id, message))
+        self.close(stream.stream_id)
+
+    # --- frames ---
+
+    def frames(self, event: FramesArrived) -> None:
+        stream = self._streams.setdefault(event.stream, Stream(event.stream))
+        if stream.waiting or (not stream.recovering and self.normal.holds_up()):
+            stream.waiting.append(event.frames)
+            self.normal.waiting += event.frames.nbytes
+            self._pause(stream)
+        else:
+            self._take(stream, event.frames)
+
+    def _take_waiting(self, stream: Stream) -> None:
+        """Take what waits of this stream, whether or not there is room."""
+        while stream.waiting:
+            message = stream.waiting.popleft()
+            self.normal.waiting -= message.nbytes
+            self._take(stream, message)
+
+    def _take(self, stream: Stream, message: memoryview) -> None:
+        try:
+            frames = split_frames(message)
+        except IntegrityError as error:
+            self._close(stream, str(error))
+            return
+        self._accepted.clear()
+        for header, frame in frames:
+            session = stream.sessions.get(header.tag) or self._unknown_session(stream, header.tag)
+            self._taken(session, frame.nbytes)
+            self._offer(session, header, frame)
+        self._let_go(message)
+        if self._is_too_much(stream):
+            self._pause(stream)
+
+    def _pause(self, stream: Stream) -> None:
+        if not stream.paused:
+            stream.paused = True
+            self._paused[stream.stream_id] = stream
+            self._core.effects.append(PauseStream(stream.stream_id))
+
+    def _let_go(self, message: memoryview) -> None:
+        """Keep no message for the sake of a small part of it that was accepted: it is the frames that are counted."""
+        size = memoryview(message.obj).nbytes
+        if self._accepted and 2 * sum(pending.header.size for pending in self._accepted) < size:
+            for pending in self._accepted:
+                pending.frame = bytes(pending.frame)
+        self._accepted.clear()
+
+    def _unknown_session(self, stream: Stream, number: int) -> Session:
+        """A session that ends at once, remembered so that it is refused only once."""
+        session = Session(stream, number, None, AttachMode.WRITE)
+        limits = self._core.limits
+        if len(stream.sessions) < limits.sessions_per_stream_max and self._sessions < limits.sessions_max:
+            self._remember(session)
+        self._refuse(session, (Reason.NOT_ATTACHED, f"no session {number} on this stream"))
+        return session
+
+    def _offer(self, session: Session, header: FrameHeader, frame: memoryview) -> None:
+        """The next frame of a session: into the log, behind a comparison, or the end of the session."""
+        ledger = session.ledger
+        if session.end or ledger is None:
+            self._released(session, frame.nbytes)
+            return
+        if session.held is not None:
+            session.held.append((header, memoryview(bytes(frame))))
+            return
+        problem = self._frame_problem(session, ledger, header, frame)
+        if problem:
+            self._released(session, frame.nbytes)
+            self._refuse(session, problem)
+            return
+        extent = frame_extent(frame, header)
+        if not session.recover and extent.first <= ledger.top and self._overlaps(ledger, extent.first, extent.last):
+            frame = memoryview(bytes(frame))  # it may be here for long: not with all that came beside it
+            session.held = deque(((header, frame),))
+            self._compare(session, extent, frame)
+            return
+        self._accept(session, ledger, header, extent, frame)
+
+    def _frame_problem(
+        self, session: Session, ledger: Ledger, header: FrameHeader, frame: memoryview
+    ) -> Refusal | None:
+        if header.kind != FrameKind.ENTRIES or header.ledger_id != ledger.ledger_id:
+            return Reason.BAD_REQUEST, f"a frame of kind {header.kind}, ledger {header.ledger_id}"
+        problem = self._state_problem(session, ledger)
+        if problem:
+            return problem
+        flight = self.recovery if session.recover else self.normal
+        if flight.refuses():
+            return Reason.OVERLOADED, f"{flight.bytes} bytes in {flight.frames} frames wait for a commit"
+        try:
+            check_frame(frame)
+        except IntegrityError as error:
+            return Reason.INTEGRITY, error.what
+        return None
+
+    def _overlaps(self, ledger: Ledger, first: int, last: int) -> bool:
+        return bool(ledger.pending_over(first, last)) or self._core.holdings.overlaps(ledger.ledger_id, first, last)
+
+    def _accept(
+        self, session: Session, ledger: Ledger, header: FrameHeader, extent: FrameExtent, frame: memoryview
+    ) -> None:
+        if not ledger.key_logged:
+            self._core.log_key(ledger)
+        self._core.enqueue(header, extent, frame, ledger, session)
+        self._accepted.append(ledger.log.queue[-1])
+        session.accepted += 1
+
+    def compared(self, session: Session, same: bool) -> None:
+        """The first held frame does or does not agree with what stands at its ids (RULES P6)."""
+        held, ledger = session.held, session.ledger
+        if held is None or ledger is None or session.end:
+            return
+        session.held = None
+        header, frame = held.popleft()
+        problem = self._state_problem(session, ledger)  # a fence may have come meanwhile (MUST 2)
+        if not problem and not same:
+            problem = (Reason.INTEGRITY, f"another entry stands at an id of {header.first_entry_id} and following")
+        if problem:
+            self._released(session, frame.nbytes)
+            self._refuse(session, problem)
+        else:
+            self._accept(session, ledger, header, frame_extent(frame, header), frame)
+        for header, frame in held:
+            self._offer(session, header, frame)
+
+    # --- ends and acks ---
+
+    def _refuse(self, session: Session, problem: Refusal) -> None:
+        """Frame ``accepted`` + 1 was refused: told once all before it are durable (RULES P1)."""
+        session.end = problem
+        if session.durable == session.accepted:
+            self._to_end[session] = None
+
+    def committed(self, pending: Pending) -> None:
+        """A frame of entries is durable."""
+        session = pending.session
+        assert session is not None
+        self._released(session, pending.header.size)
+        session.durable += 1
+        if session.end and session.durable == session.accepted:
+            self._to_end[session] = None
+        elif not session.end:
+            self._to_ack[session] = None
+
+    def dropped(self, pending: Pending, problem: Refusal) -> None:
+        """A frame of entries will never be durable: its session ends with what is."""
+        session = pending.session
+        assert session is not None
+        self._released(session, pending.header.size)
+        session.accepted = session.durable
+        self._drop_held(session)
+        session.end = problem
+        self._to_end[session] = None
+
+    def fail_all(self, problem: Refusal) -> None:
+        """End every session (RULES S6)."""
+        for stream in self._streams.values():
+            for session in stream.sessions.values():
+                if not session.end:
+                    self._drop_held(session)
+                    session.accepted = session.durable
+                    self._refuse(session, problem)
+
+    def end_deleted(self, ledgers: Container[LedgerId]) -> None:
+        """End the sessions of ledgers that are being deleted, each after what the log has taken of it."""
+        for stream in self._streams.values():
+            for session in stream.sessions.values():
+                ledger = session.ledger
+                if ledger is not None and ledger.ledger_id in ledgers and not session.end:
+                    self._drop_held(session)
+                    self._refuse(session, (Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"))
+
+    def flush(self) -> None:
+        """Let streams flow that may; emit the acks and ends of this step, one effect a stream."""
+        self._accepted.clear()
+        if self._paused:
+            self._resume()
+        if self._to_ack or self._to_end:
+            self._flush_acks()
+
+    def _flush_acks(self) -> None:
+        columns: dict[StreamId, tuple[list[int], list[int], list[Ended]]] = {}
+        for session in self._to_ack:
+            if not session.gone and not session.end:
+                sessions, frames, _ = columns.setdefault(session.stream.stream_id, ([], [], []))
+                sessions.append(session.number)
+                frames.append(session.durable)
+        for session in self._to_end:
+            if not session.gone and session.end and not session.told:
+                session.told = True
+                ended = columns.setdefault(session.stream.stream_id, ([], [], []))[2]
+                ended.append(Ended(session.number, session.durable, *session.end))
+        self._core.effects.extend(SendAcks(stream_id, *lists) for stream_id, lists in columns.items())
+        self._to_ack.clear()
+        self._to_end.clear()
+
+    # --- admission ---
+
+    def _taken(self, session: Session, size: int) -> None:
+        flight = self.recovery if session.recover else self.normal
+        flight.bytes += size
+        flight.frames += 1
+        session.stream.pending_bytes += size
+
+    def _released(self, session: Session, size: int) -> None:
+        flight = self.recovery if session.recover else self.normal
+        flight.bytes -= size
+        flight.frames -= 1
+        session.stream.pending_bytes -= size
+
+    def _is_too_much(self, stream: Stream) -> bool:
+        """Whether this stream, which has just sent something, is not to be read on. While it recovers a ledger only its
+        own bytes and those of other recoverers count."""
+        flight = self.recovery if stream.recovering else self.normal
+        return stream.pending_bytes > self._core.limits.stream_bytes_max or flight.full()
+
+    def _resume(self) -> None:
+        """Take what waits while there is room, who waits longest first, and read those streams on."""
+        for stream in list(self._paused.values()):
+            flight = self.recovery if stream.recovering else self.normal
+            if not flight.full() and stream.pending_bytes <= self._core.limits.stream_bytes_max // 2:
+                stream.paused = False
+                del self._paused[stream.stream_id]
+                self._core.effects.append(ResumeStream(stream.stream_id))
+                self._take_waiting(stream)

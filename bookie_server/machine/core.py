@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the add path and the read path of the bookie's machine share: ledgers, the queue to the log, fencing.
+
+A ledger goes to one of the logs (``LogQueue``) and stays there: the order of that log's queue is the order of all that
+is written of it.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, encode_record, parse_header
+from bk_core.model import LEDGER_KEY_BYTES, LedgerId
+from bk_core.wire.lane import Reason
+from bookie_server.machine.events import Effect
+from bookie_server.machine.state import Holdings, Ledger, LogQueue, MachineLimits, Pending, Session
+
+Refusal = tuple[Reason, str]
+
+_NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
+
+
+class Core:
+    """State shared by both paths. ``effects`` is what this step wants done."""
+
+    __slots__ = ("effects", "failed", "holdings", "ledgers", "limits", "logs")
+
+    def __init__(self, holdings: Holdings, limits: MachineLimits, logs: int) -> None:
+        self.holdings, self.limits = holdings, limits
+        self.effects: list[Effect] = []
+        self.ledgers: dict[LedgerId, Ledger] = {}
+        self.logs = tuple(LogQueue(number) for number in range(logs))
+        self.failed: Refusal | None = None  # a sync failed, of whichever log: final (RULES S6)
+
+    # --- ledgers ---
+
+    def ledger(self, ledger_id: LedgerId) -> Ledger:
+        """The volatile state of a ledger, made from the durable one on first use."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            facts = self.holdings.facts(ledger_id)
+            log = self.logs[self.holdings.log_of(ledger_id)]
+            ledger = Ledger(ledger_id, facts, self.holdings.last_entry_id(ledger_id), log)
+            self.ledgers[ledger_id] = ledger
+        return ledger
+
+    def forget_if_idle(self, ledger: Ledger) -> None:
+        if ledger.idle and self.ledgers.get(ledger.ledger_id) is ledger:
+            del self.ledgers[ledger.ledger_id]
+
+    def key_problem(self, ledger: Ledger, key: bytes) -> Refusal | None:
+        """Why this key does not open the ledger. The first key heard becomes the ledger's (RULES L2)."""
+        if len(key) != LEDGER_KEY_BYTES:
+            return Reason.BAD_REQUEST, f"a ledger key of {len(key)} bytes"
+        if ledger.key is None:
+            ledger.key = key
+        elif not hmac.compare_digest(ledger.key, key):
+            return Reason.UNAUTHORIZED, f"another key than that of ledger {ledger.ledger_id}"
+        return None
+
+    def log_of(self, ledger_id: LedgerId) -> int:
+        """The log of a ledger, in use or not."""
+        ledger = self.ledgers.get(ledger_id)
+        return ledger.log.number if ledger else self.holdings.log_of(ledger_id)
+
+    # --- the queue to the log ---
+
+    def enqueue(
+        self,
+        header: FrameHeader,
+        extent: FrameExtent,
+        frame: bytes | memoryview,
+        ledger: Ledger,
+        session: Session | None,
+    ) -> int:
+        """Give a frame to its ledger's log behind all others; returns its sequence number there."""
+        sequence = ledger.log.enqueue(Pending(header, extent, frame, ledger, session))
+        ledger.in_log += 1
+        if header.kind == FrameKind.ENTRIES:
+            ledger.pending.append((sequence, extent.first, extent.last))
+            ledger.top = max(ledger.top, extent.last)
+        return sequence
+
+    def record(self, kind: FrameKind, ledger: Ledger, payload: bytes = b"") -> int:
+        """Give a record to the log, the ledger's key before its first frame (RULES L2)."""
+        keyless = kind in (FrameKind.LEDGER_KEY, FrameKind.DELETED)
+        if not ledger.key_logged and ledger.key is not None and not keyless:
+            self.log_key(ledger)
+        frame = encode_record(kind, ledger.ledger_id, payload)
+        return self.enqueue(parse_header(frame), _NO_EXTENT, frame, ledger, None)
+
+    def log_key(self, ledger: Ledger) -> None:
+        assert ledger.key is not None
+        ledger.key_logged = True
+        self.record(FrameKind.LEDGER_KEY, ledger, ledger.key)
+
+    def fence(self, ledger_id: LedgerId, key: bytes) -> Refusal | int:
+        """Fence a ledger, known or not; returns the sequence number in its log that must be durable before any answer
+        to this request, or why it is refused (then nothing changed)."""
+        if self.failed:
+            return self.failed
+        ledger = self.ledger(ledger_id)
+        if ledger.deleted:
+            return Reason.DELETED, f"ledger {ledger_id} is deleted"
+        problem = self.key_problem(ledger, key)
+        if problem:
+            self.forget_if_idle(ledger)
+            return problem
+        ledger.fenced = True  # from here on normal adds are refused (MUST 3)
+        if ledger.fence_sequence is None:
+            ledger.fence_sequence = self.record(FrameKind.FENCE, ledger)
+        return ledger.fence_sequence
+
+    def drop_queue(self, log: LogQueue) -> list[Pending]:
+        """Nothing in the queue of this log will ever be durable; returns what was in it."""
+        dropped = log.drop()
+        for pending in dropped:
+            ledger, kind = pending.ledger, pending.header.kind
+            ledger.in_log -= 1
+            if kind == FrameKind.ENTRIES:
+                ledger.pending.popleft()
+            elif kind == FrameKind.LEDGER_KEY:
+                ledger.key_logged = False
+            elif kind == FrameKind.FENCE:
+                ledger.fence_sequence = None  # stays fenced in memory; the next fencing request logs it again
+            elif kind == FrameKind.DELETED:
+                ledger.deleted = False  # until the collector has found it again
+        for ledger in dict.fromkeys(pending.ledger for pending in dropped):
+            self._choose_anew(ledger)
+        return dropped
+
+    def _choose_anew(self, ledger: Ledger) -> None:
+        """A ledger of which nothing is durable and nothing on its way need not stay where there is no room."""
+        if not ledger.in_log and not self.holdings.facts(ledger.ledger_id).known:
+            ledger.log = self.logs[self.holdings.log_of(ledger.ledger_id)]
+
+    def is_fenced(self, ledger_id: LedgerId) -> bool:
+        ledger = self.ledgers.get(ledger_id)
+        return ledger.fenced if ledger else self.holdings.facts(ledger_id).fenced

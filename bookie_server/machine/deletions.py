@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deletion, the path of the bookie's machine that forgets ledgers: a record in the log, for good (RULES S4, S9).
+
+Whether a ledger is deleted is found out elsewhere (:mod:`bookie_server.garbage.collector`); a client's hint only says
+where to look. From LedgersDeleted on the ledger takes no frame, and the record stands in the log behind all that it
+took before; readers are answered DELETED once the record is durable. So no add is acked that the record does not
+outlive, and what a crash may undo was told to nobody who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+
+from bk_core.entries.frame import FrameKind
+from bk_core.model import LedgerId
+from bk_core.wire.lane import Reason
+from bookie_server.machine.core import Core, Refusal
+from bookie_server.machine.events import DeleteHintRequested, LedgersDeleted, LookForDeletion, SendReply
+from bookie_server.machine.requests import LEDGER_ID_MAX, Requests
+from bookie_server.machine.state import Ledger, Pending
+
+HINT_IDS_MAX = 10_000
+"""Ledgers that one hint may name."""
+
+
+class Deletions:
+    """``end_sessions`` ends the sessions of the ledgers of a set."""
+
+    __slots__ = ("_core", "_end_sessions", "_requests")
+
+    def __init__(self, core: Core, requests: Requests, end_sessions: Callable[[Container[LedgerId]], None]) -> None:
+        self._core, self._requests, self._end_sessions = core, requests, end_sessions
+
+    def hint(self, event: DeleteHintRequested) -> None:
+        """Have the ledgers that are held here looked up; the answer says no more than that this was heard."""
+        problem: Refusal | None = self._core.failed
+        if not problem and len(event.ledger_ids) > HINT_IDS_MAX:
+            problem = Reason.TOO_LARGE, f"{len(event.ledger_ids)} ledgers in one hint, at most {HINT_IDS_MAX}"
+        if not problem:
+            held = tuple(dict.fromkeys(ledger_id for ledger_id in event.ledger_ids if self._holds(ledger_id)))
+            if held:
+                self._core.effects.append(LookForDeletion(held))
+        self._core.effects.append(SendReply(event.request, *(problem or ())))
+
+    def _holds(self, ledger_id: LedgerId) -> bool:
+        if not 0 <= ledger_id <= LEDGER_ID_MAX:
+            return False
+        ledger = self._core.ledgers.get(ledger_id)
+        if ledger and (ledger.deleted or ledger.in_log):
+            return not ledger.deleted
+        facts = self._core.holdings.facts(ledger_id)
+        return facts.known and not facts.deleted
+
+    def delete(self, event: LedgersDeleted) -> None:
+        """Take no more of these ledgers and give their records of deletion to the log. Those that are not held, or are
+        deleted already, are left alone."""
+        core = self._core
+        if core.failed:
+            return
+        doomed: set[LedgerId] = set()
+        for ledger_id in event.ledger_ids:
+            if self._holds(ledger_id):
+                ledger = core.ledger(ledger_id)
+                ledger.deleted = True
+                doomed.add(ledger_id)
+                core.record(FrameKind.DELETED, ledger)
+        if doomed:
+            self._end_sessions(doomed)
+
+    def committed(self, record: Pending) -> None:
+        """A record is durable; if it deletes, nobody watches the ledger any more. Reads hear of it when they go on."""
+        if record.header.kind != FrameKind.DELETED:
+            return
+        for request_id in list(record.ledger.watches):
+            request = self._requests.get(request_id)
+            assert request is not None
+            self._requests.refuse(request, _gone(record.ledger))
+
+    def dropped(self, frames: Iterable[Pending]) -> None:
+        """These will never be durable: ledgers whose records of deletion are among them are looked up once more."""
+        kept = tuple(one.ledger.ledger_id for one in frames if one.header.kind == FrameKind.DELETED)
+        if kept and not self._core.failed:
+            self._core.effects.append(LookForDeletion(kept))
+
+
+def _gone(ledger: Ledger) -> Refusal:
+    return Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"

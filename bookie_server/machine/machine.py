@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bookie does, as a pure machine: an event in, effects out. No clock, thread, file or socket.
+
+The driver (``services/``) owns one machine on its loop, feeds it what arrives and carries out what it returns. Two
+halves: :mod:`machine_adds` (sessions and acks) and :mod:`machine_reads` (answers); what they share is in
+:mod:`machine_core`.
+
+Promises, each for ever: an ack only after its frame is durable (P1); no normal add after a fence, and no answer to a
+fencing request before the fence is durable (MUST 2, MUST 3); ABSENT only where nothing durable or pending covers an id
+(S1, MUST 4); the ledger key durable before the first ack (L2); nothing at all after a failed sync (S6). Expected
+trouble comes in as an event and goes out as a reason; an exception out of :meth:`BookieMachine.step` is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bookie_server.machine.adds import Adds
+from bookie_server.machine.compare import Comparisons
+from bookie_server.machine.core import Core, Refusal
+from bookie_server.machine.deletions import Deletions
+from bookie_server.machine.events import (
+    CommitFailed,
+    DeleteHintRequested,
+    Effect,
+    Event,
+    FenceRequested,
+    FramesArrived,
+    FramesRead,
+    GroupCommitted,
+    LedgersDeleted,
+    MembershipsRead,
+    PartSent,
+    ReadLacRequested,
+    ReadOnlyChanged,
+    ReadRequested,
+    RequestCancelled,
+    SessionAttached,
+    SessionsDetached,
+    StreamClosed,
+    StreamStalled,
+    TimerFired,
+    WatchLacRequested,
+    WriteLacRequested,
+)
+from bookie_server.machine.lac import Lacs
+from bookie_server.machine.reads import Reads
+from bookie_server.machine.requests import Requests
+from bookie_server.machine.state import Holdings, Ledger, MachineLimits, Pending
+
+
+class BookieMachine:
+    """One bookie. ``holdings`` is the index of what is durable; the machine alone changes it while it lives. ``logs``
+    is how many logs it names, from 0 on."""
+
+    def __init__(self, holdings: Holdings, limits: MachineLimits | None = None, logs: int = 1) -> None:
+        core = self._core = Core(holdings, limits or MachineLimits(), logs)
+        requests = self._requests = Requests(core)
+        reads = self._reads = Reads(core, requests)
+        lacs = self._lacs = Lacs(core, requests)
+        compare = Comparisons(core, requests, lambda session, same: self._adds.compared(session, same))
+        adds = self._adds = Adds(core, compare.begin)
+        deletions = self._deletions = Deletions(core, requests, adds.end_deleted)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            SessionAttached: adds.attach,
+            FramesArrived: adds.frames,
+            SessionsDetached: lambda event: adds.detach(event.stream, list(event.sessions)),
+            StreamClosed: self._on_closed,
+            GroupCommitted: self._on_committed,
+            CommitFailed: self._on_failed,
+            FramesRead: requests.frames_read,
+            MembershipsRead: requests.memberships_read,
+            ReadRequested: reads.begin,
+            PartSent: lambda event: reads.sent(event.request),
+            StreamStalled: lambda event: reads.stalled(event.stream),
+            FenceRequested: lambda event: lacs.read(event.request, event.ledger_id, event.ledger_key),
+            ReadLacRequested: lambda event: lacs.read(event.request, event.ledger_id),
+            WriteLacRequested: lacs.write,
+            WatchLacRequested: lacs.watch,
+            DeleteHintRequested: deletions.hint,
+            LedgersDeleted: deletions.delete,
+            RequestCancelled: lambda event: requests.cancel(event.request),
+            TimerFired: lacs.timer_fired,
+            ReadOnlyChanged: self._on_read_only,
+        }
+
+    def step(self, event: Event) -> list[Effect]:
+        """Take one event; returns what is to be done, in this order."""
+        core = self._core
+        core.effects = []
+        self._handlers[type(event)](event)
+        self._reads.next_turns()
+        self._adds.flush()
+        core.effects += [commit for log in core.logs if (commit := log.take_commit())]
+        return core.effects
+
+    def _on_closed(self, event: StreamClosed) -> None:
+        self._requests.close(event.stream)
+        self._reads.close(event.stream)
+        self._adds.close(event.stream)
+
+    def _on_read_only(self, event: ReadOnlyChanged) -> None:
+        self._core.logs[event.log].read_only = event.read_only
+
+    def _on_committed(self, event: GroupCommitted) -> None:
+        core, watched, seen = self._core, dict[int, Pending](), dict[int, Ledger]()
+        log = core.logs[event.log]
+        for place in event.places:
+            pending = log.settle()
+            ledger = pending.ledger
+            ledger.in_log -= 1
+            seen[ledger.ledger_id] = ledger
+            core.holdings.add(pending, place)
+            if pending.session is None:
+                self._deletions.committed(pending)
+                continue  # a record: who waits for it is parked
+            ledger.pending.popleft()
+            self._adds.committed(pending)
+            if ledger.watches:
+                watched[ledger.ledger_id] = pending
+        for pending in watched.values():
+            self._lacs.committed(pending)
+        for request in log.unpark():
+            self._requests.resume(request)
+        for ledger in seen.values():
+            core.forget_if_idle(ledger)
+
+    def _on_failed(self, event: CommitFailed) -> None:
+        core = self._core
+        problem: Refusal = (event.reason, event.message)
+        if event.final:
+            core.failed = problem
+        logs = core.logs if event.final else core.logs[event.log : event.log + 1]
+        dropped = [pending for log in logs for pending in core.drop_queue(log)]
+        for pending in dropped:
+            if pending.session:
+                self._adds.dropped(pending, problem)
+        self._deletions.dropped(dropped)
+        if event.final:
+            self._adds.fail_all(problem)
+            self._requests.refuse_all(problem)
+        for log in logs:
+            for request in log.unpark():
+                self._requests.resume(request)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads of entries, the path of the bookie's machine that answers with frames and a trailer (RULES P4).
+
+Three answers: FOUND, ABSENT, UNKNOWN (MUST 4). ABSENT is said only where no frame covers the id, not even one that is
+accepted but not yet durable (RULES S1). A fencing read looks up after its fence is durable. An answer is made in parts
+of about a mebibyte, at most two of one request in memory at once; turns bound what all requests hold together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from bk_core.model import EntryId
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import EntryRange, Reason
+from bookie_server.machine.core import Core, Refusal
+from bookie_server.machine.events import (
+    CloseStream,
+    Piece,
+    ReadRequested,
+    RequestId,
+    SendPart,
+    SendTrailer,
+    StreamId,
+)
+from bookie_server.machine.requests import Frame, Request, Requests
+from bookie_server.machine.state import Plan
+from bookie_server.machine.turns import FairQueue, Turns
+
+_ID_MAX = (1 << 63) - 2
+_PARTS_AHEAD = 2  # one being sent, one being read
+_GAPS_MAX = 1024
+
+
+class Read(Request):
+    """One read. Everything below ``next`` is in a part given to the driver, in a gap, or being read."""
+
+    __slots__ = ("absent", "budget", "last", "next", "planned_from", "turn", "unknown", "unsent", "waiting")
+
+    def __init__(self, event: ReadRequested, path: Reads, bytes_max: int) -> None:
+        super().__init__(event.request, event.ledger_id, path, fencing=event.fence_key is not None)
+        self.next, self.last = event.first, min(event.last, _ID_MAX)
+        self.budget = min(event.bytes_max or bytes_max, bytes_max)  # bytes that may still be answered
+        self.absent: list[EntryRange] = []
+        self.unknown: list[EntryRange] = []
+        self.planned_from: EntryId = event.first  # where the part being read begins
+        self.unsent = 0  # parts given to the driver and not yet sent
+        self.turn = False  # holds a turn for the part being planned or read
+        self.waiting = False  # stands in the queue for one
+
+
+class Reads:
+    """The path of reads."""
+
+    def __init__(self, core: Core, requests: Requests) -> None:
+        self._core, self._requests = core, requests
+        self._turns = Turns(core.limits, len(core.logs))
+        self._waiting: FairQueue[Read] = FairQueue()
+
+    def begin(self, event: ReadRequested) -> None:
+        request = Read(event, self, self._core.limits.read_bytes_max)
+        if not 0 <= event.first <= event.last:
+            self.refuse(request, (Reason.BAD_REQUEST, f"entries {event.first} to {event.last}"))
+        else:
+            self._requests.begin(request, event.fence_key)
+
+    def run(self, request: Request) -> None:
+        """Plan and read the next part, or end the answer."""
+        assert isinstance(request, Read)
+        while request.next <= request.last and request.budget > 0:
+            if request.unsent >= _PARTS_AHEAD or not self._take_turn(request):
+                return
+            plan = self._plan(request)
+            if plan is None:
+                return
+            _extend(request.absent, plan.absent)
+            _extend(request.unknown, plan.unknown)
+            request.planned_from, request.next = request.next, plan.answered_through + 1
+            request.resolved.clear()
+            if plan.pieces:
+                self._requests.read(request, plan.pieces)
+                return
+        self._end(request)
+
+    def _plan(self, request: Read) -> Plan | None:
+        """The next stretch of the answer; None if something has to be waited for (RULES S1)."""
+        core = self._core
+        size = min(core.limits.read_part_bytes, request.budget)
+        plan = core.holdings.plan(request.ledger_id, request.next, request.last, size, request.resolved)
+        if plan.unresolved:
+            self._requests.resolve(request, plan.unresolved)
+            return None
+        ledger = core.ledgers.get(request.ledger_id)
+        if ledger is None or not ledger.pending:
+            return plan
+        for gap in plan.absent:
+            over = ledger.pending_over(gap.first, gap.last)
+            if over:
+                sequence, least = over
+                if least == request.next:
+                    self._give_turn_back(request)
+                    ledger.log.park(request.request_id, sequence)
+                    return None
+                return _cut(plan, least - 1)
+        return plan
+
+    def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
+        assert isinstance(request, Read)
+        part = [frame for frame in frames if frame is not None]
+        size = sum(map(len, part))
+        request.budget -= size
+        request.unsent += 1
+        request.turn = False  # from here on it belongs to the part
+        self._turns.fill(request.request_id, size)
+        self._core.effects.append(SendPart(request.request_id, part))
+        self._requests.run(request)
+
+    def damaged(self, request: Request) -> None:
+        """Plan the part again: another copy may serve, or the ids are UNKNOWN."""
+        assert isinstance(request, Read)
+        first = request.next = request.planned_from
+        request.absent = _below(request.absent, first)
+        request.unknown = _below(request.unknown, first)
+        self._requests.run(request)
+
+    def sent(self, request_id: RequestId) -> None:
+        """A part has left; its memory is free."""
+        request = self._requests.get(request_id)
+        if self._turns.sent(request_id) and isinstance(request, Read):
+            request.unsent -= 1
+            self._requests.run(request)
+
+    def _end(self, request: Read) -> None:
+        fenced = self._core.is_fenced(request.ledger_id)
+        absent = _joined(request.absent, request.unknown) if len(request.absent) > _GAPS_MAX else request.absent
+        trailer = ReadTrailer(request.next - 1, tuple(absent), tuple(request.unknown), fenced)
+        self._requests.forget(request)
+        ledger = self._core.ledgers.get(request.ledger_id)
+        if ledger:
+            self._core.forget_if_idle(ledger)
+        self._core.effects.append(SendTrailer(request.request_id, trailer))
+
+    def refuse(self, request: Request, problem: Refusal) -> None:
+        assert isinstance(request, Read)
+        trailer = ReadTrailer(request.next - 1, fenced=self._core.is_fenced(request.ledger_id))
+        self._core.effects.append(SendTrailer(request.request_id, trailer, *problem))
+
+    def forgotten(self, request: Request) -> None:
+        assert isinstance(request, Read)
+        self._give_turn_back(request)
+        if request.waiting:
+            request.waiting = False
+            self._waiting.remove(request.stream, request)
+
+    def stalled(self, stream: StreamId) -> None:
+        """The stream takes nothing of what is ready for it."""
+        self._turns.stall(stream)
+
+    def close(self, stream: StreamId) -> None:
+        """The stream is gone, and with it what was to be sent on it."""
+        self._turns.close(stream)
+
+    # --- turns: how much of answers is in memory at once ---
+
+    def _take_turn(self, request: Read) -> bool:
+        """Whether it has a turn; otherwise it waits for one, behind others who wait."""
+        if not request.turn and not request.waiting:
+            request.waiting = True
+            self._waiting.put(request.stream, request, urgent=request.fencing)
+        return request.turn
+
+    def _give_turn_back(self, request: Read) -> None:
+        if request.turn:
+            request.turn = False
+            self._turns.give_back(request.stream)
+
+    def next_turns(self) -> None:
+        """Let waiting requests run while there is room; if there is none, end a stream that takes nothing."""
+        while self._waiting and (request := self._waiting.take(self._turns.may)):
+            request.waiting, request.turn = False, True
+            self._turns.take(request.stream)
+            self._requests.run(request)
+        idle = self._turns.to_end(self._waiting.streams())
+        if idle is not None:
+            self._core.effects.append(CloseStream(idle, "it takes nothing of its answers, and others wait for room"))
+
+
+def _cut(plan: Plan, through: EntryId) -> Plan:
+    """The part of a plan up to ``through``, which lies in one of its absent ranges or just before one."""
+    return Plan(
+        tuple(Piece(p.place, p.first, min(p.last, through)) for p in plan.pieces if p.first <= through),
+        tuple(EntryRange(r.first, min(r.last, through), r.reason) for r in plan.absent if r.first <= through),
+        tuple(EntryRange(r.first, min(r.last, through), r.reason) for r in plan.unknown if r.first <= through),
+        (),
+        through,
+    )
+
+
+def _below(gaps: list[EntryRange], first: EntryId) -> list[EntryRange]:
+    return [EntryRange(r.first, min(r.last, first - 1), r.reason, r.message) for r in gaps if r.first < first]
+
+
+def _extend(gaps: list[EntryRange], ranges: Sequence[EntryRange]) -> None:
+    """Append ranges, each joined to its neighbour where they touch."""
+    for new in ranges:
+        if gaps and gaps[-1].last + 1 == new.first and gaps[-1].reason is new.reason:
+            gaps[-1] = EntryRange(gaps[-1].first, new.last, new.reason)
+        else:
+            gaps.append(new)
+
+
+def _joined(absent: list[EntryRange], unknown: list[EntryRange]) -> list[EntryRange]:
+    """Fewer ranges for a finely striped ledger. They span ids that are in a frame of this answer too, but none that is
+    UNKNOWN: an id is absent if a range says so and no frame brought it."""
+    starts = [gap.first for gap in unknown]
+    joined = [absent[0]]
+    for gap in absent[1:]:
+        if bisect_left(starts, joined[-1].first) == bisect_left(starts, gap.first):
+            joined[-1] = EntryRange(joined[-1].first, gap.last)
+        else:
+            joined.append(gap)
+    return joined

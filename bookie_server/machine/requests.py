@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests under way in the bookie's machine, whatever they ask: admission, fencing first, one ending each.
+
+A request belongs to a *path* (reads, LAC, comparisons), which plans it and hears what the storage read. What all have
+in common is here: it may have to wait for a sequence number of the log, for the storage, or for its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from bk_core.model import LedgerId
+from bk_core.wire.lane import Reason
+from bookie_server.machine.core import Core, Refusal
+from bookie_server.machine.events import (
+    FramesRead,
+    MembershipsRead,
+    PauseStream,
+    Piece,
+    Place,
+    ReadFrames,
+    ReadMemberships,
+    RequestId,
+    ResumeStream,
+    StreamId,
+)
+from bookie_server.machine.turns import FairQueue
+
+LEDGER_ID_MAX: LedgerId = (1 << 63) - 2  # the last one is the storage's own
+
+_FEW = 16
+"""Who has so few requests under way is not refused because others have many."""
+
+
+class Path(Protocol):
+    """One kind of request."""
+
+    def run(self, request: Request) -> None:
+        """Go on: the request is neither waiting for the log nor for the storage."""
+        ...
+
+    def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
+        """The storage read these pieces; none of them is damaged."""
+        ...
+
+    def damaged(self, request: Request) -> None:
+        """Some of what was read is damaged and has been marked so: plan again."""
+        ...
+
+    def refuse(self, request: Request, problem: Refusal) -> None:
+        """End it without an answer; it is forgotten already."""
+        ...
+
+    def forgotten(self, request: Request) -> None:
+        """It is gone, answered or not: release what this path keeps for it."""
+        ...
+
+
+Frame = bytes | bytearray | memoryview
+
+
+class Request:
+    """One request under way. Paths make subclasses with what they need."""
+
+    __slots__ = ("asking", "fencing", "ledger_id", "path", "pieces", "request_id", "resolved", "resolving", "urgent")
+
+    def __init__(
+        self, request_id: RequestId, ledger_id: LedgerId, path: Path, *, fencing: bool = False, urgent: bool = False
+    ) -> None:
+        self.request_id, self.ledger_id, self.path, self.fencing = request_id, ledger_id, path, fencing
+        self.urgent = fencing or urgent  # goes before others
+        self.asking: ReadFrames | ReadMemberships | None = None  # waits until the storage may be asked
+        self.pieces: Sequence[Piece] | None = None  # being read
+        self.resolving: Sequence[Place] | None = None  # frames whose members are being read
+        self.resolved: dict[Place, object] = {}
+
+    @property
+    def stream(self) -> StreamId:
+        return self.request_id[0]
+
+
+class Requests:
+    """All requests of the machine."""
+
+    __slots__ = ("_asked", "_asked_of", "_asking", "_by_id", "_core", "_of_stream", "_paused", "_watches", "watches")
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._by_id: dict[RequestId, Request] = {}
+        self._of_stream: dict[StreamId, dict[RequestId, None]] = {}
+        self._paused: set[StreamId] = set()
+        self.watches = 0  # wait for as long as they like: bounded apart
+        self._watches: dict[StreamId, int] = {}
+        self._asking: tuple[FairQueue[Request], ...] = tuple(FairQueue() for _ in core.logs)
+        self._asked = [0] * len(core.logs)  # of each log's storage
+        self._asked_of: dict[RequestId, deque[int]] = {}  # the logs, of forgotten requests too
+
+    def get(self, request_id: RequestId) -> Request | None:
+        return self._by_id.get(request_id)
+
+    def is_under_way(self, request: Request) -> bool:
+        return self._by_id.get(request.request_id) is request
+
+    # --- beginnings and ends ---
+
+    def begin(self, request: Request, fence_key: bytes | None = None, *, admit: bool = True) -> None:
+        """Take a request up, fence if it says so, and run it; or refuse it."""
+        problem = self._admission_problem(request) if admit else None
+        if problem:
+            request.path.refuse(request, problem)
+            return
+        self._by_id[request.request_id] = request
+        self._of_stream.setdefault(request.stream, {})[request.request_id] = None
+        if admit:
+            self._pause(request.stream)
+        if fence_key is not None:
+            fenced = self._core.fence(request.ledger_id, fence_key)
+            if not isinstance(fenced, int):
+                self.refuse(request, fenced)
+                return
+        self.run(request)
+
+    def _admission_problem(self, request: Request) -> Refusal | None:
+        if not 0 <= request.ledger_id <= LEDGER_ID_MAX:
+            return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
+        if request.request_id in self._by_id or request.request_id in self._asked_of:
+            return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"  # or what it asked the storage
+        limits, under_way = self._core.limits, len(self._by_id) - self.watches
+        first = request.fencing or self._under_way_of(request.stream) < _FEW
+        if under_way >= (2 if first else 1) * limits.requests_max:
+            return Reason.OVERLOADED, f"{under_way} requests are under way"
+        return None
+
+    def _under_way_of(self, stream: StreamId) -> int:
+        return len(self._of_stream.get(stream, ())) - self._watches.get(stream, 0)
+
+    def _pause(self, stream: StreamId) -> None:
+        """Take no more of a stream that has asked for so much."""
+        if stream not in self._paused and self._under_way_of(stream) >= self._core.limits.requests_per_stream_max:
+            self._paused.add(stream)
+            self._core.effects.append(PauseStream(stream))
+
+    def _resume(self, stream: StreamId) -> None:
+        if self._under_way_of(stream) <= self._core.limits.requests_per_stream_max // 2:
+            self._paused.discard(stream)
+            self._core.effects.append(ResumeStream(stream))
+
+    def too_many_watches(self, stream: StreamId) -> Refusal | None:
+        """Why this stream may not watch one ledger more."""
+        limits = self._core.limits
+        if self.watches >= limits.watches_max or self._watches.get(stream, 0) >= limits.watches_per_stream_max:
+            return Reason.OVERLOADED, f"{self.watches} watches, {self._watches.get(stream, 0)} of this stream"
+        return None
+
+    def watching(self, request: Request) -> None:
+        """It waits for as long as it likes."""
+        self.watches += 1
+        self._watches[request.stream] = self._watches.get(request.stream, 0) + 1
+        if request.stream in self._paused:
+            self._resume(request.stream)
+
+    def watched(self, request: Request) -> None:
+        """It no longer does."""
+        self.watches -= 1
+        left = self._watches.pop(request.stream) - 1
+        if left:
+            self._watches[request.stream] = left
+
+    def forget(self, request: Request) -> None:
+        """The request is over."""
+        self._by_id.pop(request.request_id, None)
+        of_stream = self._of_stream.get(request.stream)
+        if of_stream is not None:
+            of_stream.pop(request.request_id, None)
+            if not of_stream:
+                del self._of_stream[request.stream]
+        if request.asking:
+            self._asking[request.asking.log].remove(request.stream, request)
+        request.path.forgotten(request)
+        if request.stream in self._paused:
+            self._resume(request.stream)
+
+    def refuse(self, request: Request, problem: Refusal) -> None:
+        self.forget(request)
+        request.path.refuse(request, problem)
+
+    def refuse_all(self, problem: Refusal) -> None:
+        """Nothing is answered any more (RULES S6)."""
+        for request in list(self._by_id.values()):
+            self.refuse(request, problem)
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Nobody waits for it any more."""
+        request = self._by_id.get(request_id)
+        if request:
+            self.forget(request)
+
+    def close(self, stream: StreamId) -> None:
+        self._paused.discard(stream)
+        for request_id in list(self._of_stream.get(stream, ())):
+            self.cancel(request_id)
+
+    # --- going on ---
+
+    def resume(self, request_id: RequestId) -> None:
+        """What this request was parked for is settled."""
+        request = self._by_id.get(request_id)
+        if request:
+            self.run(request)
+
+    def run(self, request: Request) -> None:
+        if request.pieces is not None or request.resolving is not None:
+            return
+        problem = self._problem(request)
+        if problem:
+            self.refuse(request, problem)
+        elif not self._waits_for_fence(request):
+            request.path.run(request)
+
+    def _problem(self, request: Request) -> Refusal | None:
+        if self._core.failed:
+            return self._core.failed
+        facts = self._core.holdings.facts(request.ledger_id)
+        if facts.deleted:
+            return Reason.DELETED, f"ledger {request.ledger_id} is deleted"
+        ledger = self._core.ledgers.get(request.ledger_id)
+        logged = ledger.fence_sequence is not None if ledger else facts.fenced
+        if request.fencing and not logged:
+            return Reason.IO_ERROR, "the fence could not be written"
+        return None
+
+    def _waits_for_fence(self, request: Request) -> bool:
+        """Every answer to a fencing request, a negative one too, waits for the fence's durability (MUST 3)."""
+        ledger = self._core.ledgers.get(request.ledger_id) if request.fencing else None
+        if ledger is None or ledger.fence_sequence is None or ledger.fence_sequence <= ledger.log.durable:
+            return False
+        ledger.log.park(request.request_id, ledger.fence_sequence)
+        return True
+
+    # --- the storage ---
+
+    def read(self, request: Request, pieces: Sequence[Piece]) -> None:
+        """Have these pieces read; ``frames_read`` or ``damaged`` of the path follows."""
+        request.pieces = pieces
+        self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
+
+    def resolve(self, request: Request, places: Sequence[Place]) -> None:
+        """Have the members of these frames read; then the request runs again."""
+        request.resolving = places
+        self._ask(request, ReadMemberships(request.request_id, places, self._core.log_of(request.ledger_id)))
+
+    def _ask(self, request: Request, effect: ReadFrames | ReadMemberships) -> None:
+        request.asking = effect
+        self._asking[effect.log].put(request.stream, request, urgent=request.urgent)
+        self._ask_next(effect.log)
+
+    def _ask_next(self, log: int) -> None:
+        while self._asked[log] < self._core.limits.storage_reads_max and (request := self._asking[log].take(_any)):
+            effect, request.asking = request.asking, None
+            assert effect is not None
+            self._asked[log] += 1
+            self._asked_of.setdefault(request.request_id, deque()).append(log)
+            self._core.effects.append(effect)
+
+    def _answered(self, request_id: RequestId) -> None:
+        """The storage has answered, whether or not somebody still waits for it."""
+        logs = self._asked_of.get(request_id)
+        if not logs:
+            return
+        log = logs.popleft()
+        if not logs:
+            del self._asked_of[request_id]
+        self._asked[log] -= 1
+        self._ask_next(log)
+
+    def frames_read(self, event: FramesRead) -> None:
+        self._answered(event.request)
+        request = self._by_id.get(event.request)
+        if request is None or request.pieces is None:
+            return
+        pieces, request.pieces = request.pieces, None
+        if self._mark_damaged(request, [piece.place for piece in pieces], event.frames):
+            request.path.damaged(request)
+        else:
+            request.path.frames_read(request, pieces, event.frames)
+
+    def memberships_read(self, event: MembershipsRead) -> None:
+        self._answered(event.request)
+        request = self._by_id.get(event.request)
+        if request is None or request.resolving is None:
+            return
+        places, request.resolving = request.resolving, None
+        self._mark_damaged(request, places, event.memberships)
+        for place, membership in zip(places, event.memberships, strict=True):
+            if membership is not None:
+                request.resolved[place] = membership
+                self._core.holdings.learn(request.ledger_id, place, membership)
+        self.run(request)
+
+    def _mark_damaged(self, request: Request, places: Sequence[Place], found: Sequence[object | None]) -> bool:
+        damaged = [place for place, thing in zip(places, found, strict=True) if thing is None]
+        for place in damaged:
+            self._core.holdings.mark_damaged(request.ledger_id, place)
+        return bool(damaged)
+
+
+def _any(stream: StreamId | None, urgent: bool) -> bool:
+    return True

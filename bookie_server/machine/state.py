@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bookie's machine keeps in memory: streams, sessions, ledgers, the queues of frames on their way to the logs.
+
+Also the port to the index (:class:`Holdings`): what is durable. Everything else here is volatile and dies with the
+process without loss, because nothing was answered on the strength of it alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
+from bk_core.model import NO_ENTRY, EntryId, LedgerId
+from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bookie_server.machine.events import Commit, Piece, Place, RequestId, StreamId
+
+_WAITING_FACTOR = 3
+"""So many times what may wait for a commit may wait to be looked at: a message of each of a crowd of writers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLimits:
+    """Bounds of every queue of the machine. Bytes unless the name says otherwise."""
+
+    stream_bytes_max: int = 32 << 20
+    """Frames of one stream that wait for a commit; above it the stream is not read (RULES L3: fences go elsewhere)."""
+    in_flight_bytes_max: int = 64 << 20
+    """Frames of normal adds of all streams that wait for a commit; above it messages wait and their streams are not
+    read, and when three times as much waits such frames are refused."""
+    in_flight_frames_max: int = 1 << 16
+    """The same in frames: a small one costs more than its bytes."""
+    recovery_bytes_max: int = 16 << 20
+    """What recovery adds may fill, which have this room to themselves."""
+    sessions_per_stream_max: int = 1 << 17
+    sessions_max: int = 1 << 18
+    """Sessions of all streams; as many again may recover."""
+    reads_active_max: int = 32
+    """Parts of answers in memory at once, a quarter of them for recovery only; further reads wait for their turn."""
+    reads_bytes_max: int = 64 << 20
+    """Bytes of those parts; what is being read comes on top, ``storage_reads_max`` parts of each log at most."""
+    reads_per_stream_max: int = 4
+    storage_reads_max: int = 8
+    """What each log's storage is asked for at once: a fence waits behind no more than these."""
+    requests_max: int = 8192
+    """Requests under way, watches apart; as many again may be fencing, or of streams with few."""
+    requests_per_stream_max: int = 1024
+    """Above it the stream is not read until half of them are answered."""
+    watches_max: int = 100_000
+    watches_per_stream_max: int = 1 << 14
+    hints_max: int = 1 << 16
+    """Explicit LACs that are in memory only."""
+    read_part_bytes: int = 1 << 20
+    read_bytes_max: int = 64 << 20
+    """Most that one read answers, whatever it asks for."""
+    lac_persist_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """The folded state of a ledger in the log (RULES S4). ``trouble`` other than REASON_NONE: what is not found is
+    UNKNOWN, for this reason; unless that is COPY_DROPPED a fence may have been lost too, and no normal add is taken
+    (RULES S8)."""
+
+    known: bool = False
+    ledger_key: bytes | None = None
+    fenced: bool = False
+    deleted: bool = False
+    lac_body: bytes = b""
+    trouble: Reason = Reason.REASON_NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to answer for the ids asked for up to ``answered_through``: pieces, and the ranges that no intact frame
+    covers. While frames are ``unresolved`` nothing else is said: only they know which ids they hold."""
+
+    pieces: tuple[Piece, ...]
+    absent: tuple[EntryRange, ...]
+    unknown: tuple[EntryRange, ...]
+    unresolved: tuple[Place, ...]
+    answered_through: EntryId
+
+
+class Holdings(Protocol):
+    """What is durable on this bookie: pure memory, called on the loop."""
+
+    def facts(self, ledger_id: LedgerId) -> LedgerFacts: ...
+    def log_of(self, ledger_id: LedgerId) -> int:
+        """The log that holds what is durable of the ledger; of one that nobody knows the log it should go to, which may
+        be another one each time."""
+        ...
+
+    def add(self, pending: Pending, place: Place) -> None:
+        """A frame of entries or a record is durable at ``place`` in its ledger's log."""
+        ...
+
+    def plan(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        resolved: Mapping[Place, object],
+    ) -> Plan:
+        """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2). ``resolved``: what the
+        storage said of frames that an earlier plan named as unresolved."""
+        ...
+
+    def learn(self, ledger_id: LedgerId, place: Place, membership: object) -> None:
+        """What the storage said of an unresolved frame."""
+        ...
+
+    def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
+        """Whether a frame may hold an id of this range."""
+        ...
+
+    def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
+        """The greatest entry id in an intact frame, −1 without any."""
+        ...
+
+    def lac(self, ledger_id: LedgerId) -> EntryId:
+        """The greatest LAC that an intact frame of entries carries, −1 without any."""
+        ...
+
+    def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
+        """The last entry alone, and one entry that carries the greatest LAC where the last one does not (RULES P5)."""
+        ...
+
+    def mark_damaged(self, ledger_id: LedgerId, place: Place) -> None:
+        """The bytes at ``place`` fail their checks: no plan uses them again."""
+        ...
+
+
+_LAC_BODY = struct.Struct(">qq")  # ledger, LAC; the digest follows (docs/formats.md §2)
+LAC_BODY_BYTES_MIN = _LAC_BODY.size
+
+
+def ledger_of_body(body: bytes) -> LedgerId:
+    """The ledger that a LAC body speaks of."""
+    return int(_LAC_BODY.unpack_from(body)[0])
+
+
+def lac_of_body(body: bytes) -> EntryId:
+    """The LAC in a LAC body. Only a client can verify its digest (RULES P5)."""
+    return int(_LAC_BODY.unpack_from(body)[1])
+
+
+class Ledger:
+    """Volatile state of a ledger in use."""
+
+    __slots__ = (
+        "deleted",
+        "fence_sequence",
+        "fenced",
+        "hint_body",
+        "hint_dirty",
+        "hint_lac",
+        "in_log",
+        "key",
+        "key_logged",
+        "ledger_id",
+        "log",
+        "pending",
+        "sessions",
+        "top",
+        "trouble",
+        "watches",
+    )
+
+    def __init__(self, ledger_id: LedgerId, facts: LedgerFacts, last_entry_id: EntryId, log: LogQueue) -> None:
+        self.ledger_id = ledger_id
+        self.log = log  # the same while anything of the ledger is durable or on its way there
+        self.key = facts.ledger_key
+        self.key_logged = facts.ledger_key is not None  # its record is in the log or on its way there
+        self.fenced = facts.fenced  # set before the record is durable (MUST 3)
+        self.fence_sequence = 0 if facts.fenced else None  # of the record; 0: durable; None: none in the log
+        self.deleted = facts.deleted
+        self.trouble = facts.trouble
+        self.hint_body = facts.lac_body  # the writer's own word, newer than what entries carry (P9)
+        self.hint_lac: EntryId = lac_of_body(facts.lac_body) if facts.lac_body else NO_ENTRY
+        self.hint_dirty = False
+        self.pending: deque[tuple[int, EntryId, EntryId]] = deque()  # (sequence, first, last), not durable (S1)
+        self.in_log = 0  # frames and records given to the log and not settled: what they changed is only here
+        self.sessions = 0
+        self.top = last_entry_id  # no frame at or above top + 1 was accepted
+        self.watches: dict[RequestId, EntryId] = {}  # previous LAC of each
+
+    def pending_over(self, first: EntryId, last: EntryId) -> tuple[int, EntryId] | None:
+        """Least id of the range that a pending frame may cover, and the sequence number of the last such frame."""
+        sequence, least = 0, last + 1
+        for number, low, high in self.pending:
+            if low <= last and high >= first:
+                sequence, least = number, min(least, max(low, first))
+        return (sequence, least) if sequence else None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the log holds all that is known here."""
+        return not (self.sessions or self.in_log or self.watches or self.hint_dirty)
+
+
+class Session:
+    """One ledger on one stream (RULES P1): what was accepted, what of it is durable, and how it ended."""
+
+    __slots__ = ("accepted", "durable", "end", "gone", "held", "ledger", "number", "recover", "stream", "told")
+
+    def __init__(self, stream: Stream, number: int, ledger: Ledger | None, mode: AttachMode) -> None:
+        self.stream = stream
+        self.number = number
+        self.ledger = ledger
+        self.recover = mode is AttachMode.RECOVER
+        self.accepted = 0
+        self.durable = 0
+        self.end: tuple[Reason, str] | None = None
+        self.told = False  # the end was sent
+        self.gone = False  # detached: nothing more is sent
+        self.held: deque[tuple[FrameHeader, memoryview]] | None = None  # behind a comparison with stored entries (P6)
+
+
+class Flight:
+    """Frames of one kind that wait for a commit."""
+
+    __slots__ = ("bytes", "bytes_max", "frames", "frames_max", "waiting")
+
+    def __init__(self, bytes_max: int, frames_max: int) -> None:
+        self.bytes, self.frames = 0, 0
+        self.waiting = 0  # bytes of messages that wait for room here
+        self.bytes_max, self.frames_max = bytes_max, frames_max
+
+    def full(self) -> bool:
+        """There is no room: messages wait, and streams are not read on."""
+        return self.bytes > self.bytes_max or self.frames > self.frames_max
+
+    def holds_up(self) -> bool:
+        """The next message is to wait. Else there is room, and nobody waits for it; or too many do."""
+        return self.full() and self.waiting <= _WAITING_FACTOR * self.bytes_max
+
+    def refuses(self) -> bool:
+        """Frames are refused: too much waits, and what was taken all the same has filled the room twice."""
+        return self.bytes > 2 * self.bytes_max or self.frames > 2 * self.frames_max
+
+
+class Stream:
+    """One add stream."""
+
+    __slots__ = ("closed", "paused", "pending_bytes", "recovering", "sessions", "stream_id", "waiting")
+
+    def __init__(self, stream_id: StreamId) -> None:
+        self.stream_id = stream_id
+        self.sessions: dict[int, Session] = {}
+        self.pending_bytes = 0
+        self.recovering = 0  # sessions that recover
+        self.waiting: deque[memoryview] = deque()  # messages that wait for room; one, if the driver heeds the pause
+        self.paused = False
+        self.closed = False
+
+
+class Pending:
+    """A frame given to the log and not yet durable."""
+
+    __slots__ = ("extent", "frame", "header", "ledger", "session")
+
+    def __init__(
+        self,
+        header: FrameHeader,
+        extent: FrameExtent,
+        frame: bytes | memoryview,
+        ledger: Ledger,
+        session: Session | None,
+    ) -> None:
+        self.header, self.extent, self.frame = header, extent, frame
+        self.ledger, self.session = ledger, session
+
+
+_NO_RESERVE = (FrameKind.LEDGER_KEY, FrameKind.LAC)
+"""Records that come with normal adds. All others, and recovery adds, may use the space that is kept for them."""
+
+
+class LogQueue:
+    """What was given to one log, and how far that log is durable. ``number`` names it in events and effects.
+
+    One log a data directory. Theory: every frame given to a log has a sequence number, and the log is durable up to
+    one such number. So "wait until this is durable" is one integer, and the order of the queue is the order on disk
+    (RULES S1: a fence record stands behind every add accepted before it). A ledger is in exactly one log, so all its
+    numbers compare; numbers of different logs never meet.
+    """
+
+    __slots__ = ("_outgoing", "_outgoing_reserve", "_parked", "appended", "durable", "number", "queue", "read_only")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.queue: deque[Pending] = deque()  # given to the log, oldest first
+        self.appended = 0  # sequence number of the last frame given to the log
+        self.durable = 0  # and of the last durable one; appended − durable == len(queue)
+        self.read_only = False  # no normal add: what room is left is for fences and recovery
+        self._outgoing: list[Pending] = []  # frames of this step's Commit
+        self._outgoing_reserve = False  # one of them may use the space kept for fences and recovery
+        self._parked: dict[int, list[RequestId]] = {}  # requests waiting for a sequence number to be durable
+
+    def enqueue(self, pending: Pending) -> int:
+        """Give a frame to the log behind all others; returns its sequence number."""
+        self.queue.append(pending)
+        self._outgoing.append(pending)
+        session = pending.session
+        self._outgoing_reserve |= session.recover if session else pending.header.kind not in _NO_RESERVE
+        self.appended += 1
+        return self.appended
+
+    def take_commit(self) -> Commit | None:
+        """The effect for what was enqueued since it was last asked for."""
+        if not self._outgoing:
+            return None
+        frames = tuple(pending.frame for pending in self._outgoing)
+        commit = Commit(frames, self._outgoing_reserve, self.number)
+        self._outgoing.clear()
+        self._outgoing_reserve = False
+        return commit
+
+    def settle(self) -> Pending:
+        """The oldest frame in the queue is durable."""
+        self.durable += 1
+        return self.queue.popleft()
+
+    def drop(self) -> list[Pending]:
+        """Nothing in the queue will ever be durable; returns what was in it."""
+        dropped = list(self.queue)
+        self.queue.clear()
+        self._outgoing.clear()
+        self._outgoing_reserve = False
+        self.durable = self.appended
+        return dropped
+
+    def park(self, request: RequestId, sequence: int) -> None:
+        """Have this request run again when the frame of that number is durable, or will never be."""
+        self._parked.setdefault(sequence, []).append(request)
+
+    def unpark(self) -> list[RequestId]:
+        """Requests whose frame is settled, in order."""
+        if not self._parked:
+            return []
+        ripe = sorted(sequence for sequence in self._parked if sequence <= self.durable)
+        return [request for sequence in ripe for request in self._parked.pop(sequence)]

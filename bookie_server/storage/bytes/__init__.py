@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of segments and their indexes: laid out, read, checked."""

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of a segment: its header, group headers, placement stamps, file names, and the layout of a group.
+
+Pure functions; docs/formats.md §3.2 to §3.4 is the specification, tests/golden/ holds the bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+from bk_core.entries.digest import crc32c
+from bk_core.errors import IntegrityError
+from bookie_server.storage.disk.files import BLOCK
+
+SEGMENT_MAGIC = b"BKSEGMNT"
+GROUP_MAGIC = b"BKGROUP1"
+FORMAT_VERSION = 1
+SEGMENT_HEADER_BYTES = BLOCK
+GROUP_HEADER_BYTES = 64
+FRAME_ALIGNMENT = 64
+LARGE_FRAME_BYTES = 64 << 10
+"""Frames of this size and more start at a multiple of 4096."""
+GROUP_BYTES_MAX = 16 << 20
+"""Cap of one group commit, header and padding included."""
+STAMP_OFFSET = 60
+"""Where the placement stamp stands in a frame's header."""
+
+_SEGMENT = struct.Struct("<8sIIQ16sQQQQH")
+_GROUP = struct.Struct("<8sQQIIQQIIII")
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_PLACE = struct.Struct("<QQ")
+_NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free|unsealed)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a frame lies: segment generation, offset in the segment, bytes. With ``run_of`` ≥ 0 several small frames of
+    that ledger lie there, maybe with other things between them (docs/formats.md §3.5)."""
+
+    generation: int
+    offset: int
+    size: int
+    run_of: int = -1
+
+    @property
+    def is_run(self) -> bool:
+        return self.run_of >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """The first block of a segment. ``incarnation`` is 16 bytes; ``newest_sealed`` 0 if none was sealed."""
+
+    generation: int
+    incarnation: bytes
+    segment_bytes: int
+    created_ms: int
+    boot_count: int
+    newest_sealed: int
+    bookie_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHeader:
+    """The first 64 bytes of a group. ``frames`` 0: an idle group that only records the position (RULES S3)."""
+
+    generation: int
+    number: int
+    group_bytes: int
+    frames: int
+    offset: int
+    durable: int
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """The header's 4096 bytes. The bookie id is at most 255 bytes of UTF-8."""
+    name = header.bookie_id.encode()
+    assert len(name) <= 255
+    assert len(header.incarnation) == 16
+    fields = _SEGMENT.pack(
+        SEGMENT_MAGIC, FORMAT_VERSION, SEGMENT_HEADER_BYTES, header.generation, header.incarnation,
+        header.segment_bytes, header.created_ms, header.boot_count, header.newest_sealed, len(name),
+    )  # fmt: skip
+    body = (fields + name).ljust(SEGMENT_HEADER_BYTES - 4, b"\0")
+    return body + _U32.pack(crc32c(body))
+
+
+def decode_segment_header(block: bytes) -> SegmentHeader:
+    """Raises IntegrityError for anything but an intact header of this version."""
+    if len(block) < SEGMENT_HEADER_BYTES or crc32c(block[: BLOCK - 4]) != _U32.unpack_from(block, BLOCK - 4)[0]:
+        raise IntegrityError("a segment header fails its check")
+    magic, version, size, generation, incarnation, segment, created, boots, sealed, name = _SEGMENT.unpack_from(block)
+    if magic != SEGMENT_MAGIC or version != FORMAT_VERSION or size != SEGMENT_HEADER_BYTES or name > 255:
+        raise IntegrityError("a segment header is of another format", value=f"version {version}")
+    if segment % BLOCK or segment <= SEGMENT_HEADER_BYTES:
+        raise IntegrityError("a segment header names an impossible size", value=f"{segment} bytes")
+    at = _SEGMENT.size
+    try:
+        bookie_id = block[at : at + name].decode()
+    except UnicodeDecodeError as error:
+        raise IntegrityError("a segment header names no bookie") from error
+    return SegmentHeader(generation, incarnation, segment, created, boots, sealed, bookie_id)
+
+
+def encode_group_header(header: GroupHeader, incarnation: bytes) -> bytes:
+    """The header's 64 bytes."""
+    fields = (
+        GROUP_MAGIC, header.generation, header.number, header.group_bytes, header.frames, header.offset, header.durable,
+        0, 0,
+    )  # fmt: skip
+    body = _GROUP.pack(*fields, 0, 0)[:56]
+    return body + _U32.pack(crc32c(body, crc32c(incarnation))) + bytes(4)
+
+
+def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupHeader | None:
+    """The header at the start of ``block``, or None if it is not an intact one of this incarnation.
+
+    Whether it belongs to this segment and offset is the caller's to compare.
+    """
+    if len(block) < GROUP_HEADER_BYTES:
+        return None
+    magic, generation, number, size, frames, offset, durable, flags, zero, crc, last = _GROUP.unpack_from(block)
+    if magic != GROUP_MAGIC or flags or zero or last or crc32c(block[:56], crc32c(incarnation)) != crc:
+        return None
+    if size % BLOCK or not size or offset % BLOCK or durable > offset:
+        return None
+    return GroupHeader(generation, number, size, frames, offset, durable)
+
+
+def placement_stamp(incarnation: bytes, generation: int, offset: int, crcs: bytes | memoryview) -> int:
+    """The stamp of a frame whose bytes 52–59 are ``crcs``: ties it to this place and this life (S3)."""
+    return crc32c(crcs, crc32c(_PLACE.pack(generation, offset), crc32c(incarnation)))
+
+
+def stamp_seed(incarnation: bytes, generation: int) -> int:
+    """What all stamps of one segment begin with, for :func:`seeded_stamp`."""
+    return crc32c(_U64.pack(generation), crc32c(incarnation))
+
+
+def seeded_stamp(seed: int, offset: int, crcs: bytes | bytearray | memoryview) -> int:
+    """As :func:`placement_stamp`."""
+    return crc32c(_U64.pack(offset) + crcs, seed)
+
+
+def segment_name(generation: int) -> str:
+    return f"{generation:016x}.segment"
+
+
+def index_name(generation: int) -> str:
+    return f"{generation:016x}.idx"
+
+
+def free_name(generation: int) -> str:
+    """Of a drained segment that is kept for recycling; the generation is the one of its last life."""
+    return f"{generation:016x}.free"
+
+
+def unsealed_name(generation: int) -> str:
+    """Of an empty file that stands beside a segment until it has its ``.idx``, and tells of it should it be lost."""
+    return f"{generation:016x}.unsealed"
+
+
+def parse_name(name: str) -> tuple[int, str] | None:
+    """``(generation, "segment" | "idx" | "free" | "unsealed")`` of a file name, or None for another kind of name."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1], 16), match[2]) if match else None

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examining a data directory that no bookie uses."""

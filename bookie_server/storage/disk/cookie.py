@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose data directory this is: Apache's cookie, our identity file, and the lock (docs/formats.md §3.1, RULES S8).
+
+A directory is used only by the bookie and cluster that made it, by one process at a time. Never "start empty": a
+directory with anything in it and no identity is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bk_core.entries.digest import crc32c
+from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, MetadataCorruptError
+from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
+from bookie_server.storage.disk.files import Files
+
+COOKIE_NAME = "VERSION"
+IDENTITY_NAME = "IDENTITY"
+LOCK_NAME = "LOCK"
+LOSS_NAME = "LOSS"
+"""There while a start with lost data has begun and its ledgers are not all in limbo yet: nothing may be served."""
+LIMBO_NAME = "LIMBO"
+"""There while a start that found lost state has not put all of it on record: that start's own segments hide it."""
+SEGMENTS_NAME = "segments"
+IDENTITY_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who wrote a data directory. ``incarnation`` is a uuid's text, new for each directory ever created;
+    ``boot_count`` is how often the directory was opened. ``checkpoint``: number of the newest checkpoint under which
+    segments may have been recycled; 0: none ever. ``directories``: incarnations of all data directories of the bookie,
+    sorted, this one's too; empty where it is the only one."""
+
+    bookie_id: str
+    cluster: str
+    incarnation: str
+    boot_count: int
+    checkpoint: int = 0
+    directories: tuple[str, ...] = ()
+
+    @property
+    def incarnation_bytes(self) -> bytes:
+        """The 16 bytes that tie segments, groups and stamps to this directory."""
+        return uuid.UUID(self.incarnation).bytes
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """One line of canonical JSON with its CRC."""
+    fields: dict[str, Any] = {
+        "bookie_id": identity.bookie_id,
+        "boot_count": identity.boot_count,
+        "cluster": identity.cluster,
+        "incarnation": identity.incarnation,
+        "v": IDENTITY_VERSION,
+    }
+    if identity.checkpoint:
+        fields["checkpoint"] = identity.checkpoint
+    if identity.directories:
+        fields["directories"] = list(identity.directories)
+    fields["crc"] = crc32c(_canonical(fields))
+    return _canonical(fields) + b"\n"
+
+
+def read_identity(files: Files, path: str) -> Identity:
+    """Of the data directory ``path``. Raises DataDirectoryError, which names the file and what to do."""
+    name = os.path.join(path, IDENTITY_NAME)
+    try:
+        return decode_identity(files.read_file(name), name)
+    except OSError as error:
+        raise DataDirectoryError(
+            "the identity file of a data directory cannot be read", value=f"{name}: {error}", remedy=_restore(path)
+        ) from error
+
+
+def decode_identity(data: bytes, name: str = IDENTITY_NAME) -> Identity:
+    """Raises DataDirectoryError for anything but an intact identity of this version; ``name`` is the file's, to be
+    told."""
+    restore = _restore(os.path.dirname(name) or "DIR")
+    try:
+        fields = json.loads(data)
+        crc, version = fields.pop("crc"), fields["v"]
+        if crc != crc32c(_canonical(fields)):
+            raise DataDirectoryError(
+                "the identity file of a data directory fails its check", value=name, remedy=restore
+            )
+        if version != IDENTITY_VERSION:
+            raise DataDirectoryError(
+                "the identity file is of another version", value=f"{name}: version {version}",
+                remedy="start the bookie with the newer software that wrote it",
+            )  # fmt: skip
+        identity = Identity(
+            fields["bookie_id"], fields["cluster"], fields["incarnation"], fields["boot_count"],
+            fields.get("checkpoint", 0), tuple(map(str, fields.get("directories", ()))),
+        )  # fmt: skip
+        uuid.UUID(identity.incarnation)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataDirectoryError(
+            "the identity file of a data directory cannot be read", value=f"{name}: {error}", remedy=restore
+        ) from error
+    return identity
+
+
+def _restore(path: str) -> str:
+    """What to do about a directory whose smallest files are damaged."""
+    return (
+        f"see what is in it: bk bookie check {path}; put the file back from a copy of this directory, or keep this one "
+        "and start the bookie with an empty directory and --accept-loss"
+    )
+
+
+def _canonical(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def cookie_of(bookie_id: str, instance_id: str, paths: Sequence[str]) -> bytes:
+    """Apache's cookie of a bookie with these data directories."""
+    named = tuple(paths)
+    return encode_cookie(Cookie(bookie_host=bookie_id, journal_dirs=named, ledger_dirs=named, instance_id=instance_id))
+
+
+class DataDirectory:
+    """An open, locked data directory. Close it to release the lock."""
+
+    def __init__(self, path: str, identity: Identity, cookie: bytes, files: Files, lock: int) -> None:
+        self.path = path
+        self.identity = identity
+        """This boot's: its ``boot_count`` counts this opening, and is on disk once :meth:`record_boot` returned."""
+        self.cookie = cookie
+        """Apache's cookie text, for ``cookies/<id>`` in the metadata store."""
+        self.files = files
+        self.boot_recorded = False
+        self._lock: int | None = lock
+
+    @property
+    def segments_path(self) -> str:
+        return os.path.join(self.path, SEGMENTS_NAME)
+
+    @property
+    def used_before(self) -> bool:
+        """Whether an earlier boot finished opening this directory: it then has segments, or has lost them."""
+        return self.identity.boot_count > 1
+
+    @staticmethod
+    def exists(path: str, *, files: Files | None = None) -> bool:
+        """Whether ``path`` holds an identity already."""
+        return (files or Files()).exists(os.path.join(path, IDENTITY_NAME))
+
+    @classmethod
+    def create(
+        cls,
+        path: str,
+        bookie_id: str,
+        instance_id: str,
+        *,
+        files: Files | None = None,
+        incarnation: str | None = None,
+        cookie_paths: Sequence[str] = (),
+        directories: tuple[str, ...] = (),
+    ) -> DataDirectory:
+        """Make an empty or missing directory this bookie's, with a new incarnation, and open it.
+
+        ``cookie_paths`` are the paths that the cookie names, by default ``path``; ``directories`` as in the identity.
+        Raises DataDirectoryError if there is anything in it, if another process uses it, or if the disk refuses. The
+        identity is written last: a create that was cut short leaves a directory that :meth:`create` accepts again.
+        """
+        files = files or Files()
+        path = os.path.abspath(path)
+        with _os_errors("cannot create", path):
+            files.make_directory(path)
+            strangers = [name for name in files.names(path) if name not in _OURS_UNFINISHED]
+            segments = os.path.join(path, SEGMENTS_NAME)
+            if strangers or (files.exists(segments) and files.names(segments)):
+                raise DataDirectoryError(
+                    "a directory that is not empty cannot become a data directory",
+                    value=f"{path} holds {(strangers or [SEGMENTS_NAME])[0]!r}",
+                    remedy="name an empty directory",
+                )
+            lock = _lock(path, files)
+            try:
+                files.make_directory(segments)
+                cookie = cookie_of(bookie_id, instance_id, cookie_paths or (path,))
+                files.write_atomically(os.path.join(path, COOKIE_NAME), cookie)
+                identity = Identity(
+                    bookie_id, instance_id, incarnation or str(uuid.uuid4()), 0, directories=directories
+                )
+                files.write_atomically(os.path.join(path, IDENTITY_NAME), encode_identity(identity))
+            except BaseException:
+                files.close(lock)
+                raise
+        return cls(path, replace(identity, boot_count=1), cookie, files, lock)
+
+    @classmethod
+    def open(cls, path: str, bookie_id: str, instance_id: str, *, files: Files | None = None) -> DataDirectory:
+        """Lock a data directory that exists and check that it is this bookie's.
+
+        Raises BookieIdentityError if it belongs to another bookie or cluster, DataDirectoryError if it is in use,
+        missing, or has no readable identity. Nothing is written until :meth:`record_boot`.
+        """
+        files = files or Files()
+        path = os.path.abspath(path)
+        with _os_errors("cannot open", path):
+            if not files.exists(os.path.join(path, IDENTITY_NAME)):
+                raise DataDirectoryError(
+                    "this directory has no identity file", value=path, remedy="name the right or an empty directory"
+                )
+            lock = _lock(path, files)
+            try:
+                identity = read_identity(files, path)
+                cookie = files.read_file(os.path.join(path, COOKIE_NAME))
+                _check_owner(path, identity, cookie, bookie_id, instance_id)
+            except BaseException:
+                files.close(lock)
+                raise
+        return cls(path, replace(identity, boot_count=identity.boot_count + 1), cookie, files, lock)
+
+    def record_boot(self) -> None:
+        """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError.
+
+        A directory that was used before opens on a full disk all the same, to serve reads: ``boot_recorded`` stays
+        False, and the count is this boot's again at the next one. The store must not hear of it then.
+        """
+        with _os_errors("cannot write", self.path):
+            try:
+                self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(self.identity))
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.used_before:
+                    raise
+                return
+        self.boot_recorded = True
+
+    def record_checkpoint(self, number: int) -> None:
+        """Make it known for good that segments may be recycled under this checkpoint, which is durable already: a start
+        that does not find it knows that state is lost (RULES S4). Takes no space if IDENTITY names it already. OSError
+        as :meth:`Files.write_atomically`."""
+        if number <= self.identity.checkpoint:
+            self.files.sync_directory(self.path)  # whoever wrote it may have ended before its name was durable
+            return
+        identity = replace(self.identity, checkpoint=max(number, self.identity.checkpoint))
+        self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
+        self.identity = identity
+
+    def belong_to(self, directories: tuple[str, ...]) -> None:
+        """From now on these are the bookie's data directories; on disk with the next thing that is recorded here."""
+        self.identity = replace(self.identity, directories=directories)
+
+    def write_cookie(self, cookie: bytes) -> None:
+        """Another cookie, durable. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, COOKIE_NAME), cookie)
+        self.cookie = cookie
+
+    @property
+    def is_loss_unfinished(self) -> bool:
+        """Whether a start with lost data was begun and has not come to its end."""
+        return self.files.exists(os.path.join(self.path, LOSS_NAME))
+
+    def begin_loss(self, boot_count: int) -> None:
+        """Note, durably, that this directory lacks data; this boot gets a number of at least ``boot_count``. Raises
+        DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, LOSS_NAME), b"")
+        self.identity = replace(self.identity, boot_count=max(boot_count, self.identity.boot_count))
+
+    def end_loss(self) -> None:
+        """All that is missing is known to be. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.remove(os.path.join(self.path, LOSS_NAME))
+            self.files.sync_directory(self.path)
+
+    def place(self) -> str:
+        """Text that tells this directory from a copy of it. Raises DataDirectoryError."""
+        with _os_errors("cannot look at", self.path):
+            return self.files.place_of(os.path.join(self.path, LOCK_NAME))
+
+    @property
+    def limbo_begun(self) -> bool:
+        """Whether a start found that state is lost, and it is not on record yet which ledgers cannot be trusted."""
+        return self.files.exists(os.path.join(self.path, LIMBO_NAME))
+
+    def begin_limbo(self) -> None:
+        """Make durable that state is lost, before this start writes anything that would hide it (RULES S8): a new
+        segment looks like one of a new directory. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, LIMBO_NAME), b"")
+
+    def end_limbo(self) -> None:
+        """Every ledger that cannot be trusted is on record. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.remove(os.path.join(self.path, LIMBO_NAME))
+            self.files.sync_directory(self.path)
+
+    def free_bytes(self) -> int:
+        """Free space of the file system in bytes."""
+        return self.files.free_bytes(self.path)
+
+    def total_bytes(self) -> int:
+        """Size of the file system in bytes."""
+        return self.files.total_bytes(self.path)
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            self.files.close(self._lock)
+            self._lock = None
+
+
+_OURS_UNFINISHED = (COOKIE_NAME, COOKIE_NAME + ".tmp", IDENTITY_NAME + ".tmp", LOCK_NAME, SEGMENTS_NAME, "lost+found")
+
+
+@contextmanager
+def _os_errors(what: str, path: str) -> Iterator[None]:
+    """OSError inside becomes DataDirectoryError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataDirectoryError(f"{what} the data directory", value=f"{path}: {error}") from error
+
+
+def _lock(path: str, files: Files) -> int:
+    try:
+        return files.lock(os.path.join(path, LOCK_NAME))
+    except BlockingIOError as error:
+        raise DataDirectoryError(
+            "the data directory is in use by another process", value=path, remedy="stop that bookie first"
+        ) from error
+
+
+def _check_owner(path: str, identity: Identity, cookie: bytes, bookie_id: str, instance_id: str) -> None:
+    try:
+        written = decode_cookie(cookie)
+    except MetadataCorruptError as error:
+        raise DataDirectoryError(
+            "the cookie of the directory cannot be read", value=os.path.join(path, COOKIE_NAME), remedy=_restore(path)
+        ) from error
+    problem: BookKeeperError | None = None
+    if identity.bookie_id != bookie_id or written.bookie_host != bookie_id:
+        problem = BookieIdentityError(
+            "the data directory belongs to another bookie",
+            value=f"{path} is {identity.bookie_id}'s, this is {bookie_id}",
+            remedy=f"start it with the bookie id {identity.bookie_id}, or name another directory",
+        )
+    elif identity.cluster != instance_id or written.instance_id != instance_id:
+        problem = BookieIdentityError(
+            "the data directory belongs to another cluster",
+            value=f"{path} is of cluster {identity.cluster}, this one is {instance_id}",
+            remedy="check the metadata service URI, or name another directory",
+        )
+    if problem is not None:
+        raise problem

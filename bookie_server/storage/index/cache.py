@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of sealed segments' ``.idx`` files, within a bound, and how they are searched (RULES S7).
+
+Nothing here is needed: what was forgotten is read again. So the cache may be as small as one likes; a look-up goes on
+because each answer of the disk is also handed back to it by whoever asks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from typing import TypeAlias
+
+from bookie_server.storage.bytes.index_rows import Rows
+from bookie_server.storage.bytes.membership import RunMembers, Runs, Striping
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.index.ledger_frames import BlockFrames, column
+from bookie_server.storage.index.search import SPARSE_SECTION, IndexBlock, Search
+
+INDEX_CACHE_BYTES = 64 << 20
+_ENTRY_BYTES = 300
+"""Roughly what an entry takes beside its contents."""
+
+
+class SparseIndex:
+    """The sparse records of a segment: which index blocks can hold an id of a ledger. ``edition`` is that of the
+    ``.idx`` from which they were read."""
+
+    __slots__ = ("_first_ledgers", "_firsts", "_last_ledgers", "_peaks", "edition")
+
+    def __init__(self, sparse: Rows, edition: int = 0) -> None:
+        self.edition = edition
+        self._first_ledgers, self._firsts = column(sparse["ledger"]), column(sparse["first"])
+        self._last_ledgers, self._peaks = column(sparse["last_ledger"]), column(sparse["max_last"])
+
+    def blocks(self, ledger_id: int, first: int, last: int) -> range:
+        """The blocks in which frames of the ledger may stand that hold an id from first to last.
+
+        Left out are blocks that end below the range: of another, smaller ledger, or with a running maximum below
+        ``first``; and those that begin above it.
+        """
+        low = bisect_left(self._last_ledgers, ledger_id)
+        end = bisect_right(self._last_ledgers, ledger_id, low)
+        low = bisect_left(self._peaks, first, low, end)
+        start = bisect_left(self._first_ledgers, ledger_id)
+        stop = bisect_right(self._first_ledgers, ledger_id, start)
+        return range(low, bisect_right(self._firsts, last, start, stop))
+
+    def bounds(self, number: int, ledger_id: int, first: int, last: int) -> tuple[int, int]:
+        """Least first and greatest last id of the ledger's frames in a block; ``first`` and ``last``, those of the
+        whole segment, where another ledger stands at that end of the block."""
+        if self._first_ledgers[number] == ledger_id:
+            first = self._firsts[number]
+        if self._last_ledgers[number] == ledger_id:
+            last = self._peaks[number]
+        return first, last
+
+    def memory_bytes(self) -> int:
+        return 512 + 32 * len(self._firsts)
+
+
+Remembered: TypeAlias = SparseIndex | BlockFrames | Striping | Runs | RunMembers
+"""What the disk says of an index block, of a frame that must say what it holds, or of a damaged run."""
+
+
+class IndexCache:
+    """Least recently used entries are forgotten. One thread."""
+
+    def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
+        self.bytes_max = bytes_max
+        self._entries: OrderedDict[Place | IndexBlock, Remembered] = OrderedDict()
+        self._of_generation: dict[int, set[Place | IndexBlock]] = {}
+        self._bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def get(self, place: Place | IndexBlock) -> Remembered | None:
+        entry = self._entries.get(place)
+        if entry is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._entries.move_to_end(place)
+        return entry
+
+    def put(self, place: Place | IndexBlock, entry: Remembered) -> None:
+        self._drop(place)
+        self._entries[place] = entry
+        self._of_generation.setdefault(place.generation, set()).add(place)
+        self._bytes += _bytes_of(entry)
+        while self._bytes > self.bytes_max:
+            self._drop(next(iter(self._entries)))
+
+    def forget(self, generation: int) -> None:
+        """The segment is gone, or its ``.idx`` is another."""
+        for place in list(self._of_generation.get(generation, ())):
+            self._drop(place)
+
+    def _drop(self, place: Place | IndexBlock) -> None:
+        entry = self._entries.pop(place, None)
+        if entry is None:
+            return
+        self._bytes -= _bytes_of(entry)
+        of_generation = self._of_generation[place.generation]
+        of_generation.discard(place)
+        if not of_generation:
+            del self._of_generation[place.generation]
+
+    def memory_bytes(self) -> int:
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _bytes_of(entry: Remembered) -> int:
+    if isinstance(entry, SparseIndex | BlockFrames):
+        return _ENTRY_BYTES + entry.memory_bytes()
+    if isinstance(entry, Runs):
+        return _ENTRY_BYTES + 2 * entry.starts.nbytes
+    if isinstance(entry, RunMembers):
+        return _ENTRY_BYTES + 160 * len(entry.firsts)
+    return _ENTRY_BYTES
+
+
+def search_sealed(search: Search, generation: int, first: int, last: int, unreadable: set[int] | None) -> None:
+    """Give the search the frames of a sealed segment in which the ledger has ids first to last; ``unreadable`` are the
+    blocks of its ``.idx`` that fail their check. Where the disk must be asked first the search hears of it, or ends
+    before the part that is not known."""
+    if unreadable is not None and SPARSE_SECTION in unreadable:
+        search.lost.append((first, last))
+        return
+    place = IndexBlock(generation, SPARSE_SECTION)
+    sparse = search.known(place)
+    if sparse is None:
+        _ask(search, place, first)
+        return
+    assert isinstance(sparse, SparseIndex)
+    for number in sparse.blocks(search.ledger_id, search.first, search.through):
+        begin, end = sparse.bounds(number, search.ledger_id, first, last)
+        if begin > search.through or search.is_full:
+            return
+        if begin > search.first and len(search.frames) >= search.frames_max:
+            search.cut(begin - 1)
+            return
+        if unreadable is not None and number in unreadable:
+            search.lost.append((begin, end))
+            continue
+        place = IndexBlock(generation, number)
+        block = search.known(place)
+        if block is None:
+            _ask(search, place, begin)
+            continue
+        assert isinstance(block, BlockFrames)
+        if block.edition == sparse.edition:
+            block.candidates(search)
+        else:  # the index was made anew in between: number ``number`` is another block now
+            _ask(search, IndexBlock(generation, SPARSE_SECTION), begin)
+            _ask(search, place, begin)
+
+
+def _ask(search: Search, block: IndexBlock, begin: int) -> None:
+    """A block that begins within the range is left for the next part of the answer, one that reaches its first id must
+    be read now."""
+    if begin > search.first:
+        search.cut(begin - 1)
+    elif not search.is_full:
+        search.unresolved.append(block)

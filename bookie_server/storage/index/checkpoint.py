@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of a checkpoint: the folded state of every ledger, the deleted ids, the segments that must exist (S4).
+
+docs/formats.md §3.6 is the specification. A checkpoint is what allows a segment to be recycled: everything that the
+segments up to ``through`` say of a ledger's state is in it. It may hold newer facts too, because state folds without
+regard to order. Each block's check covers the checkpoint's number and the block's place, so that a block of an older
+checkpoint, or one in the wrong place, is noticed like a flipped bit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bk_core.errors import IntegrityError
+from bookie_server.storage.bytes.blocks import BlockFile, blocks_of, records_per_block
+from bookie_server.storage.bytes.index_rows import I64, Rows
+from bookie_server.storage.disk.files import BLOCK, Files
+from bookie_server.storage.index.ledger_table import LEDGER_ROW
+
+Intervals: TypeAlias = I64
+"""Closed intervals, one a row of two: first, last."""
+
+CHECKPOINT_MAGIC = b"BKCHKPT1"
+FORMAT_VERSION = 1
+PAIR_ROW = np.dtype([("first", "<i8"), ("last", "<i8")])
+
+_HEADER = struct.Struct("<8sIIQ16sQ6Q")
+_CHUNK_BLOCKS = 1024
+_WHAT = "a checkpoint"
+_NAME = re.compile(r"([0-9a-f]{16})\.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """``through``: the state of every segment with a generation up to it is in ``ledgers`` and ``deleted``.
+    ``segments``: those up to ``through`` that may hold live entries, ascending; what is not among them is drained."""
+
+    number: int
+    incarnation: bytes
+    through: int
+    ledgers: Rows
+    deleted: Intervals
+    segments: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class CheckpointParts:
+    """Blocks of a checkpoint in the making. Each ``add_…`` returns bytes to append to the file, in this order: ledgers
+    (any number of calls), :meth:`add_deleted`, :meth:`add_segments`; :meth:`header` then goes to the first block, which
+    is left empty until then: a file that was cut short has no header."""
+
+    number: int
+    incarnation: bytes
+    through: int
+    blocks: int = 1
+    _counts: list[int] = field(default_factory=lambda: [0] * 6)
+    _waiting: list[Rows] = field(default_factory=list)
+    _last: int = -(1 << 63)
+
+    def add_ledgers(self, rows: Rows) -> bytes:
+        """Blocks for ledgers of greater ids than before, sorted; what does not fill a block waits for more."""
+        if not rows.size:
+            return b""
+        assert int(rows["ledger"][0]) >= self._last
+        assert (np.diff(rows["ledger"]) > 0).all()
+        self._last = int(rows["ledger"][-1])
+        rows = np.concatenate([*self._waiting, rows])
+        whole = len(rows) - len(rows) % records_per_block(LEDGER_ROW)
+        self._waiting = [rows[whole:]]
+        return self._blocks(rows[:whole], 0)
+
+    def add_deleted(self, intervals: Intervals) -> bytes:
+        """The rest of the ledgers, and the deleted ids."""
+        rest = self._waiting or [np.empty(0, LEDGER_ROW)]
+        self._waiting = []
+        pairs = np.ascontiguousarray(intervals, dtype="<i8").reshape(-1).view(PAIR_ROW)
+        return self._blocks(rest[0], 0) + self._blocks(pairs, 2)
+
+    def add_segments(self, generations: tuple[int, ...]) -> bytes:
+        """The segments up to ``through`` that must exist, ascending."""
+        pairs = np.zeros(len(generations), PAIR_ROW)
+        pairs["first"] = generations
+        return self._blocks(pairs, 4)
+
+    def header(self) -> bytes:
+        """The first block, once all the others are there."""
+        fields = _HEADER.pack(
+            CHECKPOINT_MAGIC, FORMAT_VERSION, BLOCK, self.number, self.incarnation, self.through, *self._counts
+        )
+        return self._file.header(fields)
+
+    @property
+    def _file(self) -> BlockFile:
+        return BlockFile(_WHAT, self.incarnation, self.number)
+
+    def _blocks(self, rows: Rows, section: int) -> bytes:
+        data = self._file.encode(rows, self.blocks)
+        count = len(data) // BLOCK
+        self.blocks += count
+        self._counts[section] += count
+        self._counts[section + 1] += len(rows)
+        return data
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The whole file. Its ledgers are sorted by id, its intervals and segments ascending."""
+    parts = CheckpointParts(checkpoint.number, checkpoint.incarnation, checkpoint.through)
+    body = parts.add_ledgers(checkpoint.ledgers) + parts.add_deleted(checkpoint.deleted)
+    body += parts.add_segments(checkpoint.segments)
+    return parts.header() + body
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """Raises IntegrityError for anything but an intact file of this version."""
+    return read_checkpoint(lambda size, offset: data[offset : offset + size], len(data))
+
+
+def read_checkpoint(read: Callable[[int, int], bytes], size: int) -> Checkpoint:
+    """The checkpoint in a file of ``size`` bytes, of which ``read(bytes, offset)`` gives a part; read in pieces, so
+    that memory holds its records once. Raises IntegrityError for anything but an intact file of this version."""
+    block = read(BLOCK, 0)
+    if len(block) < BLOCK:
+        raise IntegrityError("a checkpoint is shorter than its header", value=f"{size} bytes")
+    fields: tuple[Any, ...] = _HEADER.unpack_from(block)
+    magic, version, block_bytes, number, incarnation, through, *counts = fields
+    file = BlockFile(_WHAT, incarnation, number)
+    file.check_header(block)
+    if magic != CHECKPOINT_MAGIC or version != FORMAT_VERSION or block_bytes != BLOCK:
+        raise IntegrityError("a checkpoint is of another format", value=f"version {version}")
+    if size != BLOCK * (1 + counts[0] + counts[2] + counts[4]):
+        raise IntegrityError("a checkpoint has another size than its header says", value=f"{size} bytes")
+    place, sections = 1, list[Rows]()
+    for blocks, records, dtype in zip(counts[::2], counts[1::2], (LEDGER_ROW, PAIR_ROW, PAIR_ROW), strict=True):
+        sections.append(_section(read, file, place, blocks, records, dtype))
+        place += blocks
+    ledgers, deleted, segments = sections
+    return Checkpoint(
+        number, incarnation, through, ledgers, deleted.view("<i8").reshape(-1, 2), tuple(segments["first"].tolist())
+    )
+
+
+def _section(
+    read: Callable[[int, int], bytes], file: BlockFile, place: int, blocks: int, records: int, dtype: np.dtype[np.void]
+) -> Rows:
+    """A section's records, read and checked piece by piece."""
+    per_block = records_per_block(dtype)
+    rows, counted = np.empty(blocks * per_block, dtype), 0
+    for start in range(0, blocks, _CHUNK_BLOCKS):
+        count = min(_CHUNK_BLOCKS, blocks - start)
+        data = read(count * BLOCK, (place + start) * BLOCK)
+        if len(data) != count * BLOCK:
+            raise IntegrityError("a checkpoint ends early", value=f"block {place + start}")
+        counted += file.decode_into(data, place + start, rows[start * per_block : (start + count) * per_block])
+    if counted != records or blocks != blocks_of(records, dtype):
+        raise IntegrityError("a checkpoint has another number of records than its header says", value=f"{records}")
+    return rows[:records]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoints:
+    """What a directory holds. ``greatest``: the highest number in any name; ``damage``: what is wrong with those that
+    are newer than the newest readable one, a line each."""
+
+    newest: Checkpoint | None
+    file_bytes: int
+    greatest: int
+    damage: tuple[str, ...]
+
+
+def find_checkpoint(files: Files, path: str, incarnation: bytes) -> FoundCheckpoints:
+    """The newest readable checkpoint in the folder of segments. OSError if the folder cannot be read."""
+    numbers, damage = checkpoint_numbers(files.names(path)), list[str]()
+    for number in reversed(numbers):
+        name = checkpoint_name(number)
+        try:
+            checkpoint, size = _read_file(files, os.path.join(path, name))
+            if checkpoint.number == number and checkpoint.incarnation == incarnation:
+                return FoundCheckpoints(checkpoint, size, numbers[-1], tuple(damage))
+            damage.append(f"{name} is checkpoint {checkpoint.number} or of another directory")
+        except (IntegrityError, OSError) as error:
+            damage.append(f"{name}: {error}")
+    return FoundCheckpoints(None, 0, max(numbers, default=0), tuple(damage))
+
+
+def _read_file(files: Files, path: str) -> tuple[Checkpoint, int]:
+    handle = files.open_read(path)
+    try:
+        size = files.size(handle)
+        return read_checkpoint(lambda count, offset: files.read(handle, count, offset), size), size
+    finally:
+        files.close(handle)
+
+
+def checkpoint_numbers(names: Iterable[str]) -> list[int]:
+    """Numbers of the checkpoints among these file names, ascending."""
+    return sorted(number for number in map(parse_checkpoint_name, names) if number is not None)
+
+
+def checkpoint_name(number: int) -> str:
+    return f"{number:016x}.checkpoint"
+
+
+def parse_checkpoint_name(name: str) -> int | None:
+    """The number in the name of a checkpoint, or None for another name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1], 16) if match else None

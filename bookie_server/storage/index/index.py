@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which frames hold which entries, and the folded state of each ledger. In memory, one thread, no I/O (RULES S2, S7).
+
+Three answers exist for an id: FOUND with a place, ABSENT, UNKNOWN with a reason. ABSENT is said only of a
+healthy ledger and only after every frame that could hold the id was asked. Frames of segments that are not sealed are
+all here; of sealed ones only a summary is, and their ``.idx`` is asked block by block: a look-up names the blocks that
+it needs as ``unresolved``, is told what they hold, and is asked again. State folds to the same whatever the order of
+the records (S4). Pending adds (S1) are the server's: only durable frames come in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+
+from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
+from bk_core.model import EntryId, LedgerId
+from bk_core.wire.lane import EntryRange, Reason
+from bookie_server.machine.events import Piece
+from bookie_server.storage.bytes.index_rows import I64, Rows
+from bookie_server.storage.bytes.intervals import IntervalSet
+from bookie_server.storage.bytes.membership import Striping, striping_of
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.index.answers import LastEntry, LedgerStatus, Lookup
+from bookie_server.storage.index.cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
+from bookie_server.storage.index.index_maintenance import IndexUpkeep
+from bookie_server.storage.index.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER, LedgerStates
+from bookie_server.storage.index.ledger_table import LedgerState
+from bookie_server.storage.index.search import DamagedPlaces, IndexBlock, Search, greatest_intact
+from bookie_server.storage.index.segment_directory import Reach, SegmentDirectory
+
+__all__ = [
+    "EVERY_LEDGER", "IndexBlock", "LastEntry", "LedgerIndex", "LedgerStatus", "Lookup",
+    "striping_of",
+]  # fmt: skip
+
+FRAMES_MAX = 64
+"""Frames that one look-up considers unless told otherwise."""
+
+_HEADER_BYTES = 64
+_SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin behind its first id
+
+
+class LedgerIndex(IndexUpkeep):
+    """All ledgers of a data directory. What maintenance asks of it is in :class:`IndexUpkeep`."""
+
+    def __init__(self, index_cache_bytes: int = INDEX_CACHE_BYTES) -> None:
+        self._states = LedgerStates()
+        self._unsealed: dict[int, dict[LedgerId, LedgerFrames]] = {}
+        self._directory = SegmentDirectory()
+        self.cache = IndexCache(index_cache_bytes)
+        self._damage = DamagedPlaces()
+        self._unreadable: dict[int, set[int]] = {}  # blocks of an .idx
+        self.newest_sealed = 0
+        """Greatest generation that was ever sealed here, also if it was given back since; 0 if none was."""
+        self.damaged_indexes: set[int] = set()
+        """Sealed segments whose ``.idx`` fails its checks somewhere: to be scanned and indexed anew."""
+
+    # --- filling: frames --------------------------------------------------------------------------------------------
+
+    def add(self, frame: bytes | bytearray | memoryview, place: Place, header: FrameHeader | None = None) -> None:
+        """Take in one durable frame of any kind."""
+        header = parse_header(frame) if header is None else header
+        if header.kind != FrameKind.ENTRIES:
+            self.add_record(header.kind, header.ledger_id, bytes(frame[_HEADER_BYTES : header.size]))
+            return
+        striping = striping_of(frame, header)
+        self.add_frame(header.ledger_id, frame_extent(frame, header), place, striping=striping)
+
+    def add_frame(
+        self,
+        ledger_id: LedgerId,
+        extent: FrameExtent,
+        place: Place,
+        *,
+        striping: Striping | None = None,
+    ) -> None:
+        """Take in one durable frame of entries of a segment that is not sealed. ``striping`` is that of a STRIPED
+        frame: without it, or for IDS, the frame must be read before it can be asked."""
+        if ledger_id not in self._states.deleted:
+            self._frames_in(place.generation, ledger_id).add(extent, place, striping)
+
+    def add_rows(self, generation: int, rows: Rows) -> None:
+        """Take in the index records of a segment that is not sealed, sorted as ``sorted_rows`` does."""
+        if not rows.size:
+            return
+        cuts = [0, *(np.flatnonzero(np.diff(rows["ledger"])) + 1).tolist(), rows.size]
+        firsts, lasts = column(rows["first"]), column(rows["last"])
+        columns = column(columns_of_rows(generation, rows))
+        for ledger_id, low, high in zip(rows["ledger"][cuts[:-1]].tolist(), cuts[:-1], cuts[1:], strict=True):
+            if ledger_id not in self._states.deleted:
+                part = columns[low * STRIDE : high * STRIDE]
+                self._frames_in(generation, ledger_id).add_many(firsts[low:high], lasts[low:high], part)
+
+    def _frames_in(self, generation: int, ledger_id: LedgerId) -> LedgerFrames:
+        ledgers = self._unsealed.setdefault(generation, {})
+        if ledger_id not in ledgers:
+            ledgers[ledger_id] = LedgerFrames()
+            self._states.table.ensure(np.array([ledger_id]))
+        return ledgers[ledger_id]
+
+    # --- filling: state ---------------------------------------------------------------------------------------------
+
+    def add_record(self, kind: int, ledger_id: LedgerId, payload: bytes) -> None:
+        """Fold one durable record, in any order."""
+        if kind == FrameKind.DELETED:
+            self._states.delete(ledger_id)
+            self._forget(ledger_id)
+        elif self._states.fold(ledger_id, kind, payload):
+            self._directory.forget(ledger_id, self._states.drops[ledger_id])
+
+    def load_ledgers(self, rows: Rows) -> None:
+        """Fold the ledger records of a checkpoint, sorted by ledger."""
+        for ledger_id in self._states.load(rows):
+            self._directory.forget(ledger_id, self._states.drops[ledger_id])
+
+    def load_deleted(self, intervals: I64) -> None:
+        """Take in deleted ledgers: an array of (first, last)."""
+        for ledger_id in self._states.load_deleted(intervals):
+            self._forget(ledger_id)
+
+    def _forget(self, ledger_id: LedgerId) -> None:
+        self._states.forget(ledger_id)
+        self._directory.forget(ledger_id)
+        for ledgers in self._unsealed.values():
+            ledgers.pop(ledger_id, None)
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def load_segment(self, generation: int, summary: Rows, states: Rows | None = None) -> None:
+        """Take in a sealed segment at a start: its summary, and the state records in it unless they are known."""
+        self.seal(generation, summary)
+        for ledger_id, payload, kind, payload_bytes, _ in states.tolist() if states is not None else ():
+            self.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
+
+    def seal(self, generation: int, summary: Rows) -> None:
+        """The segment has an ``.idx`` now, with this summary: its frames leave the memory."""
+        self._directory.add_segment(generation, summary[self._states.counting(generation, summary)])
+        self.newest_sealed = max(self.newest_sealed, generation)
+        self._unsealed.pop(generation, None)
+
+    def drop_segment(self, generation: int) -> None:
+        """The segment is given back: all that is live in it stands elsewhere. No look-up names it any more."""
+        self._unsealed.pop(generation, None)
+        self._directory.drop_segment(generation)
+        self._damage.forget(generation)
+        self._forget_index(generation)
+
+    def index_rebuilt(self, generation: int, summary: Rows) -> None:
+        """A sealed segment has a new ``.idx``. Does nothing for one that was dropped meanwhile."""
+        if generation in self._directory:
+            self._forget_index(generation)
+            self.seal(generation, summary)
+
+    def _forget_index(self, generation: int) -> None:
+        self.cache.forget(generation)
+        self._unreadable.pop(generation, None)
+        self.damaged_indexes.discard(generation)
+
+    # --- what the reader says ---------------------------------------------------------------------------------------
+
+    def mark_damaged(self, ledger_id: LedgerId, place: Place | IndexBlock) -> None:
+        """What is at ``place`` failed its check twice (RULES S5). A frame serves no more, a run only what is intact in
+        it, an index block nothing: ids that no other frame holds are UNKNOWN. Does nothing for what is not indexed."""
+        generation = place.generation
+        if isinstance(place, IndexBlock):
+            if generation in self._directory:
+                self._unreadable.setdefault(generation, set()).add(place.number)
+                self.damaged_indexes.add(generation)
+            return
+        if generation in self._unsealed:
+            frames = self._unsealed[generation].get(ledger_id)
+            if frames is None or not (place.is_run or frames.remove(place)):
+                return
+        elif generation not in self._directory:
+            return
+        self._damage.add(place)
+
+    def learn(self, ledger_id: LedgerId, place: Place | IndexBlock, membership: Remembered) -> None:
+        """Remember, within the cache's bound, what the reader said of an unresolved place."""
+        unsealed = self._unsealed.get(place.generation)
+        if unsealed is not None and isinstance(membership, Striping) and isinstance(place, Place):
+            if ledger_id in unsealed:
+                unsealed[ledger_id].learn(place, membership)
+        elif unsealed is not None or place.generation in self._directory:
+            self.cache.put(place, membership)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def lookup(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        *,
+        frames_max: int = FRAMES_MAX,
+        resolved: Mapping[Place | IndexBlock, Remembered] | Mapping[Place, Remembered] | None = None,
+    ) -> Lookup:
+        """Where the entries first to last (both inclusive) are. ``resolved`` holds what the reader said of places that
+        an earlier answer named as unresolved."""
+        assert 0 <= first <= last
+        if ledger_id in self._states.deleted:
+            return Lookup((), (), (EntryRange(first, last, Reason.DELETED),), (), last)
+        place = self._at_once(ledger_id, first, last)
+        if place is not None:
+            return Lookup((Piece(place, first, last),), (), (), (), last)
+        told = cast(Mapping[Place | IndexBlock, Remembered], resolved or {})
+
+        def known(place: Place | IndexBlock) -> Remembered | None:
+            answer = told.get(place)
+            return self.cache.get(place) if answer is None else answer
+
+        search = Search(ledger_id, first, last, frames_max, known, self._damage)
+        lost = self._gather(search)
+        if search.unresolved:
+            return Lookup((), (), (), tuple(search.unresolved), first - 1)
+        spans, gaps = search.covered()
+        pieces = tuple(Piece(place, low, high) for low, high, place in spans)
+        if not gaps:
+            return Lookup(pieces, (), (), (), search.through)
+        return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
+
+    def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Place | None:
+        """A frame in memory that holds the whole range, found without asking any other: all copies of an entry are
+        alike (RULES P6)."""
+        for generation, ledgers in reversed(self._unsealed.items()):
+            frames = ledgers.get(ledger_id)
+            if frames is not None and generation not in self._damage:
+                k = frames.dense_over(first, last)
+                if k is not None:
+                    return frames.place(k, ledger_id)
+        return None
+
+    def _gather(self, search: Search) -> list[IntervalSet]:
+        """Every frame that may hold an id from ``search.first`` to what is then ``search.through``; ids lost in
+        memory."""
+        ledger_id, first = search.ledger_id, search.first
+        lost: list[IntervalSet] = []
+        sources: list[tuple[EntryId, LedgerFrames | Reach]] = []
+        for frames in self._unsealed_frames(ledger_id):
+            if frames.lost is not None:
+                lost.append(frames.lost)
+            if len(frames) and frames.peak >= first and frames.first <= search.through:
+                sources.append((frames.first, frames))
+        reaches, through = self._directory.reaching(ledger_id, first, search.through, _SEGMENTS_AHEAD)
+        search.cut(through)
+        sources += [(reach.first, reach) for reach in reaches]
+        sources.sort(key=lambda source: source[0])
+        for begin, source in sources:
+            if begin > search.through or search.is_full:
+                break
+            if begin > first and len(search.frames) >= search.frames_max:
+                search.cut(begin - 1)
+                break
+            if isinstance(source, LedgerFrames):
+                source.candidates(search)
+            else:
+                unreadable = self._unreadable.get(source.generation)
+                search_sealed(search, source.generation, source.first, source.last, unreadable)
+        if search.lost:
+            lost.append(IntervalSet(search.lost))
+        return lost
+
+    def _unsealed_frames(self, ledger_id: LedgerId) -> list[LedgerFrames]:
+        return [ledgers[ledger_id] for ledgers in self._unsealed.values() if ledger_id in ledgers]
+
+    def _answer(
+        self,
+        state: LedgerState | None,
+        pieces: tuple[Piece, ...],
+        gaps: list[tuple[int, int]],
+        lost: list[IntervalSet],
+        through: EntryId,
+    ) -> Lookup:
+        trouble = self._trouble(state)
+        if trouble is not Reason.REASON_NONE:
+            return Lookup(pieces, (), tuple(EntryRange(*gap, trouble) for gap in gaps), (), through)
+        absent, unknown = gaps, list[tuple[int, int]]()
+        for intervals in lost:
+            parts = [part for gap in absent for part in intervals.split(*gap)]
+            absent = [(low, high) for low, high, inside in parts if not inside]
+            unknown += [(low, high) for low, high, inside in parts if inside]
+        ranges = tuple(EntryRange(low, high, Reason.DAMAGED) for low, high in sorted(unknown))
+        return Lookup(pieces, tuple(absent), ranges, (), through)
+
+    def _trouble(self, state: LedgerState | None) -> Reason:
+        return self._states.trouble(state)
+
+    # --- ends and state ---------------------------------------------------------------------------------------------
+
+    def last_entry(self, ledger_id: LedgerId) -> LastEntry:
+        """The end of what is stored of a ledger; pending adds are not in it."""
+        found: list[tuple[int, Place]] = []
+        lost = -1
+        for frames in self._unsealed_frames(ledger_id):
+            last, place = frames.last(ledger_id)
+            if place is not None:
+                found.append((last, place))
+            if frames.lost is not None:
+                lost = max(lost, frames.lost.greatest)
+        found += self._directory.tops(ledger_id)
+        best, best_place, bound = greatest_intact(found, self._damage, self.cache.get)
+        healthy = (
+            ledger_id not in self._states.deleted
+            and self._trouble(self._states.table.get(ledger_id)) is Reason.REASON_NONE
+        )
+        return LastEntry(best, best_place, healthy and max(lost, bound) <= best, bound)
+
+    def carried_lac(self, ledger_id: LedgerId) -> tuple[EntryId, Place | None]:
+        """The greatest LAC that a frame carries which is not known to be damaged, and that frame; −1 and None if none
+        carries one."""
+        found = [frames.carried_lac(ledger_id) for frames in self._unsealed_frames(ledger_id)]
+        found += self._directory.lacs(ledger_id)
+        intact = [(lac, place) for lac, place in found if place is not None and not self._damage.hits(place)]
+        return max(intact, key=lambda item: item[0], default=(-1, None))
+
+    def folded(self, ledger_id: LedgerId) -> tuple[LedgerState | None, Reason]:
+        """The folded records of a ledger that is not deleted, and what trouble they tell of."""
+        state = self._states.table.get(ledger_id)
+        return state, self._trouble(state)
+
+    def is_deleted(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._states.deleted
+
+    def state(self, ledger_id: LedgerId) -> LedgerStatus:
+        """Folded state of a ledger, of one this bookie has never heard of too."""
+        if ledger_id in self._states.deleted:
+            return LedgerStatus(True, None, True, True, -1, b"", -1, None, Reason.DELETED)
+        state, trouble = self.folded(ledger_id)
+        if state is None:
+            return LedgerStatus(False, None, False, False, -1, b"", -1, None, trouble)
+        carried, place = self.carried_lac(ledger_id)
+        return LedgerStatus(True, state.key, state.is_fenced, False, state.lac, state.lac_body, carried, place, trouble)
+
+    def ledger_ids(self) -> list[LedgerId]:
+        """Every ledger known and not deleted, sorted."""
+        return self._states.ids()
+
+    def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
+        """Whether a frame of just these bounds lies in a segment of a greater generation than ``above``. Of sealed
+        segments it may say False of one that is there: then it is copied once more."""
+        for generation, ledgers in self._unsealed.items():
+            frames = ledgers.get(ledger_id)
+            if generation > above and frames is not None and frames.has_copy(first, last, size):
+                return True
+        return self._directory.has_only(ledger_id, first, last, size, above)
+
+    def unsealed_places(self, ledger_id: LedgerId) -> list[Place]:
+        """Where the ledger's frames lie in segments that are not sealed."""
+        return [place for frames in self._unsealed_frames(ledger_id) for place in frames.places(ledger_id)]
+
+    # --- its size ---------------------------------------------------------------------------------------------------
+
+    def memory_bytes(self) -> int:
+        """Roughly what all of it takes."""
+        frames = sum(frames.memory_bytes() for ledgers in self._unsealed.values() for frames in ledgers.values())
+        parts = (self._states.table, self._directory, self.cache)
+        return frames + sum(part.memory_bytes() for part in parts)
+
+    def __len__(self) -> int:
+        return len(self._states)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the records of the log say of each ledger, deleted and unknown ones too (RULES S4, S8). Pure memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.model import LedgerId
+from bk_core.wire.lane import Reason
+from bookie_server.storage.bytes.index_rows import I64, Rows
+from bookie_server.storage.bytes.intervals import IntervalSet
+from bookie_server.storage.index.ledger_table import (
+    KEY_CONFLICT,
+    NO_ABSENT,
+    NO_ADDS,
+    LedgerState,
+    LedgerTable,
+    states_of,
+)
+
+EVERY_LEDGER: LedgerId = (1 << 63) - 1
+"""Ledger id of a LIMBO record that stands for each ledger of the directory, also those it has not heard of: after
+damage that cannot be named, one that was only fenced may have been lost whole."""
+
+
+class LedgerStates:
+    """The table of ledgers, and what cuts across it. A deleted ledger is in no other part any more."""
+
+    def __init__(self) -> None:
+        self.table = LedgerTable()
+        self.deleted = IntervalSet()
+        self.drops: dict[LedgerId, int] = {}
+        """Generations other than 0: what these ledgers have in segments up to there is dead."""
+        self._of_every_ledger = 0  # flags
+
+    def fold(self, ledger_id: LedgerId, kind: int, payload: bytes) -> bool:
+        """Fold a record of another kind than DELETED; whether more of the ledger is dead than before."""
+        return ledger_id not in self.deleted and self._heed(self.table.fold(ledger_id, kind, payload))
+
+    def _heed(self, state: LedgerState) -> bool:
+        if state.ledger_id == EVERY_LEDGER:
+            self._of_every_ledger = state.flags
+        elif state.dropped > self.drops.get(state.ledger_id, 0):
+            self.drops[state.ledger_id] = state.dropped
+            return True
+        return False
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Nothing is known of the ledger any more but that it is deleted, for good."""
+        self.deleted.add(ledger_id, ledger_id)
+        self.forget(ledger_id)
+
+    def forget(self, ledger_id: LedgerId) -> None:
+        self.table.forget(ledger_id)
+        self.drops.pop(ledger_id, None)
+
+    def load(self, rows: Rows) -> list[LedgerId]:
+        """Fold ledger records of a checkpoint, sorted; ledgers of which more is dead than before."""
+        rows = rows[~self.deleted.holds(np.ascontiguousarray(rows["ledger"]))]
+        self.table.load(rows)
+        special = rows[(rows["dropped"] > 0) | (rows["ledger"] == EVERY_LEDGER)]
+        return [state.ledger_id for state in states_of(special) if self._heed(self.table.get(state.ledger_id) or state)]
+
+    def load_deleted(self, intervals: I64) -> list[LedgerId]:
+        """Take in deleted ledgers, an array of (first, last); those that were known until now."""
+        for first, last in intervals.tolist():
+            self.deleted.add(first, last)
+        ledger_ids = self.table.ids()
+        gone: list[int] = ledger_ids[self.deleted.holds(ledger_ids)].tolist()
+        return gone
+
+    def counting(self, generation: int, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which records of a segment, of its summary or its index, count: not those of deleted ledgers and of copies
+        that were dropped. The ledgers of the others are known from now on."""
+        ledgers = np.ascontiguousarray(rows["ledger"])
+        counts = ~self.deleted.holds(ledgers)
+        self.table.ensure(ledgers[counts])
+        if self.drops:
+            dead = [ledger_id for ledger_id, through in self.drops.items() if generation <= through]
+            counts &= ~np.isin(ledgers, dead)
+        return counts
+
+    def trouble(self, state: LedgerState | None) -> Reason:
+        """Why what is not found of a ledger in this state is UNKNOWN; ``state`` is None of one never heard of."""
+        flags = self._of_every_ledger | (state.flags if state is not None else 0)
+        if flags & KEY_CONFLICT:
+            return Reason.DAMAGED
+        if flags & NO_ADDS:
+            return Reason.LIMBO
+        return Reason.COPY_DROPPED if flags & NO_ABSENT else Reason.REASON_NONE
+
+    def ids(self) -> list[LedgerId]:
+        """Every ledger known and not deleted, sorted."""
+        ledger_ids: list[int] = self.table.ids().tolist()
+        return ledger_ids[:-1] if EVERY_LEDGER in self.table else ledger_ids
+
+    def __len__(self) -> int:
+        return len(self.table) - (EVERY_LEDGER in self.table)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folded state of every ledger, about 100 bytes each (RULES S4, S7). In memory, one thread, no I/O.
+
+Rows are the ledger records of a checkpoint (docs/formats.md §3.6), sorted by ledger, in chunks, so that a new ledger
+moves little and no step takes long. State folds to the same whatever the order of the records.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bk_core.entries.frame import FrameKind
+from bookie_server.storage.bytes.index_file import lac_of, newer_lac
+from bookie_server.storage.bytes.index_rows import I64, Rows
+
+HAS_KEY, KEY_CONFLICT, FENCED, NO_ABSENT, NO_ADDS = 1, 2, 4, 8, 16
+"""Flags of a row; they fold by OR. NO_ABSENT: what is not found is UNKNOWN. NO_ADDS: no normal add is taken."""
+BITS_OF_KIND = {int(FrameKind.LIMBO): NO_ABSENT | NO_ADDS, int(FrameKind.COPY_DROPPED): NO_ABSENT}
+"""What a record of limbo or of a dropped copy sets."""
+
+LEDGER_ROW = np.dtype(
+    [
+        ("ledger", "<i8"), ("dropped", "<u8"), ("lac_body", "V40"), ("key", "V20"), ("flags", "u1"),
+        ("lac_bytes", "u1"), ("zero", "<u2"),
+    ]
+)  # fmt: skip
+_ROW = struct.Struct("<qQ40s20sBBH")
+_SIZE = _ROW.size
+assert LEDGER_ROW.itemsize == _SIZE == 80
+
+_CHUNK_ROWS = 1024
+_FEW = 256  # ledgers looked up one by one; more are compared with all at once
+
+
+class LedgerState(NamedTuple):
+    """One row. ``dropped``: what the ledger has in segments up to this generation is dead, 0 of one that was never
+    dropped; ``lac_body`` is empty without an explicit LAC."""
+
+    ledger_id: int
+    dropped: int
+    lac_body: bytes
+    key_bytes: bytes
+    flags: int
+
+    @property
+    def key(self) -> bytes | None:
+        return self.key_bytes if self.flags & HAS_KEY else None
+
+    @property
+    def is_fenced(self) -> bool:
+        return bool(self.flags & FENCED)
+
+    @property
+    def lac(self) -> int:
+        return lac_of(self.lac_body) if self.lac_body else -1
+
+    def folded(self, kind: int, payload: bytes) -> LedgerState:
+        """The state after one more record of another kind than DELETED."""
+        if kind == FrameKind.LEDGER_KEY:
+            return self._with_key(payload)
+        if kind == FrameKind.FENCE:
+            return self._replace(flags=self.flags | FENCED)
+        if kind == FrameKind.LAC:
+            return self._with_lac(payload)
+        dropped = generation_of(payload) if kind == FrameKind.COPY_DROPPED else 0
+        return self._replace(flags=self.flags | BITS_OF_KIND[kind], dropped=max(self.dropped, dropped))
+
+    def _with_key(self, key: bytes) -> LedgerState:
+        known = self.key
+        if known is None:
+            return self._replace(flags=self.flags | HAS_KEY, key_bytes=key)
+        conflict = KEY_CONFLICT if known != key else 0
+        return self._replace(flags=self.flags | conflict, key_bytes=min(known, key))
+
+    def _with_lac(self, body: bytes) -> LedgerState:
+        return self._replace(lac_body=newer_lac(self.lac_body, body))
+
+    def merged(self, other: LedgerState) -> LedgerState:
+        """Both states of the same ledger, as if all their records were folded into one."""
+        state = self._with_key(other.key_bytes) if other.flags & HAS_KEY else self
+        if other.lac_body:
+            state = state._with_lac(other.lac_body)
+        return state._replace(flags=state.flags | other.flags, dropped=max(state.dropped, other.dropped))
+
+
+def new_state(ledger_id: int) -> LedgerState:
+    """Of a ledger without any record."""
+    return LedgerState(ledger_id, 0, b"", b"", 0)
+
+
+def generation_of(payload: bytes) -> int:
+    """The generation in the payload of a COPY_DROPPED record."""
+    return int.from_bytes(payload, "little")
+
+
+def _unpacked(rows: bytearray | memoryview, at: int) -> LedgerState:
+    ledger_id, dropped, body, key, flags, lac_bytes, _ = _ROW.unpack_from(rows, at)
+    return LedgerState(ledger_id, dropped, body[:lac_bytes], key, flags)
+
+
+def _packed(state: LedgerState) -> bytes:
+    return _ROW.pack(
+        state.ledger_id, state.dropped, state.lac_body, state.key_bytes, state.flags, len(state.lac_body), 0
+    )  # fmt: skip
+
+
+class _Chunk:
+    """Neighbouring ledgers: ids, and rows in the same order."""
+
+    __slots__ = ("ids", "rows")
+
+    def __init__(self, ids: array[int], rows: bytearray) -> None:
+        self.ids, self.rows = ids, rows
+
+
+class LedgerTable:
+    """Rows of all ledgers."""
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._starts = array("q")  # first id of each chunk
+        self._count = 0
+
+    # --- filling ----------------------------------------------------------------------------------------------------
+
+    def fold(self, ledger_id: int, kind: int, payload: bytes) -> LedgerState:
+        """Fold one record of another kind than DELETED into the ledger's state; the state after it."""
+        return self._put((self.get(ledger_id) or new_state(ledger_id)).folded(kind, payload))
+
+    def merge(self, state: LedgerState) -> LedgerState:
+        """Fold what was folded elsewhere (a checkpoint); the state after it."""
+        known = self.get(state.ledger_id)
+        return self._put(state if known is None else known.merged(state))
+
+    def load(self, rows: Rows) -> None:
+        """Fold ledger records of a checkpoint, sorted by ledger."""
+        if self._count:
+            for state in states_of(rows):
+                self.merge(state)
+            return
+        ids = np.ascontiguousarray(rows["ledger"], dtype=np.int64)
+        for at in range(0, ids.size, _CHUNK_ROWS * 3 // 4):
+            part = slice(at, at + _CHUNK_ROWS * 3 // 4)
+            self._chunks.append(_Chunk(array("q", ids[part].tobytes()), bytearray(rows[part].tobytes())))
+            self._starts.append(int(ids[at]))
+        self._count = int(ids.size)
+
+    def ensure(self, ledger_ids: I64) -> None:
+        """Make each of these ledgers known; what is known of them stays."""
+        if ledger_ids.size <= _FEW:
+            new = [ledger_id for ledger_id in ledger_ids.tolist() if ledger_id not in self]
+        else:
+            known = np.append(self.ids(), np.iinfo(np.int64).min)  # so that there is one behind the last
+            new = ledger_ids[known[np.searchsorted(known[:-1], ledger_ids)] != ledger_ids].tolist()
+        for ledger_id in new:
+            if ledger_id not in self:  # it may be named twice
+                self._put(new_state(ledger_id))
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger is deleted: nothing is known of it here any more."""
+        c, k = self._find(ledger_id)
+        if k < 0:
+            return
+        chunk = self._chunks[c]
+        del chunk.ids[k]
+        del chunk.rows[k * _SIZE : (k + 1) * _SIZE]
+        self._count -= 1
+        if chunk.ids:
+            self._starts[c] = chunk.ids[0]
+        else:
+            del self._chunks[c], self._starts[c]
+
+    def _put(self, state: LedgerState) -> LedgerState:
+        c, k = self._find(state.ledger_id)
+        if k >= 0:
+            self._chunks[c].rows[k * _SIZE : (k + 1) * _SIZE] = _packed(state)
+        else:
+            self._insert(c, state)
+        return state
+
+    def _insert(self, c: int, state: LedgerState) -> None:
+        self._count += 1
+        ledger_id, row = state.ledger_id, _packed(state)
+        if c < 0 or (len(self._chunks[c].ids) >= _CHUNK_ROWS and ledger_id > self._chunks[c].ids[-1]):
+            self._chunks.insert(c + 1, _Chunk(array("q", [ledger_id]), bytearray(row)))
+            self._starts.insert(c + 1, ledger_id)
+            return
+        chunk = self._chunks[c]
+        k = bisect_left(chunk.ids, ledger_id)
+        chunk.ids.insert(k, ledger_id)
+        chunk.rows[k * _SIZE : k * _SIZE] = row
+        if len(chunk.ids) > _CHUNK_ROWS:
+            half = len(chunk.ids) // 2
+            self._chunks.insert(c + 1, _Chunk(chunk.ids[half:], chunk.rows[half * _SIZE :]))
+            self._starts.insert(c + 1, chunk.ids[half])
+            self._chunks[c] = _Chunk(chunk.ids[:half], chunk.rows[: half * _SIZE])
+
+    def _find(self, ledger_id: int) -> tuple[int, int]:
+        """The chunk where the ledger stands or belongs (−1: before the first), and its row there or −1."""
+        c = bisect_right(self._starts, ledger_id) - 1
+        if c < 0:
+            return -1, -1
+        ids = self._chunks[c].ids
+        k = bisect_left(ids, ledger_id)
+        return c, k if k < len(ids) and ids[k] == ledger_id else -1
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def get(self, ledger_id: int) -> LedgerState | None:
+        """The state of a ledger, None of one that was never heard of."""
+        c, k = self._find(ledger_id)
+        return _unpacked(self._chunks[c].rows, k * _SIZE) if k >= 0 else None
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return self._find(ledger_id)[1] >= 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def ids(self) -> I64:
+        """All ledgers, sorted."""
+        parts = [np.frombuffer(chunk.ids, dtype=np.int64) for chunk in self._chunks]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def rows_from(self, first_ledger: int, limit: int) -> Rows:
+        """A copy of at most ``limit`` rows of ledgers from ``first_ledger`` on, sorted; empty at the end. What changes
+        between two calls is seen or not: state only grows."""
+        c = max(bisect_right(self._starts, first_ledger) - 1, 0)
+        parts: list[bytes] = []
+        while c < len(self._chunks) and limit > 0:
+            chunk = self._chunks[c]
+            k = bisect_left(chunk.ids, first_ledger)
+            taken = min(limit, len(chunk.ids) - k)
+            parts.append(bytes(memoryview(chunk.rows)[k * _SIZE : (k + taken) * _SIZE]))
+            limit -= taken
+            c += 1
+        return np.frombuffer(b"".join(parts), dtype=LEDGER_ROW)
+
+    def memory_bytes(self) -> int:
+        return self._count * (_SIZE + 8) * 17 // 16 + 300 * len(self._chunks)
+
+
+def states_of(rows: Rows) -> Iterator[LedgerState]:
+    """The states in ledger records."""
+    data = memoryview(rows.tobytes())
+    return (_unpacked(data, at) for at in range(0, len(data), _SIZE))

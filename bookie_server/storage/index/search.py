@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look-up under way: the frames that may hold ids of a range, gathered from memory and sealed segments (RULES S2).
+
+Whatever gathers may only make ``through`` smaller, never leave out a frame that begins at or below it: what is said
+ABSENT is said up to ``through`` only. Pure memory; what only the disk knows is named as ``unresolved``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bookie_server.storage.bytes.membership import Frame, Membership, RunMembers, Striping, cover, runs_of
+from bookie_server.storage.bytes.segment import Place
+
+UNRESOLVED_MAX = 8
+"""Places that one answer names."""
+SPARSE_SECTION = -1
+OTHER_SECTIONS = -2
+"""As the number of a damaged index block: something in the ``.idx`` that no look-up reads."""
+
+DENSE_CODE, RUN_CODE, UNRESOLVED_CODE = 0, 1, 2  # what a row is; above them indices of _STRIPINGS
+_STRIPINGS: list[Striping] = []
+_CODE_OF: dict[Striping, int] = {}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class IndexBlock:
+    """A block of the ``.idx`` of a sealed segment: its number among the index blocks, or SPARSE_SECTION for all sparse
+    records together. Named where a look-up needs it, as a :class:`Place` is where a frame must say what it holds."""
+
+    generation: int
+    number: int
+
+
+def code_of(striping: Striping) -> int:
+    """The code of a row whose frame is striped so."""
+    code = _CODE_OF.get(striping)
+    if code is None:
+        code = _CODE_OF[striping] = len(_STRIPINGS) + UNRESOLVED_CODE + 1
+        _STRIPINGS.append(striping)
+    return code
+
+
+class DamagedPlaces:
+    """Frames whose bytes are bad, and runs in which some are, by segment."""
+
+    __slots__ = ("_offsets", "_runs")
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, list[int]] = {}  # of damaged frames
+        self._runs: dict[int, set[Place]] = {}
+
+    def add(self, place: Place) -> None:
+        """Of a run only what is intact in it serves from now on, however often it is named."""
+        if place.is_run:
+            self._runs.setdefault(place.generation, set()).add(place)
+            return
+        offsets = self._offsets.setdefault(place.generation, [])
+        k = bisect_left(offsets, place.offset)
+        if k == len(offsets) or offsets[k] != place.offset:
+            insort(offsets, place.offset)
+
+    def hits(self, place: Place) -> bool:
+        """Whether the frame at ``place`` is damaged, or something in the run there."""
+        if place.is_run and place in self._runs.get(place.generation, ()):
+            return True
+        offsets = self._offsets.get(place.generation)
+        if offsets is None:
+            return False
+        k = bisect_left(offsets, place.offset)
+        return k < len(offsets) and offsets[k] < place.offset + (place.size if place.is_run else 1)
+
+    def forget(self, generation: int) -> None:
+        self._offsets.pop(generation, None)
+        self._runs.pop(generation, None)
+
+    def generations(self) -> set[int]:
+        return {*self._offsets, *self._runs}
+
+    def __contains__(self, generation: int) -> bool:
+        return generation in self._offsets or generation in self._runs
+
+    def __bool__(self) -> bool:
+        return bool(self._offsets or self._runs)
+
+
+class Columns(Protocol):
+    """Rows that a found frame is one of."""
+
+    def place(self, k: int, ledger_id: int) -> Place: ...
+
+
+Known = Callable[[Place | IndexBlock], object | None]
+"""What the disk has said of a place, as far as it is remembered."""
+
+
+class Search:
+    """The question and what was gathered so far."""
+
+    __slots__ = (
+        "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources", "through", "unresolved",
+    )  # fmt: skip
+
+    def __init__(
+        self, ledger_id: int, first: int, last: int, frames_max: int, known: Known, damage: DamagedPlaces
+    ) -> None:
+        self.ledger_id, self.first, self.through = ledger_id, first, last
+        self.frames_max, self.known, self.damage = frames_max, known, damage
+        self.frames: list[Frame] = []
+        self.sources: list[tuple[Columns, int] | Place] = []  # of each frame
+        self.unresolved: list[Place | IndexBlock] = []
+        self.lost: list[tuple[int, int]] = []  # ids that may stand in what cannot be read
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.unresolved) >= UNRESOLVED_MAX
+
+    def cut(self, through: int) -> None:
+        """Nothing is said beyond ``through``, which is not below ``first``."""
+        if through < self.through:
+            self.through = through
+
+    def resolve(self, place: Place | IndexBlock, first: int) -> None:
+        """The disk must say what is at ``place``, whose ids begin at ``first``; or nothing is said from there on, if
+        the answer has a part before it."""
+        if first > self.first and (self.is_full or (self.frames and not self.unresolved)):
+            self.cut(first - 1)
+        elif not self.is_full:
+            self.unresolved.append(place)
+
+    def take(self, first: int, last: int, code: int, columns: Columns, k: int) -> None:
+        """A row that reaches into the range. Damaged ones serve nothing, and their ids are not absent."""
+        if self.damage:
+            place = columns.place(k, self.ledger_id)
+            if self.damage.hits(place):
+                self._take_damaged(first, last, place)
+                return
+        membership: Membership | None = None
+        if code == UNRESOLVED_CODE:
+            place = columns.place(k, self.ledger_id)
+            known = self.known(place)
+            if known is None:
+                self.resolve(place, first)
+                return
+            assert isinstance(known, tuple)
+            membership = known  # type: ignore[assignment]  # of a frame: only a run has other members
+        elif code > UNRESOLVED_CODE:
+            membership = _STRIPINGS[code - UNRESOLVED_CODE - 1]
+        self.frames.append((first, last, membership))
+        self.sources.append((columns, k))
+
+    def _take_damaged(self, first: int, last: int, place: Place) -> None:
+        if place.is_run:
+            members = self.known(place)
+            if members is None:
+                self.resolve(place, first)
+                return
+            assert isinstance(members, RunMembers)
+            for low, high, offset, size in zip(*members, strict=True):
+                member = Place(place.generation, offset, size)
+                if high >= self.first and low <= self.through and not self.damage.hits(member):
+                    self.frames.append((low, high, None))
+                    self.sources.append(member)
+        self.lost.append((first, last))
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def covered(self) -> tuple[list[tuple[int, int, Place]], list[tuple[int, int]]]:
+        """Which frame serves which ids, and the gaps that no frame covers, from first to ``through``."""
+        first, through = self.first, self.through
+        picked = [k for k, frame in enumerate(self.frames) if frame[0] <= through]
+        picked.sort(key=lambda k: self.frames[k][0])
+        frames = [self.frames[k] for k in picked]
+        if any(membership is not None for _, _, membership in frames):
+            spans, gaps = cover([runs_of(*frame, first, through) for frame in frames], first, through)
+        else:
+            spans, gaps = _cover_dense(frames, first, through)
+        return [(low, high, self._place(picked[k])) for low, high, k in spans], gaps
+
+    def _place(self, k: int) -> Place:
+        source = self.sources[k]
+        return source if isinstance(source, Place) else source[0].place(source[1], self.ledger_id)
+
+
+def greatest_intact(
+    found: list[tuple[int, Place]], damage: DamagedPlaces, known: Known
+) -> tuple[int, Place | None, int]:
+    """Of frames and runs and their last ids the greatest id that is intact and its place, −1 and None if there is none;
+    and the greatest id of all."""
+    best, best_place, bound = -1, None, -1
+    for last, place in found:
+        bound = max(bound, last)
+        if last <= best:
+            continue
+        if not damage.hits(place):
+            best, best_place = last, place
+            continue
+        members = known(place) if place.is_run else None
+        if isinstance(members, RunMembers):
+            for _, high, offset, size in zip(*members, strict=True):
+                member = Place(place.generation, offset, size)
+                if high > best and not damage.hits(member):
+                    best, best_place = high, member
+    return best, best_place, bound
+
+
+def _cover_dense(
+    frames: list[Frame], first: int, last: int
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+    """Which dense frame serves which ids, and the gaps; the usual case, without numpy. Frames are sorted by first."""
+    spans: list[tuple[int, int, int]] = []
+    gaps: list[tuple[int, int]] = []
+    cursor = first
+    for k, (low, high, _) in enumerate(frames):
+        if high < cursor:
+            continue
+        if low > cursor:
+            gaps.append((cursor, low - 1))
+            cursor = low
+        spans.append((cursor, min(high, last), k))
+        cursor = high + 1
+        if cursor > last:
+            break
+    if cursor <= last:
+        gaps.append((cursor, last))
+    return spans, gaps

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which sealed segments hold frames of a ledger, and where its last entry stands in each: their summaries in memory.
+
+Rows stand sorted by ledger in chunks of numpy columns, about 90 bytes for a ledger in a segment. Summaries that come in
+together (at a start) are sorted in at once, when the first question comes. One thread, no I/O.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+import numpy as np
+
+from bookie_server.storage.bytes.index_rows import I64, LAC_IS_RUN, LAST_IS_RUN, SUMMARY_ROW, Rows
+from bookie_server.storage.bytes.segment import Place
+
+_CHUNK_ROWS = 512
+_TOPS_MAX = 16  # segments whose end is asked for: more only if the greatest ones are damaged
+_ROW = np.dtype(
+    [
+        ("generation", "<i8"), ("first", "<i8"), ("last", "<i8"), ("lac", "<i8"), ("last_offset", "<i8"),
+        ("lac_offset", "<i8"), ("bytes", "<i8"), ("last_size", "<u4"), ("lac_size", "<u4"), ("bits", "<u8"),
+    ]
+)  # fmt: skip
+_SHARED = [name for name in _ROW.names or () if name != "generation"]
+
+
+class Reach(NamedTuple):
+    """A sealed segment that may hold ids of a ledger from first to last."""
+
+    first: int
+    last: int
+    generation: int
+
+
+class Top(NamedTuple):
+    """The greatest last id, or LAC, of a ledger in a sealed segment, and where it stands."""
+
+    value: int
+    place: Place
+
+
+class _Chunk:
+    __slots__ = ("ledgers", "rows")
+
+    def __init__(self, ledgers: I64, rows: Rows) -> None:
+        self.ledgers, self.rows = ledgers, rows
+
+
+class SegmentDirectory:
+    """The summaries of all sealed segments."""
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._starts: list[int] = []  # first ledger of each chunk
+        self._pending: list[tuple[I64, Rows]] = []
+        self._ledgers_of: dict[int, I64] = {}
+        self._live: dict[int, int] = {}
+
+    # --- filling ----------------------------------------------------------------------------------------------------
+
+    def add_segment(self, generation: int, summary: Rows) -> None:
+        """Take in the summary of a sealed segment, sorted by ledger. A segment of this generation is replaced."""
+        self.drop_segment(generation)
+        rows = np.empty(summary.size, dtype=_ROW)
+        rows["generation"] = generation
+        for name in _SHARED:
+            rows[name] = summary[name]
+        ledgers = np.ascontiguousarray(summary["ledger"], dtype=np.int64)
+        self._ledgers_of[generation] = ledgers
+        self._live[generation] = int(rows["bytes"].sum())
+        if rows.size:
+            self._pending.append((ledgers, rows))
+
+    def drop_segment(self, generation: int) -> None:
+        """The segment holds nothing any more. Does nothing for one that is not here."""
+        ledgers = self._ledgers_of.pop(generation, None)
+        if ledgers is None:
+            return
+        self._settle()
+        del self._live[generation]
+        for k in reversed(self._chunks_of(ledgers)):
+            self._keep(k, self._chunks[k].rows["generation"] != generation)
+
+    def forget(self, ledger_id: int, through: int | None = None) -> None:
+        """The ledger is deleted; with ``through`` only its copy in segments up to this generation is gone."""
+        self._settle()
+        for k in reversed(self._chunks_with(ledger_id)):
+            chunk = self._chunks[k]
+            gone = chunk.ledgers == ledger_id
+            if through is not None:
+                gone &= chunk.rows["generation"] <= through
+            for generation, size in chunk.rows[gone][["generation", "bytes"]].tolist():
+                self._live[generation] -= size
+            self._keep(k, ~gone)
+
+    def _chunks_with(self, ledger_id: int) -> range:
+        """Numbers of the chunks in which the ledger may stand."""
+        return range(max(bisect_left(self._starts, ledger_id) - 1, 0), bisect_right(self._starts, ledger_id))
+
+    def _chunks_of(self, ledgers: I64) -> list[int]:
+        """Numbers of the chunks in which any of these sorted ledgers may stand."""
+        starts = np.array(self._starts, dtype=np.int64)
+        ends = np.concatenate((starts[1:], [np.iinfo(np.int64).max]))  # a ledger may go on into the next chunk
+        low, high = np.searchsorted(ledgers, starts, "left"), np.searchsorted(ledgers, ends[: starts.size], "right")
+        return [int(k) for k in np.flatnonzero(low < high)]
+
+    def _keep(self, k: int, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
+        """Leave rows out of a chunk; what is left of a small one goes to the chunk before it."""
+        if keep.all():
+            return
+        chunk = self._chunks[k]
+        ledgers, rows = chunk.ledgers[keep], chunk.rows[keep]
+        before = self._chunks[k - 1] if k else None
+        if before is not None and before.ledgers.size + ledgers.size <= _CHUNK_ROWS // 2:
+            before.ledgers, before.rows = np.concatenate((before.ledgers, ledgers)), np.concatenate((before.rows, rows))
+            ledgers = ledgers[:0]
+        if ledgers.size:
+            chunk.ledgers, chunk.rows, self._starts[k] = ledgers, rows, int(ledgers[0])
+        else:
+            del self._chunks[k], self._starts[k]
+
+    def _set(self, chunks: list[_Chunk]) -> None:
+        self._chunks = chunks
+        self._starts = [int(chunk.ledgers[0]) for chunk in chunks]
+
+    def _settle(self) -> None:
+        """Sort in what came since the last question; only chunks that change are made anew."""
+        if not self._pending:
+            return
+        ledgers = np.concatenate([ledgers for ledgers, _ in self._pending])
+        rows = np.concatenate([rows for _, rows in self._pending])
+        self._pending.clear()
+        order = np.argsort(ledgers, kind="stable")
+        ledgers, rows = ledgers[order], rows[order]
+        if not self._chunks:
+            self._set(_cut(ledgers, rows))
+            return
+        cuts = np.searchsorted(ledgers, np.array(self._starts[1:], dtype=np.int64), "left").tolist()
+        chunks: list[_Chunk] = []
+        for chunk, low, high in zip(self._chunks, [0, *cuts], [*cuts, ledgers.size], strict=True):
+            if low == high:
+                chunks.append(chunk)
+                continue
+            at = chunk.ledgers.searchsorted(ledgers[low:high], "right")
+            grown = np.insert(chunk.ledgers, at, ledgers[low:high]), np.insert(chunk.rows, at, rows[low:high])
+            chunks += _cut(*grown)
+        self._set(chunks)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def _rows_of(self, ledger_id: int) -> Rows | None:
+        self._settle()
+        parts: list[Rows] = []
+        for k in self._chunks_with(ledger_id):
+            chunk = self._chunks[k]
+            low, high = chunk.ledgers.searchsorted(ledger_id), chunk.ledgers.searchsorted(ledger_id, "right")
+            if low < high:
+                parts.append(chunk.rows[low:high])
+        if not parts:
+            return None
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def reaching(self, ledger_id: int, first: int, last: int, segments_max: int) -> tuple[list[Reach], int]:
+        """The segments that may hold ids of first to last, by first id, and how far they speak for all of them: those
+        that reach ``first``, and at most ``segments_max`` that begin behind it."""
+        rows = self._rows_of(ledger_id)
+        if rows is None:
+            return [], last
+        if rows.size == 1 and segments_max:
+            generation, low, high, *_ = rows.tolist()[0]
+            return [Reach(low, high, generation)] if high >= first and low <= last else [], last
+        found = rows[(rows["last"] >= first) & (rows["first"] <= last)]
+        reaches = sorted(Reach(*bound) for bound in found[["first", "last", "generation"]].tolist())
+        keep = bisect_right(reaches, first, key=lambda reach: reach.first) + segments_max
+        through = min(last, reaches[keep].first - 1) if keep < len(reaches) else last
+        return [reach for reach in reaches[:keep] if reach.last >= first and reach.first <= through], through
+
+    def tops(self, ledger_id: int) -> list[Top]:
+        """The greatest last ids, one a segment, greatest first."""
+        return self._tops(ledger_id, "last", LAST_IS_RUN)
+
+    def lacs(self, ledger_id: int) -> list[Top]:
+        """The greatest LACs carried, one a segment, greatest first; none below 0."""
+        return [top for top in self._tops(ledger_id, "lac", LAC_IS_RUN) if top.value >= 0]
+
+    def _tops(self, ledger_id: int, field: str, bit: int) -> list[Top]:
+        rows = self._rows_of(ledger_id)
+        if rows is None:
+            return []
+        if rows.size > 1:
+            if rows.size > 4 * _TOPS_MAX:
+                rows = rows[np.argpartition(-rows[field], _TOPS_MAX)[:_TOPS_MAX]]
+            rows = rows[np.argsort(-rows[field], kind="stable")[:_TOPS_MAX]]
+        names = [field, "generation", f"{field}_offset", f"{field}_size", "bits"]
+        return [
+            Top(value, Place(generation, offset, size, ledger_id if bits & bit else -1))
+            for value, generation, offset, size, bits in rows[names].tolist()
+        ]
+
+    def has_only(self, ledger_id: int, first: int, last: int, size: int, above: int) -> bool:
+        """Whether a segment of a greater generation than ``above`` is known to hold a frame of these bounds: one that
+        is all that the segment holds of the ledger. False says nothing."""
+        rows = self._rows_of(ledger_id)
+        if rows is None:
+            return False
+        same = (rows["first"] == first) & (rows["last"] == last) & (rows["last_size"] == size)
+        same &= (rows["bits"] & LAST_IS_RUN == 0) & (rows["bytes"] == size) & (rows["generation"] > above)
+        return bool(same.any())
+
+    def __contains__(self, generation: int) -> bool:
+        return generation in self._ledgers_of
+
+    def generations(self) -> list[int]:
+        return sorted(self._ledgers_of)
+
+    def ledgers_in(self, generation: int) -> I64:
+        """Ledgers that have frames in the segment, sorted; those forgotten since are left out."""
+        self._settle()
+        wanted = self._ledgers_of[generation]
+        chunks = [self._chunks[k] for k in self._chunks_of(wanted)]
+        here = [chunk.ledgers[chunk.rows["generation"] == generation] for chunk in chunks]
+        return np.concatenate(here) if here else wanted[:0]
+
+    def summary(self, generation: int) -> Rows:
+        """Ledger, first, last and bytes of what may still be served of a segment, sorted by ledger."""
+        self._settle()
+        parts = [np.zeros(0, dtype=SUMMARY_ROW)]
+        for k in self._chunks_of(self._ledgers_of[generation]):
+            chunk = self._chunks[k]
+            here = chunk.rows["generation"] == generation
+            part = np.zeros(int(np.count_nonzero(here)), dtype=SUMMARY_ROW)
+            part["ledger"] = chunk.ledgers[here]
+            for name in ("first", "last", "bytes"):
+                part[name] = chunk.rows[name][here]
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def live_bytes(self) -> dict[int, int]:
+        """Bytes of frames of each segment that may still be served."""
+        return dict(self._live)
+
+    def memory_bytes(self) -> int:
+        self._settle()
+        rows = sum(chunk.ledgers.size for chunk in self._chunks)
+        return rows * (_ROW.itemsize + 8) + 400 * len(self._chunks) + 8 * sum(g.size for g in self._ledgers_of.values())
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        self._settle()
+        return sum(chunk.ledgers.size for chunk in self._chunks)
+
+
+def _cut(ledgers: I64, rows: Rows) -> list[_Chunk]:
+    """Chunks of sorted rows; one that grew over the bound becomes two or more, with room to grow."""
+    if ledgers.size <= _CHUNK_ROWS:
+        return [_Chunk(ledgers, rows)]
+    step = _CHUNK_ROWS * 3 // 4
+    return [_Chunk(ledgers[at : at + step].copy(), rows[at : at + step].copy()) for at in range(0, ledgers.size, step)]
+
+
+assert set(_SHARED) <= set(SUMMARY_ROW.names or ())

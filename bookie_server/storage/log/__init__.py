@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The segment log: groups in, durable places out; frames read by place."""

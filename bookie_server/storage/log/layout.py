@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which frames go into which group, and where: planned before anything is written, so that a full disk changes nothing.
+
+Frames keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from bk_core.entries.frame import FrameHeader, parse_header
+from bk_core.errors import InvalidArgumentError
+from bookie_server.storage.bytes.segment import (
+    FRAME_ALIGNMENT,
+    GROUP_BYTES_MAX,
+    GROUP_HEADER_BYTES,
+    LARGE_FRAME_BYTES,
+    SEGMENT_HEADER_BYTES,
+)
+from bookie_server.storage.disk.files import BLOCK, round_up
+
+Frame: TypeAlias = bytes | bytearray | memoryview
+
+
+def start_of(size: int, end: int) -> int:
+    """Where in a group a frame of ``size`` bytes begins when the one before ends at ``end``."""
+    step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
+    return (end + step - 1) & -step
+
+
+def group_limit(segment_bytes: int, position: int) -> int:
+    """Largest group that may begin at ``position``: one block stays free for the segment's last idle group."""
+    return max(0, min(GROUP_BYTES_MAX, segment_bytes - position - BLOCK))
+
+
+class GroupPlan:
+    """Frames laid out for one group of one segment: bytes, header, size and offset of each."""
+
+    __slots__ = ("end", "frames", "headers", "limit", "new_segment", "offsets", "sizes")
+
+    def __init__(self, limit: int, new_segment: bool = False) -> None:
+        self.limit, self.new_segment = limit // BLOCK * BLOCK, new_segment
+        self.end = GROUP_HEADER_BYTES
+        self.frames: list[Frame] = []
+        self.headers: list[FrameHeader] = []
+        self.sizes: list[int] = []
+        self.offsets: list[int] = []
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the group, header and padding included."""
+        return round_up(self.end, BLOCK)
+
+    def add(self, frame: Frame, header: FrameHeader) -> bool:
+        """False, and nothing changed, if it does not fit."""
+        size = len(frame)
+        start = start_of(size, self.end)
+        if start + size > self.limit:
+            return False
+        self.frames.append(frame)
+        self.headers.append(header)
+        self.sizes.append(size)
+        self.offsets.append(start)
+        self.end = start + size
+        return True
+
+
+def plan_groups(frames: Sequence[Frame], *, position: int, segment_bytes: int) -> list[GroupPlan]:
+    """Groups for whole frames from ``position`` on, in new segments where this one ends (at once, if that is at
+    ``segment_bytes``).
+
+    Raises InvalidArgumentError for what is not one whole frame and for a frame that fits in no segment.
+    """
+    plan: list[GroupPlan] = []
+    group = GroupPlan(group_limit(segment_bytes, position))
+    for frame in frames:
+        header = parse_header(frame)
+        if len(frame) != header.size:
+            raise InvalidArgumentError("not one whole frame", value=f"{len(frame)} bytes, not {header.size}")
+        while not group.add(frame, header):
+            if group.frames:
+                plan.append(group)
+                position += group.group_bytes
+                group = GroupPlan(group_limit(segment_bytes, position))
+            elif not group.new_segment:
+                position = SEGMENT_HEADER_BYTES
+                group = GroupPlan(group_limit(segment_bytes, position), new_segment=True)
+            else:
+                raise InvalidArgumentError(
+                    "a frame does not fit in a segment", value=f"{header.size} bytes", remedy="use larger segments"
+                )
+    if group.frames:
+        plan.append(group)
+    return plan

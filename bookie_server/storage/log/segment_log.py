@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writing side of the segment log: whole frames in, durable places out (RULES S3, S4, S6).
+
+One group commit is one write and one sync into a preallocated segment; there is no second copy anywhere. Everything
+here is synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or who may write: frames come
+in already checked, and their order is the order in the log. What would make a group wait is done elsewhere: spare
+segments come from ``segment_pool.py``, a full segment leaves as a :class:`SealJob` (``upkeep.py`` does both).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, frame_extent
+from bk_core.entries.frame_layout import STRIPED
+from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
+from bookie_server.storage.bytes.index_file import StateCollector, pack_row
+from bookie_server.storage.bytes.segment import (
+    GROUP_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    STAMP_OFFSET,
+    GroupHeader,
+    Place,
+    encode_group_header,
+    seeded_stamp,
+    stamp_seed,
+)
+from bookie_server.storage.disk.cookie import Identity
+from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffer
+from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.index.index import striping_of
+from bookie_server.storage.log.layout import Frame, GroupPlan, group_limit, plan_groups
+from bookie_server.storage.log.sealing import SealedSegment, SealJob, seal
+from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE, SegmentPool
+
+__all__ = ["NO_SPACE", "SEGMENT_SIZE_BYTES", "CommitStats", "SegmentLog"]
+
+SEGMENT_SIZE_BYTES = 256 << 20
+_TAG = struct.Struct("<I")
+SPARES_RESERVED = 1
+"""Spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
+
+BACKLOG_BYTES_MAX = 256 << 20
+"""Memory for the indexes of full segments that wait to be sealed: beyond it no segment is begun for new entries.
+
+What a segment that is not sealed takes follows from its size and the smallest frames in it: about 80 bytes a frame here
+and 56 in the index (500 more for each ledger in it), and while it is sealed up to 270 more. One-entry frames of 100
+bytes take 192 in a segment: 256 MiB of them are 1,400,000 frames, 200 MB, and 370 MB more while they are sealed.
+"""
+
+
+@dataclass(slots=True)
+class CommitStats:
+    """Totals since the log was opened. ``frame_bytes`` of frames given, copies of compaction too; ``written_bytes`` of
+    groups and segment headers, ``index_bytes`` of ``.idx`` files."""
+
+    groups: int = 0
+    frames: int = 0
+    frame_bytes: int = 0
+    written_bytes: int = 0
+    index_bytes: int = 0
+    segments: int = 0
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written to disk for each byte of frames given; 0 before the first."""
+        return (self.written_bytes + self.index_bytes) / self.frame_bytes if self.frame_bytes else 0.0
+
+
+class _Segment:
+    """A segment being written, and what its ``.idx`` will hold."""
+
+    __slots__ = (
+        "data_end", "data_groups", "generation", "group_number", "handle", "position", "recorded", "rows",
+        "stamp_seed", "states",
+    )  # fmt: skip
+
+    def __init__(self, generation: int, handle: Handle, seed: int = 0) -> None:
+        self.generation, self.handle, self.stamp_seed = generation, handle, seed
+        self.position = SEGMENT_HEADER_BYTES  # of the next group; everything below it is durable
+        self.recorded = SEGMENT_HEADER_BYTES  # position on record: an idle group now would say nothing new
+        self.group_number = 0
+        self.rows = bytearray()
+        self.states = StateCollector()
+        self.data_end = SEGMENT_HEADER_BYTES  # highest position on record, as a scan would find it
+        self.data_groups = 0
+
+
+class SegmentLog:
+    """The open end of a bookie's segment log.
+
+    ``newest_generation`` and ``newest_sealed`` are those found on disk (0: none), ``free`` the generations of its
+    ``.free`` files. Opening writes nothing; the first segment is made when it is needed or by :meth:`prepare_segment`.
+    Any failed write or sync is final: everything raises StorageFailedError from then on (S6).
+    """
+
+    def __init__(
+        self,
+        path: str,
+        identity: Identity,
+        *,
+        files: Files | None = None,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        newest_generation: int = 0,
+        newest_sealed: int = 0,
+        free: Iterable[int] = (),
+        segments_kept_free: int = SEGMENTS_KEPT_FREE,
+        now_ms: Callable[[], int] | None = None,
+        backlog_bytes_max: int = BACKLOG_BYTES_MAX,
+    ) -> None:
+        if segment_size_bytes % BLOCK or segment_size_bytes < 4 * BLOCK:
+            raise InvalidArgumentError(
+                "a segment's size must be a multiple of 4096, at least 16384", value=f"{segment_size_bytes} bytes"
+            )
+        self._path, self._files, self._incarnation = path, files or Files(), identity.incarnation_bytes
+        self._segment_bytes, self._backlog_bytes_max = segment_size_bytes, backlog_bytes_max
+        self._health = Health()
+        self._active: _Segment | None = None
+        self._closed = False
+        self.pool = SegmentPool(
+            path, identity, self._health, files=self._files, segment_size_bytes=segment_size_bytes,
+            newest_generation=newest_generation, newest_sealed=newest_sealed, free=free,
+            segments_kept_free=segments_kept_free, now_ms=now_ms,
+        )  # fmt: skip
+        """Spares and drained segments; :meth:`SegmentPool.recycle` takes one that is drained."""
+        self.seal_jobs: deque[SealJob] = deque()
+        """Full segments that wait for :meth:`seal_next`, oldest first; bounded by ``backlog_bytes_max``."""
+        self._full: list[SealJob] = []  # that are not released yet
+        self.group_bytes_max = group_limit(segment_size_bytes, SEGMENT_HEADER_BYTES)
+        self._arena = memoryview(aligned_buffer(max(self.group_bytes_max, BLOCK)))
+        self.stats = CommitStats()
+
+    # --- what the server may look at --------------------------------------------------------------------------------
+
+    @property
+    def newest_sealed(self) -> int:
+        """Generation of the newest segment with an ``.idx``; 0 if none."""
+        return self.pool.newest_sealed
+
+    def note_sealed(self, generation: int) -> None:
+        """Replay has sealed this segment; segments made from here on name it."""
+        self.pool.note_sealed(generation)
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of a segment."""
+        return self._segment_bytes
+
+    @property
+    def spares_wanted(self) -> int:
+        """Spares that should be ready now: the reserve, and once the segment is half full the next one."""
+        half_full = self._active is not None and self._active.position >= self._segment_bytes // 2
+        return SPARES_RESERVED + half_full
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(generation, offset) of the end of the log; everything below is durable. (0, 0) before the first segment."""
+        return (self._active.generation, self._active.position) if self._active else (0, 0)
+
+    @property
+    def position_unrecorded(self) -> bool:
+        """Whether :meth:`record_position` has something to say."""
+        return self._active is not None and self._active.recorded != self._active.position
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write or sync has failed for good (RULES S6)."""
+        return self._health.failed is not None
+
+    @property
+    def health(self) -> Health:
+        """To be shared with whoever else writes to the directory."""
+        return self._health
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def append_group(self, frames: Sequence[Frame], *, reserve: bool = False) -> list[Place]:
+        """Write whole, checked frames and make them durable; returns their places, in order.
+
+        One group where they fit in one (``group_bytes_max`` and the room in the segment), else several. The frames are
+        copied; their bytes 60–63 are replaced by the placement stamp in the copy. ``reserve``: the last spare segment
+        may be used, which is kept for fences, records, recovery adds and compaction.
+
+        Raises InvalidArgumentError for a frame that fits in no segment and DataDirectoryError when there is no space
+        for a segment, or the backlog of full ones is at its bound: nothing was written, later calls may succeed.
+        StorageFailedError when a write or sync failed, now or earlier: the outcome of this call's frames is unknown and
+        nothing is written any more.
+        """
+        self._check()
+        self.release_full()
+        active = self._active
+        position = active.position if active else self._segment_bytes
+        plan = plan_groups(frames, position=position, segment_bytes=self._segment_bytes)
+        rolls = sum(group.new_segment for group in plan)
+        if rolls and active is not None and not reserve:
+            self._check_backlog()
+            self.pool.ensure(rolls + SPARES_RESERVED)
+        elif rolls:
+            self.pool.ensure(rolls)
+        places: list[Place] = []
+        for group in plan:
+            if group.new_segment:
+                self._roll()
+            places += self._commit(group)
+        self.stats.frames += len(places)
+        self.stats.frame_bytes += sum(place.size for place in places)
+        self._health.check()  # nothing is acked after another writer of this directory has failed
+        return places
+
+    def record_position(self) -> None:
+        """Write an empty group that says how far the log is durable, unless that is on record (RULES S3).
+
+        The server calls it within 100 ms of going idle and at a clean stop. Raises StorageFailedError.
+        """
+        self._check()
+        if self.position_unrecorded:
+            self._commit(GroupPlan(BLOCK))
+
+    def prepare_segment(self) -> None:
+        """Begin the first segment now, or make the next, so that a later group does not wait for it. Raises as
+        :meth:`append_group` does."""
+        self._check()
+        self.pool.ensure(1)
+        if self._active is None:
+            self._roll()
+
+    def release_full(self) -> None:
+        """The places of all earlier groups are on their way to the index: full segments may be sealed, so that the
+        index hears of a frame before it hears that its segment is sealed. Each group does this for those before it.
+
+        Not before a segment is begun: a start that finds every segment sealed takes the newest one for lost."""
+        if self._active is None:
+            return
+        self.seal_jobs.extend(self._full)
+        self._full.clear()
+
+    def seal_later(self, job: SealJob) -> None:
+        """The start has found no room for the ``.idx`` of this segment, which the index knows as unsealed."""
+        self._full.append(job)
+        self.release_full()
+
+    def seal_next(self) -> SealedSegment | None:
+        """Write the ``.idx`` of the oldest full segment; None if there is none, or no room for it: then it stays in
+        :attr:`seal_jobs`. The one method that another thread may call (one at a time). Raises StorageFailedError."""
+        self._health.check()
+        if not self.seal_jobs:
+            return None
+        job = self.seal_jobs[0]
+        try:
+            sealed = seal(job, self._files, self._path, self._incarnation)
+        except OSError as error:
+            if error.errno in NO_SPACE:  # nothing is lost: a scan finds the same
+                return None
+            self._health.fail("the index of a full segment could not be made durable", self._path, error)
+        self.seal_jobs.popleft()
+        self.pool.note_sealed(job.generation)
+        self.stats.index_bytes += sealed.index_bytes
+        return sealed
+
+    def close(self, *, record: bool = True) -> None:
+        """Record the position (unless ``record`` is False: as a crash would) and close the files. Nothing is sealed:
+        the next start does that, unless :meth:`seal_next` has. Idempotent. Raises StorageFailedError."""
+        if self._closed:
+            return
+        try:
+            if record and not self.failed:
+                self.record_position()
+        finally:
+            self._closed = True
+            self.pool.close()
+            if self._active is not None:
+                self._files.close(self._active.handle)
+
+    # --- carrying out -----------------------------------------------------------------------------------------------
+
+    def _commit(self, group: GroupPlan) -> list[Place]:
+        segment = self._active
+        assert segment is not None
+        total = group.group_bytes
+        self._fill_arena(group, segment, total)
+        try:
+            self._files.write(segment.handle, self._arena[:total], segment.position)
+            self._files.sync_data(segment.handle)
+        except OSError as error:
+            self._health.fail("a group commit failed", self._path, error)
+        places = self._note(group, segment)
+        segment.data_end, segment.data_groups = segment.position, segment.group_number
+        segment.position += total
+        segment.group_number += 1
+        if not group.frames:
+            segment.recorded = segment.position
+        self.stats.groups += 1
+        self.stats.written_bytes += total
+        return places
+
+    def _fill_arena(self, group: GroupPlan, segment: _Segment, total: int) -> None:
+        """The group's bytes. One copy of each frame; measured, it is a twentieth of what the write of them takes."""
+        arena, base, seed = self._arena, segment.position, segment.stamp_seed
+        end = GROUP_HEADER_BYTES
+        for frame, at, size in zip(group.frames, group.offsets, group.sizes, strict=True):
+            if at > end:
+                arena[end:at] = bytes(at - end)
+            end = at + size
+            arena[at:end] = frame
+            _TAG.pack_into(arena, at + STAMP_OFFSET, seeded_stamp(seed, base + at, frame[52:60]))
+        arena[end:total] = bytes(total - end)
+        arena[:GROUP_HEADER_BYTES] = encode_group_header(
+            GroupHeader(segment.generation, segment.group_number, total, len(group.frames), base, base),
+            self._incarnation,
+        )
+
+    def _note(self, group: GroupPlan, segment: _Segment) -> list[Place]:
+        """Remember what the segment's ``.idx`` needs; the places of the frames."""
+        places: list[Place] = []
+        generation, position, rows, entries = segment.generation, segment.position, segment.rows, FrameKind.ENTRIES
+        for frame, header, size, at in zip(group.frames, group.headers, group.sizes, group.offsets, strict=True):
+            if header.kind == entries:
+                extent = frame_extent(frame, header)
+                striping = striping_of(frame, header) if header.flags & STRIPED else None
+                rows += pack_row(header, extent, position + at, striping)
+            else:
+                segment.states.add(header.ledger_id, header.kind, bytes(frame[FRAME_HEADER_BYTES:]))
+            places.append(Place(generation, position + at, size))
+        return places
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def _roll(self) -> None:
+        """Go on in the next spare; the segment before gets its last idle group and waits for its ``.idx``."""
+        old = self._active
+        if old is not None:
+            self.record_position()
+        spare = self.pool.begin()
+        seed = stamp_seed(self._incarnation, spare.generation)
+        self._active = _Segment(spare.generation, spare.handle, seed)
+        self.stats.segments += 1
+        self.stats.written_bytes += BLOCK
+        if old is not None:
+            self._files.close(old.handle)
+            self._full.append(SealJob(old.generation, old.rows, old.states, old.data_end, old.data_groups))
+
+    def _check_backlog(self) -> None:
+        """Whether indexes that the disk has no room for, or that come too slowly, would fill the memory."""
+        waiting = sum(job.memory_bytes for job in (*self.seal_jobs, *self._full))
+        if waiting > self._backlog_bytes_max:
+            raise DataDirectoryError(
+                "too many full segments wait for their index",
+                value=f"{len(self.seal_jobs) + len(self._full)} in {self._path}",
+                remedy="free some space on the disk; sealing goes on by itself",
+            )
+
+    def _check(self) -> None:
+        self._health.check()
+        if self._closed:
+            raise LocalProtocolError("the segment log is closed")

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments before and after their use: drained ones kept for recycling, and spares made ready ahead (RULES S4, S5).
+
+A drained segment becomes ``<generation>.free``: content worthless, blocks allocated. A spare has the name
+``<new generation>.segment.tmp`` and its blocks; when the log begins it, it gets a durable header and then its name. So
+a name without ``.tmp`` promises an intact header, what has ``.tmp`` was never used, and a spare needs no scan. Each
+rename is durable before the next step: at no moment do two names that a start would believe stand for one file. Frames
+of an older life never match the stamps and group headers of the new generation (docs/formats.md §3.4).
+
+Beside a segment stands an empty file ``.unsealed`` until it has its ``.idx``, which names it from then on. So the loss
+of a segment is noticed whatever became of those around it. It is made once the ``.tmp`` is durable and taken away
+before the segment is put aside, because alone it tells of a loss.
+
+The server calls this from two threads, the one that commits and the one that makes spares; a lock keeps the making and
+the pool apart, and taking a spare never waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bk_core.errors import DataDirectoryError
+from bookie_server.storage.bytes.segment import (
+    SegmentHeader,
+    encode_segment_header,
+    free_name,
+    index_name,
+    segment_name,
+    unsealed_name,
+)
+from bookie_server.storage.disk.cookie import Identity
+from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffer
+from bookie_server.storage.disk.health import NO_SPACE, Health
+
+SEGMENTS_KEPT_FREE = 4
+"""Drained segments kept for recycling; more are given back to the file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment of this generation, in which nothing of this life is written but its header once it is begun."""
+
+    generation: int
+    handle: Handle
+
+
+class SegmentPool:
+    """Makes segments, of drained ones where there are any. ``newest_generation`` and ``newest_sealed`` as in
+    :class:`~bookie_server.storage.log.segment_log.SegmentLog`; ``free`` names the ``.free`` files of the directory."""
+
+    def __init__(
+        self,
+        path: str,
+        identity: Identity,
+        health: Health,
+        *,
+        files: Files,
+        segment_size_bytes: int,
+        newest_generation: int = 0,
+        newest_sealed: int = 0,
+        free: Iterable[int] = (),
+        segments_kept_free: int = SEGMENTS_KEPT_FREE,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self._path, self._identity, self._health, self._files = path, identity, health, files
+        self._segment_bytes, self.kept_free_max = segment_size_bytes, segments_kept_free
+        self._generation, self._newest_sealed = newest_generation, newest_sealed
+        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._free: deque[int] = deque(sorted(free))
+        self._spares: deque[NewSegment] = deque()
+        self._block = memoryview(aligned_buffer(BLOCK))
+        self._lock = threading.RLock()
+        self.recycled = 0
+        """Segments made of drained ones."""
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def spares(self) -> int:
+        """Segments that are ready to be begun."""
+        return len(self._spares)
+
+    @property
+    def free_segments(self) -> int:
+        """Drained segments kept for recycling."""
+        return len(self._free)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes allocated to segments that hold nothing: spares and drained ones (``space.Usage``)."""
+        return (len(self._spares) + len(self._free)) * self._segment_bytes
+
+    @property
+    def newest_sealed(self) -> int:
+        """Generation of the newest segment with an ``.idx``; 0 if none. Segments made from here on name it."""
+        return self._newest_sealed
+
+    def note_sealed(self, generation: int) -> None:
+        """This segment has its ``.idx``."""
+        self._newest_sealed = max(self._newest_sealed, generation)
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
+    def ensure(self, count: int) -> None:
+        """Have at least ``count`` spares ready.
+
+        Raises DataDirectoryError when there is no space, and what is ready stays; StorageFailedError when a write or
+        sync failed, now or earlier (RULES S6).
+        """
+        while len(self._spares) < count:
+            with self._lock:
+                self._health.check()
+                if len(self._spares) < count:
+                    self._spares.append(self._make())
+
+    def begin(self) -> NewSegment:
+        """The oldest spare with a header and under its own name, durable. There must be one.
+
+        Raises StorageFailedError. The header is written now and not ahead, because it names the newest sealed segment.
+        """
+        spare = self._spares.popleft()
+        path = os.path.join(self._path, segment_name(spare.generation))
+        header = SegmentHeader(
+            spare.generation, self._identity.incarnation_bytes, self._segment_bytes, self._now_ms(),
+            self._identity.boot_count, self._newest_sealed, self._identity.bookie_id,
+        )  # fmt: skip
+        try:
+            self._mark_unsealed(spare.generation)
+            self._block[:] = encode_segment_header(header)
+            self._files.write(spare.handle, self._block, 0)
+            self._files.sync_data(spare.handle)
+            self._files.rename(path + ".tmp", path)
+        except OSError as error:
+            self._files.close(spare.handle)
+            self._health.fail("a new segment could not be made durable", self._path, error)
+        return spare
+
+    def _mark_unsealed(self, generation: int) -> None:
+        """Durable with the segment's own name. Not worth a refusal: a disk without room for a name goes without."""
+        try:
+            self._files.close(self._files.create(os.path.join(self._path, unsealed_name(generation))))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+
+    def _make(self) -> NewSegment:
+        generation = self._generation + 1
+        temporary = os.path.join(self._path, segment_name(generation)) + ".tmp"
+        handle = self._recycle_into(temporary)
+        if handle is None:
+            handle = self._create(temporary)
+        self._generation = generation
+        return NewSegment(generation, handle)
+
+    def _recycle_into(self, temporary: str) -> Handle | None:
+        """A drained segment under this name, open for writing; None if there is none that fits."""
+        while self._free:
+            path = os.path.join(self._path, free_name(self._free.popleft()))
+            handle: Handle | None = None
+            with contextlib.suppress(OSError):  # of another size, with holes on a full disk, or unreadable: not used
+                handle = self._files.open_preallocated(path, self._segment_bytes)
+            if handle is None:
+                self._unlink(path)
+                continue
+            try:
+                self._files.rename(path, temporary)
+            except OSError as error:
+                self._files.close(handle)
+                self._health.fail("a drained segment could not be renamed", self._path, error)
+            self.recycled += 1
+            return handle
+        return None
+
+    def _create(self, temporary: str) -> Handle:
+        try:
+            if self._files.exists(temporary):  # of a creation that a full disk ended
+                self._files.remove(temporary)
+            handle = self._files.create_preallocated(temporary, self._segment_bytes)
+        except OSError as error:
+            raise DataDirectoryError(
+                "no new segment can be made",
+                value=f"{self._segment_bytes} bytes in {self._path}: {error.strerror or error}",
+                remedy="free some space on the disk" if error.errno in NO_SPACE else "check the disk",
+            ) from error
+        try:
+            self._files.sync_directory(self._path)  # before anything tells of it
+        except OSError as error:
+            self._files.close(handle)
+            self._health.fail("a new segment could not be made durable", self._path, error)
+        return handle
+
+    # --- after use --------------------------------------------------------------------------------------------------
+
+    def recycle(self, generation: int) -> None:
+        """Give a drained segment, sealed or never used, to the pool; its ``.idx`` goes. Durable when this returns.
+
+        The caller answers for it that no index entry leads into it, that a durable checkpoint holds its state (S4,
+        I11) and that no reader has it open (S5). Raises StorageFailedError.
+        """
+        segment = os.path.join(self._path, segment_name(generation))
+        beside = [os.path.join(self._path, name(generation)) for name in (index_name, unsealed_name)]
+        with self._lock:
+            self._health.check()
+            try:
+                # A crash in between leaves a segment that is scanned, or one of these beside the ``.free`` file: both
+                # are known at the next start for what they are. The file is reused only after both are durable.
+                for path in beside:
+                    if self._files.exists(path):
+                        self._files.remove(path)
+                if not self._files.exists(segment):  # lost on the disk; the index knew of it
+                    return self._files.sync_directory(self._path)
+                self._files.rename(segment, os.path.join(self._path, free_name(generation)))
+            except OSError as error:
+                self._health.fail("a drained segment could not be put aside", self._path, error)
+            self._free.append(generation)
+        return None
+
+    def trim(self, kept_free_max: int | None = None) -> bool:
+        """Give one segment back to the file system if more are kept than this, by default than configured; False if
+        there was none."""
+        with self._lock:
+            if len(self._free) <= (self.kept_free_max if kept_free_max is None else kept_free_max):
+                return False
+            self._unlink(os.path.join(self._path, free_name(self._free.popleft())))
+            return True
+
+    def _unlink(self, path: str) -> None:
+        """Whether the name stays after a crash does not matter: it is worthless either way."""
+        with contextlib.suppress(OSError):
+            self._files.remove(path)
+
+    def close(self) -> None:
+        """Close the spares; the next start puts them into the pool."""
+        while self._spares:
+            self._files.close(self._spares.popleft().handle)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing checkpoints piece by piece beside everything else, and saying which segments may be recycled (S4, I11).
+
+The state is copied from the index in chunks, on whatever thread owns it, and written here. The copy is fuzzy: records
+that come in meanwhile may or may not be in it. That is right, because state folds without regard to order, and what a
+segment up to ``through`` says was folded before that segment was sealed, which is before the copy begins; whatever came
+later lies in a segment above ``through``, which a start reads.
+
+A checkpoint counts once it is durable *and* IDENTITY names its number: a start that finds no readable checkpoint as new
+as that knows that it has lost one. Nothing is recycled under it before that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bookie_server.storage.bytes.index_file import Rows
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.files import BLOCK, Files, Handle
+from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.index.checkpoint import CheckpointParts, Intervals, checkpoint_name, checkpoint_numbers
+from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex
+from bookie_server.storage.maintenance.checkpoint_room import CheckpointRoom
+
+LEDGERS_PER_COPY = 8190
+"""Ledgers copied at a time: whole blocks, a few milliseconds of the thread that owns the index."""
+
+
+class CheckpointSource(Protocol):
+    """The state to be written, as the owner of the index gives it."""
+
+    def generations(self) -> tuple[Sequence[int], Sequence[int], int]:
+        """Generations of the sealed and of the unsealed segments that the index holds frames or records of, and the
+        greatest generation that was ever sealed, whether it is still held or not."""
+        ...
+
+    def rows(self, first_ledger: int, limit: int) -> Rows:
+        """A copy of the state of up to ``limit`` ledgers with ids from ``first_ledger`` on, ascending, as LEDGER_ROW.
+        A ledger that is known all the time must not be left out. Empty: there are no more."""
+        ...
+
+    def deleted(self) -> Intervals:
+        """Every deleted ledger id."""
+        ...
+
+
+class IndexSource:
+    """The index itself as source, for whoever is on its thread."""
+
+    def __init__(self, index: LedgerIndex) -> None:
+        self._index = index
+
+    def generations(self) -> tuple[Sequence[int], Sequence[int], int]:
+        index = self._index
+        return index.sealed_generations(), index.unsealed_generations(), index.newest_sealed
+
+    def rows(self, first_ledger: int, limit: int) -> Rows:
+        return self._index.export_ledgers(first_ledger, limit)
+
+    def deleted(self) -> Intervals:
+        return self._index.deleted_intervals()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    """What is remembered of a durable checkpoint that IDENTITY names. Number 0: there is none."""
+
+    number: int = 0
+    through: int = 0
+    segments: frozenset[int] = frozenset()
+    file_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Writing:
+    """A checkpoint under way."""
+
+    parts: CheckpointParts
+    segments: tuple[int, ...]
+    path: str
+    handle: Handle | None
+    next_ledger: int = 0
+
+
+class Checkpointer:
+    """Makes checkpoints of a data directory; one thread. ``newest`` is what the start used; ``health`` is shared with
+    whoever else writes there."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        source: CheckpointSource,
+        health: Health | None = None,
+        newest: CheckpointSummary | None = None,
+    ) -> None:
+        self._directory, self._source = directory, source
+        self._health, self._newest = health or Health(), newest or CheckpointSummary()
+        self._files: Files = directory.files
+        self._writing: _Writing | None = None
+        self._room = CheckpointRoom(self._files, directory.segments_path)
+        self._room_in_use = False  # given up, for a checkpoint that is not durable yet
+
+    @property
+    def newest(self) -> CheckpointSummary:
+        """The newest durable checkpoint that IDENTITY names."""
+        return self._newest
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is under way."""
+        return self._writing is not None
+
+    def may_recycle(self, generation: int) -> bool:
+        """Whether a durable checkpoint holds all state of this drained segment and does not count on it (S4, I11).
+
+        Only for segments that the index has dropped; that no reader has one open is the caller's to see.
+        """
+        return generation <= self._newest.through and generation not in self._newest.segments
+
+    def keep_room(self) -> None:
+        """Have room allocated for the next checkpoint, if the disk has any: to be called now and then."""
+        if self._writing is None and not self._room_in_use:
+            self._room.keep(self._newest.file_bytes)
+
+    def start(self) -> bool:
+        """Begin a checkpoint. False, and nothing changed, if one is under way or the disk has no room: try again later,
+        when the room that was kept for it has become free.
+
+        Raises StorageFailedError when a write failed, now or earlier (RULES S6).
+        """
+        self._health.check()
+        if self._writing is not None:
+            return False
+        sealed, unsealed, newest_sealed = self._source.generations()
+        # What an unsealed segment says may not have been folded yet; all that lies below the first of them has been.
+        through = max(self._newest.through, min(newest_sealed, min(unsealed, default=newest_sealed + 1) - 1))
+        segments = tuple(sorted(generation for generation in (*sealed, *unsealed) if generation <= through))
+        try:
+            number = self._next_number()
+            path = os.path.join(self._directory.segments_path, checkpoint_name(number))
+            parts = CheckpointParts(number, self._directory.identity.incarnation_bytes, through)
+            writing = _Writing(parts, segments, path, self._files.create(path + ".tmp"))
+            self._writing = writing
+            self._append(writing, bytes(BLOCK))  # of the header, which is written last
+        except OSError as error:
+            self._give_up(error)
+            return False
+        return True
+
+    def step(self, budget_bytes: int) -> int:
+        """Copy and write about ``budget_bytes`` of the checkpoint under way; bytes written, 0: none is under way.
+
+        The last step makes it durable, names it in IDENTITY and removes the checkpoints older than the one before it.
+        On a full disk it is given up: the one before stays. Raises StorageFailedError as :meth:`start`.
+        """
+        self._health.check()
+        written = 0
+        try:
+            while self._writing is not None and written < budget_bytes:
+                written += self._copy(self._writing)
+        except OSError as error:
+            self._give_up(error)
+        return written
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        if self._writing is not None:
+            self._discard(self._writing)
+            self._writing = None
+
+    # --- one checkpoint ---------------------------------------------------------------------------------------------
+
+    def _next_number(self) -> int:
+        """Above every number in the directory, readable or not."""
+        found = checkpoint_numbers(self._files.names(self._directory.segments_path))
+        return max([*found, self._newest.number, self._directory.identity.checkpoint]) + 1
+
+    def _copy(self, writing: _Writing) -> int:
+        """Write the next chunk, or the end."""
+        more = writing.next_ledger <= EVERY_LEDGER
+        rows = self._source.rows(writing.next_ledger, LEDGERS_PER_COPY) if more else None
+        if rows is None or not rows.size:
+            return self._finish(writing)
+        writing.next_ledger = int(rows["ledger"][-1]) + 1
+        data = writing.parts.add_ledgers(rows)
+        self._append(writing, data)
+        return len(data) or BLOCK
+
+    def _append(self, writing: _Writing, data: bytes) -> None:
+        assert writing.handle is not None
+        self._files.append(writing.handle, data)
+
+    def _finish(self, writing: _Writing) -> int:
+        data = writing.parts.add_deleted(self._source.deleted()) + writing.parts.add_segments(writing.segments)
+        if data:
+            self._append(writing, data)
+        handle = writing.handle
+        assert handle is not None
+        self._files.write(handle, memoryview(writing.parts.header()), 0)
+        self._files.sync_data(handle)
+        writing.handle = None
+        self._files.close(handle)
+        self._files.rename(writing.path + ".tmp", writing.path)
+        number = writing.parts.number
+        self._directory.record_checkpoint(number)
+        before, self._writing = self._newest.number, None
+        self._newest = CheckpointSummary(
+            number, writing.parts.through, frozenset(writing.segments), writing.parts.blocks * BLOCK
+        )
+        self._prune({number, before})
+        self._room_in_use = False
+        return len(data) + BLOCK
+
+    def _prune(self, kept: set[int]) -> None:
+        """Only the newest and the one before stay. One that cannot be removed is tried again after the next."""
+        path = self._directory.segments_path
+        with contextlib.suppress(OSError):
+            for number in checkpoint_numbers(self._files.names(path)):
+                if number not in kept:
+                    self._files.remove(os.path.join(path, checkpoint_name(number)))
+
+    # --- failing ----------------------------------------------------------------------------------------------------
+
+    def _give_up(self, error: OSError) -> None:
+        """A full disk: the files of this one go, so that retries do not pile up. Anything else is final (RULES S6), and
+        nothing is removed: IDENTITY may name this one already, and a start that misses it takes state for lost."""
+        writing, self._writing = self._writing, None
+        if error.errno in NO_SPACE:
+            if writing is not None:
+                self._discard(writing)
+            self._room.give_up()
+            self._room_in_use = True
+            return
+        self._health.fail("a checkpoint could not be made durable", self._directory.segments_path, error)
+
+    def _discard(self, writing: _Writing) -> None:
+        if writing.handle is not None:
+            self._files.close(writing.handle)
+        for path in (writing.path + ".tmp", writing.path):
+            with contextlib.suppress(OSError):
+                self._files.remove(path)

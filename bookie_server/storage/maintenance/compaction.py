@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compaction: what is live in a mostly dead segment is copied to the end of the log, and the segment is given up (S4).
+
+One segment at a time, in steps. Its ``.idx`` says what is in it, the index which of that is live. Live frames are read
+in the order in which they lie, checked, joined where small ones of a ledger follow each other, and copied. Only then,
+in this order, so that no entry is ever without a place:
+
+1. the copies are durable (``copy`` returns),
+2. the index learns them (``place_copies``),
+3. the old segment leaves the index (``drop_segment``).
+
+Giving its file back is maintenance's: under a durable checkpoint, when no reader has it open (I11).
+
+What happens between the look at what is live and step 2 does no harm:
+
+========================================  =============================================================================
+meanwhile                                 then
+========================================  =============================================================================
+a ledger is deleted                       ``place_copies`` leaves its copies out; its tombstone is sticky at a start
+a ledger's copy is dropped                it comes back with its copies, which are as good as any, and is dropped again
+an entry is added again                   the bytes are the same (RULES P6): either copy serves
+the copies' segment is sealed             its summary has them; ``place_copies`` leaves them out
+a frame turns out to be damaged           nothing of the segment is copied any more, and it is kept
+the process ends, or power is lost        after 1: entries have two places, both right; before: the log has a torn tail
+========================================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from bk_core.errors import DataDirectoryError, IntegrityError, InvalidArgumentError
+from bookie_server.storage.bytes.index_rows import I64, Rows, sorted_rows
+from bookie_server.storage.bytes.joined_frames import Copies, FrameTable, join_frames
+from bookie_server.storage.bytes.segment import Place, segment_name
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.search import IndexBlock
+from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.maintenance.live_frames import LiveFrames, together
+
+log = logging.getLogger(__name__)
+
+COMPACTION_THRESHOLD = 0.5
+"""A segment with less than this share of its size live is compacted."""
+MAJOR_COMPACTION_THRESHOLD = 0.8
+"""The same in the run once a day."""
+
+PART_BYTES = 4 << 20
+"""Live bytes read before what was read is joined and copied: the memory that compaction takes, three times over."""
+COPY_BYTES_MAX = 2 << 20
+"""Bytes of one call of ``copy``: other groups wait for it."""
+COPY_FRAMES_MAX = 1024
+
+Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview]], Sequence[Place]]
+"""Writes copies of frames; their places, durable. With ``reserve=True`` of
+:meth:`SegmentLog.append_group`, whose errors it raises."""
+
+
+@dataclass(slots=True)
+class CompactionStats:
+    """Totals since the start. ``read_bytes`` of segments and their indexes, ``copied_bytes`` of frames written,
+    ``segments`` given up whose live frames were copied, ``joined_frames`` that became parts of larger ones,
+    ``damaged_segments`` met that are kept because of it."""
+
+    read_bytes: int = 0
+    copied_bytes: int = 0
+    copied_frames: int = 0
+    joined_frames: int = 0
+    segments: int = 0
+    damaged_segments: int = 0
+
+
+def choose(
+    live_bytes: Mapping[int, int], segment_bytes: int, threshold: float, left_out: Collection[int] = ()
+) -> int | None:
+    """The sealed segment with the least live share, if that is below ``threshold``; the oldest of several. Those in
+    ``left_out`` are not considered. None: nothing is worth it.
+
+    The share is of the whole segment, so that segments which a restart left nearly empty are taken as well. Segments
+    without any live frame need no reading: ``IndexPort.drop_dead`` gives them up at once, and goes first.
+    """
+    candidates = [(live, generation) for generation, live in live_bytes.items() if generation not in left_out]
+    live, generation = min(candidates, default=(segment_bytes, 0))
+    return generation if candidates and live < threshold * segment_bytes else None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """The segment under way. ``tables``: what was read and is not joined yet; ``copies``: what is to be written, from
+    ``copied`` on."""
+
+    generation: int
+    frames: LiveFrames
+    live_bytes: int
+    bytes_max: int  # it is not worth while to write so many
+    live: I64 | None = None  # ledgers; what is dead of the others never lives again
+    is_open: bool = False
+    tables: list[FrameTable] = field(default_factory=list)
+    table_bytes: int = 0
+    copies: Copies | None = None
+    copied: int = 0
+
+
+class Compactor:
+    """Compacts the segments in the directory ``path``, one at a time; one thread, the one that seals.
+
+    ``files`` and ``incarnation`` are the directory's, ``copy`` writes to its log, ``segment_bytes`` is the size of a
+    segment. Nothing of it survives a restart or needs to.
+    """
+
+    def __init__(
+        self,
+        port: IndexPort,
+        files: Files,
+        path: str,
+        incarnation: bytes,
+        copy: Copy,
+        *,
+        segment_bytes: int,
+        threshold: float = COMPACTION_THRESHOLD,
+        major_threshold: float = MAJOR_COMPACTION_THRESHOLD,
+    ) -> None:
+        self._port, self._files, self._path, self._incarnation = port, files, path, incarnation
+        self._copy, self._segment_bytes = copy, segment_bytes
+        self._threshold, self._major_threshold = threshold, major_threshold
+        self._work: _Work | None = None
+        self._drained: list[int] = []
+        self._packed: dict[int, tuple[int, int]] = {}  # live bytes when it was looked at, and what copies of them take
+        self._kept: set[int] = set()  # because of damage, until the next start
+        self._receivers: dict[int, int] = {}  # with copies of ours: live bytes when they were sealed, −1: they are not
+        self.stats = CompactionStats()
+        self.starved = False
+        """The disk had no room for the last copies. The next step tries again; space given back first helps."""
+
+    @property
+    def generation(self) -> int | None:
+        """The segment under way; None between two."""
+        return self._work.generation if self._work is not None else None
+
+    def step(self, budget_bytes: int, *, major: bool = False) -> int:
+        """Choose a segment if none is under way (``major``: by the threshold of the run once a day), and read and copy
+        about ``budget_bytes`` of it. Bytes read and written; 0: there is nothing to do now, or no room (``starved``).
+
+        Fully dead segments are given up here too, before anything is read. What is under way is tried again by the next
+        step when the disk is full. Raises StorageFailedError when a write or sync failed (RULES S6), and what the port
+        and ``copy`` raise (deadlines): then the segment under way is let go, nothing is lost, and a later step begins
+        it anew.
+        """
+        self.starved, done = False, 0
+        work = self._work
+        if work is not None and not self._port.ask(lambda index: index.is_sealed(work.generation)):
+            self.close()  # all in it has died; maintenance may have given its file away
+        try:
+            while done < budget_bytes:
+                if self._work is None and not self._begin(self._major_threshold if major else self._threshold):
+                    break
+                done += self._advance()
+        except DataDirectoryError:  # nothing of these copies was written
+            self.starved = True
+            self._drained += self._port.drop_dead()
+        except BaseException:
+            self.close()
+            raise
+        return done
+
+    def take_drained(self) -> list[int]:
+        """Segments that left the index since the last call: to be recycled once a checkpoint covers them (I11)."""
+        drained, self._drained = self._drained, []
+        return drained
+
+    def close(self) -> None:
+        """Let go what is under way. Nothing is lost: the segment stays in the index."""
+        if self._work is not None:
+            self._work.frames.close()
+            self._work = None
+
+    # --- one segment ------------------------------------------------------------------------------------------------
+
+    def _begin(self, threshold: float) -> bool:
+        """Choose a segment and read its index. False: there is none."""
+        self._drained += self._port.drop_dead()
+        live, damaged = self._port.ask(lambda index: (index.live_bytes(), index.damaged_segments()))
+        enough = int(threshold * self._segment_bytes)
+        generation = choose(live, self._segment_bytes, threshold, damaged | self._kept | self._useless(live, enough))
+        if generation is None:
+            return False
+        frames = LiveFrames(self._files, self._path, generation, self._incarnation)
+        self._work = _Work(generation, frames, live[generation], enough)
+        return True
+
+    def _useless(self, live: Mapping[int, int], enough: int) -> set[int]:
+        """Segments that would be rewritten for ever: of small frames that take more than ``enough`` however they are
+        packed, or with copies of ours that filled it no better, as large frames may, and hardly anything died since."""
+        self._packed = {g: known for g, known in self._packed.items() if live.get(g) == known[0]}
+        for generation, sealed_with in list(self._receivers.items()):
+            if sealed_with < 0:
+                self._receivers[generation] = live.get(generation, -1)
+            elif generation not in live:
+                del self._receivers[generation]
+        little = self._segment_bytes // 10
+        filled = {g for g, sealed_with in self._receivers.items() if sealed_with - live.get(g, 0) < little}
+        return filled | {g for g, (_, packed) in self._packed.items() if packed >= enough}
+
+    def _advance(self) -> int:
+        """The next piece of work on the segment under way: bytes read and written, at least 1."""
+        work = self._work
+        assert work is not None
+        before = work.frames.read_bytes
+        if work.copies is not None:
+            return self._write(work, work.copies)
+        if not work.is_open:
+            self._open(work)
+        elif work.frames.at_end:
+            self._give_up_segment(work)
+        else:
+            self._read(work)
+        read = work.frames.read_bytes - before
+        self.stats.read_bytes += read
+        return read or 1
+
+    def _open(self, work: _Work) -> None:
+        """Some of the index."""
+        if work.live is None:
+            work.live = self._port.ledgers_in(work.generation)
+        if not work.frames.read_index(work.live):
+            return
+        if work.frames.damage:
+            self._keep(work)
+            return
+        work.is_open = True
+        packed = work.live_bytes + work.frames.padding_bytes
+        if packed >= work.bytes_max:  # small frames that cannot be packed closer
+            self._packed[work.generation] = work.live_bytes, packed
+            self.close()
+
+    def _read(self, work: _Work) -> None:
+        """One more window; then, when there is enough, or no more, what is to be copied."""
+        table = work.frames.next()
+        if table is None:
+            self._keep(work)
+            return
+        work.tables.append(table)
+        work.table_bytes += int(table.rows["size"].sum())
+        if work.table_bytes < PART_BYTES and not work.frames.at_end:
+            return
+        try:
+            work.copies = join_frames(together(work.tables))
+        except IntegrityError as error:  # both checks are right and the columns are not: it was written so
+            self._keep(work, str(error))
+            return
+        work.tables, work.table_bytes = [], 0
+        self.stats.joined_frames += work.copies.joined
+
+    def _write(self, work: _Work, copies: Copies) -> int:
+        """The next few copies, and the index learns them."""
+        begin, end = work.copied, work.copied + 1
+        size = len(copies.frames[begin])
+        while end < min(len(copies.frames), begin + COPY_FRAMES_MAX):
+            if size + len(copies.frames[end]) > COPY_BYTES_MAX:
+                break
+            size += len(copies.frames[end])
+            end += 1
+        rows = copies.rows[begin:end].copy()
+        try:
+            places = self._copy(copies.frames[begin:end])
+        except (InvalidArgumentError, IntegrityError) as error:  # larger than a segment is now
+            self._keep(work, str(error))
+            return size
+        rows["offset"] = [place.offset for place in places]
+        generations = np.array([place.generation for place in places], dtype=np.int64)
+        learnt = {g: sorted_rows(rows[generations == g]) for g in np.unique(generations).tolist()}
+        self._port.ask(partial(_place, learnt))
+        self._receivers.update(dict.fromkeys(learnt, -1))
+        work.copied = end
+        if end == len(copies.frames):
+            work.copies, work.copied = None, 0
+        self.stats.copied_frames += len(places)
+        self.stats.copied_bytes += size
+        return size
+
+    def _give_up_segment(self, work: _Work) -> None:
+        """Everything live in it has another place, which the index knows."""
+        self._port.drop_segment(work.generation)
+        self._drained.append(work.generation)
+        self.stats.segments += 1
+        self.close()
+
+    def _keep(self, work: _Work, why: str = "") -> None:
+        """What is damaged in the segment must not be forgotten, and what cannot be copied must stay. An index of which
+        blocks are damaged is made anew by others: then the segment may be chosen again."""
+        damage = work.frames.damage
+        if not damage or not all(isinstance(place, IndexBlock) for _, place in damage):
+            self._kept.add(work.generation)
+        self.stats.damaged_segments += 1
+        self._port.ask(lambda index: _mark(index, damage))
+        name, what = segment_name(work.generation), why or f"{len(damage)} places, the first: {damage[0]}"
+        log.error("damage: %s is kept and not compacted; %s", name, what)
+        self.close()
+
+
+def _place(copies: Mapping[int, Rows], index: LedgerIndex) -> None:
+    index.place_copies(copies)
+
+
+def _mark(index: LedgerIndex, damage: Sequence[tuple[int, Place | IndexBlock]]) -> None:
+    for ledger_id, place in damage:
+        index.mark_damaged(ledger_id, place)

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live frames of one sealed segment, checked, in the order in which they lie: what compaction reads (RULES S4, S5).
+
+The ``.idx`` says what is in the segment, the index which of it is live. What is live is read in windows, all frames of
+a window are found and checked at once; Python runs a few calls a window, and of each frame only C calls for its checks.
+What fails is read once more from the disk itself, one index record at a time, before it is called damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from operator import eq
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.entries.batch import I64, U8, array_view
+from bk_core.entries.digest import crc32c
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FRAME_MAGIC, FRAME_VERSION, FrameKind
+from bk_core.errors import IntegrityError
+from bookie_server.storage.bytes.index_file import IndexSections, decode_index_block, decode_index_header
+from bookie_server.storage.bytes.index_rows import INDEX_ROW, RUN, Rows
+from bookie_server.storage.bytes.joined_frames import FRAME_HEAD, FrameTable, dense_rows, frame_sizes
+from bookie_server.storage.bytes.run_frames import check_stored_frame, members_of_run
+from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, Place, index_name, segment_name, stamp_seed
+from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
+from bookie_server.storage.index.search import SPARSE_SECTION, IndexBlock
+
+WINDOW_BYTES = 1 << 20
+"""Bytes of a segment read at a time; more only for one larger frame."""
+GAP_BYTES = 128 << 10
+"""Dead bytes between two live frames that are read along: it takes less time than another read."""
+DAMAGE_MAX = 64
+"""After so much damage in one window the rest of it is not looked at: the segment is kept anyway."""
+_INDEX_BLOCKS = 256  # of an .idx read at a time
+_CHECKED_BYTES = 52  # of a header, under its CRC together with the columns
+
+
+class LiveFrames:
+    """Reads one segment of the directory ``path``, window after window. Close it to release the file."""
+
+    def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
+        self._files, self._generation, self._incarnation = files, generation, incarnation
+        self._index_path = os.path.join(path, index_name(generation))
+        self._path = os.path.join(path, segment_name(generation))
+        self._seed = stamp_seed(incarnation, generation)
+        self._parts: Iterator[Rows] = self._index_parts()
+        self._of_index: list[Rows] = [np.empty(0, dtype=INDEX_ROW)]  # what of it was read and is live
+        self._rows: Rows = self._of_index[0]
+        self._windows: list[slice] = []
+        self._handle: Handle | None = None
+        self.read_bytes = 0
+        """Bytes read so far."""
+        self.damage: list[tuple[int, Place | IndexBlock]] = []
+        """What failed its check twice, with its ledger (−1: of an index block). Nothing is given out after that."""
+
+    def read_index(self, live: I64) -> bool:
+        """Read some of the index and keep what is of these ledgers, which are sorted. True: it is read, or damaged."""
+        part = next(self._parts, None)
+        if part is not None:
+            self._of_index.append(part[_are_of(live, part)])
+            return False
+        rows = np.concatenate(self._of_index)
+        self._of_index.clear()
+        self._rows = rows[np.argsort(rows["offset"], kind="stable")]
+        self._windows = _windows(self._rows)
+        return True
+
+    @property
+    def padding_bytes(self) -> int:
+        """What live frames that are in no run would take beyond their size."""
+        sizes = self._rows["size"][self._rows["bits"] & RUN == 0].astype(np.int64)
+        return int((-sizes % FRAME_ALIGNMENT).sum())
+
+    @property
+    def at_end(self) -> bool:
+        return not self._windows
+
+    def next(self) -> FrameTable | None:
+        """The frames of the next window; there must be one. None if something in it is damaged."""
+        rows = self._rows[self._windows.pop()]
+        start = int(rows["offset"][0]) // BLOCK * BLOCK
+        end = round_up(int((rows["offset"] + rows["size"]).max()), BLOCK)
+        table, doubtful = self._found(rows, self._window(start, end - start), start)
+        if not doubtful.any():
+            return table
+        tables = [table]
+        for row in rows[doubtful]:
+            again = self._second_look(row)
+            if again is not None:
+                tables.append(again)
+            elif len(self.damage) >= DAMAGE_MAX:
+                break
+        return None if self.damage else together(tables)
+
+    def close(self) -> None:
+        """Idempotent. What was read leaves the page cache: it is of a segment that is going to be given up."""
+        if self._handle is not None:
+            self._files.drop_cache(self._handle)
+            self._files.close(self._handle)
+            self._handle = None
+
+    # --- the index --------------------------------------------------------------------------------------------------
+
+    def _index_parts(self) -> Iterator[Rows]:
+        """Index records, a few blocks at a time; what cannot be read goes to ``damage``."""
+        try:
+            handle = self._files.open_read(self._index_path)
+        except OSError:
+            self._note_block(SPARSE_SECTION)
+            return
+        try:
+            sections = self._sections(handle)
+            for low in range(0, sections.index_blocks if sections else 0, _INDEX_BLOCKS):
+                assert sections is not None
+                yield from self._blocks(handle, sections, range(low, min(low + _INDEX_BLOCKS, sections.index_blocks)))
+        finally:
+            self._files.close(handle)
+
+    def _sections(self, handle: Handle) -> IndexSections | None:
+        for data in self._twice(handle, 0, BLOCK):
+            try:
+                sections = decode_index_header(data)
+            except IntegrityError:
+                continue
+            header = sections.header
+            if (header.generation, header.incarnation) == (self._generation, self._incarnation):
+                return sections
+        self._note_block(SPARSE_SECTION)
+        return None
+
+    def _blocks(self, handle: Handle, sections: IndexSections, numbers: range) -> Iterator[Rows]:
+        start = sections.index_block_range(numbers[0])[0]
+        try:
+            data = self._files.read(handle, len(numbers) * BLOCK, start)
+        except OSError:
+            data = b""
+        self.read_bytes += len(data)
+        parts: list[Rows] = []
+        for k, number in enumerate(numbers):
+            try:
+                parts.append(decode_index_block(sections, number, data[k * BLOCK : (k + 1) * BLOCK]))
+            except IntegrityError:
+                parts.append(self._block_past_cache(handle, sections, number))
+        yield np.concatenate(parts)
+
+    def _block_past_cache(self, handle: Handle, sections: IndexSections, number: int) -> Rows:
+        for data in self._twice(handle, *sections.index_block_range(number)):
+            try:
+                return decode_index_block(sections, number, data)
+            except IntegrityError:
+                continue
+        self._note_block(number)
+        return np.empty(0, dtype=INDEX_ROW)
+
+    def _twice(self, handle: Handle, offset: int, size: int) -> Iterator[bytes]:
+        """Bytes of the index, through the cache and past it, where the system gives them."""
+        reads: tuple[Callable[[], bytes], ...] = (
+            lambda: self._files.read(handle, size, offset),
+            lambda: self._files.read_past_cache(self._index_path, size, offset),
+        )
+        for read in reads:
+            try:
+                data = read()
+            except OSError:
+                continue
+            self.read_bytes += len(data)
+            yield data
+
+    def _note_block(self, number: int) -> None:
+        self.damage.append((-1, IndexBlock(self._generation, number)))
+
+    # --- windows ----------------------------------------------------------------------------------------------------
+
+    def _window(self, start: int, size: int) -> U8:
+        """Bytes of the segment, with zeros where it ends or the system refuses to give them."""
+        try:
+            if self._handle is None:
+                self._handle = self._files.open_read(self._path)
+            data = self._files.read(self._handle, size, start)
+        except OSError:
+            data = b""
+        self.read_bytes += len(data)
+        return np.frombuffer(data if len(data) == size else data.ljust(size, b"\0"), dtype=np.uint8)
+
+    def _found(self, rows: Rows, data: U8, start: int) -> tuple[FrameTable, npt.NDArray[np.bool_]]:
+        """The intact frames of a window that begins at ``start`` in the segment; and of each row whether it is in
+        doubt: then none of its frames is among them."""
+        heads = data.reshape(-1, FRAME_HEADER_BYTES).view(FRAME_HEAD)[:, 0]
+        at, of = _candidates(rows, heads, start)
+        heads = heads[at]
+        right = self._are_right(array_view(data), at * FRAME_ALIGNMENT, heads, start)
+        doubtful = ~_tiled(rows, heads, at * FRAME_ALIGNMENT + start, of)
+        doubtful[of[~right]] = True
+        keep = ~doubtful[of]
+        at, heads, of = at[keep], heads[keep], of[keep]
+        is_run = rows["bits"][of] & RUN != 0
+        made = np.where(is_run, dense_rows(heads), rows[of])
+        return _compact(FrameTable(data, at * FRAME_ALIGNMENT, heads, made)), doubtful
+
+    def _are_right(self, view: memoryview, starts: I64, heads: Rows, offset: int) -> npt.NDArray[np.bool_]:
+        """Of each frame whether stamp and both CRCs are right; ``offset`` is that of ``view`` in the segment."""
+        if not heads.size:
+            return np.empty(0, dtype=np.bool_)
+        packed = np.ascontiguousarray(heads).view(np.uint8).reshape(-1, FRAME_HEADER_BYTES)
+        checked = np.ascontiguousarray(packed[:, :_CHECKED_BYTES]).view(f"V{_CHECKED_BYTES}")[:, 0].tolist()
+        places = np.empty((heads.size, 2), dtype="<u8")
+        places[:, 0] = starts + offset
+        places[:, 1] = np.ascontiguousarray(packed[:, 52:60]).view("<u8")[:, 0]
+        stamps = map(crc32c, places.view("V16")[:, 0].tolist(), [self._seed] * heads.size)
+        columns = starts + FRAME_HEADER_BYTES
+        payloads = columns + heads["columns"]
+        ends = payloads + heads["payload"]
+        header_crcs = map(crc32c, _slices(view, columns, payloads), map(crc32c, checked))
+        payload_crcs = map(crc32c, _slices(view, payloads, ends))
+        right = np.ones(heads.size, dtype=np.bool_)
+        for found, name in ((stamps, "tag"), (header_crcs, "header_crc"), (payload_crcs, "payload_crc")):
+            right &= np.fromiter(map(eq, found, heads[name].tolist()), dtype=np.bool_, count=heads.size)
+        return right
+
+    # --- doubt ------------------------------------------------------------------------------------------------------
+
+    def _second_look(self, row: np.void) -> FrameTable | None:
+        """The frames of one index record, read from the disk itself; None, and it is noted, if they are damaged."""
+        ledger_id, offset, size, bits = (int(row[name]) for name in ("ledger", "offset", "size", "bits"))
+        place = Place(self._generation, offset, size, ledger_id if bits & RUN else -1)
+        try:
+            data = self._files.read_past_cache(self._path, size, offset)
+            self.read_bytes += len(data)
+            if not bits & RUN:
+                check_stored_frame(data, place, self._incarnation, ledger_id)
+                return _table_of(data, [0], row)
+            members = members_of_run(data, place, self._incarnation)
+            if _follow(members.firsts, members.lasts, int(row["first"]), int(row["last"])):
+                return _table_of(data, [at - offset for at in members.offsets], row)
+        except (IntegrityError, OSError):
+            pass
+        self.damage.append((ledger_id, place))
+        return None
+
+
+def _are_of(ledgers: I64, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Whether each index record is of one of these sorted ledgers."""
+    if not ledgers.size:
+        return np.zeros(rows.size, dtype=np.bool_)
+    at = np.minimum(np.searchsorted(ledgers, rows["ledger"]), ledgers.size - 1)
+    found: npt.NDArray[np.bool_] = ledgers[at] == rows["ledger"]
+    return found
+
+
+def _windows(rows: Rows) -> list[slice]:
+    """Rows, sorted by offset, that are read together; the first ones last."""
+    if not rows.size:
+        return []
+    starts = rows["offset"].astype(np.int64)
+    ends = np.maximum.accumulate(starts + rows["size"])
+    far = np.append(True, starts[1:] - ends[:-1] > GAP_BYTES)
+    begins = starts[np.maximum.accumulate(np.where(far, np.arange(rows.size), 0))]  # of the stretch without a gap
+    number = (starts - begins) // WINDOW_BYTES
+    far[1:] |= np.diff(number) != 0
+    cuts = [*np.flatnonzero(far).tolist(), rows.size]
+    return [slice(low, high) for low, high in pairwise(cuts)][::-1]
+
+
+def _slices(view: memoryview, begins: I64, ends: I64) -> Iterator[memoryview]:
+    return map(view.__getitem__, map(slice, begins.tolist(), ends.tolist()))
+
+
+def _candidates(rows: Rows, heads: Rows, start: int) -> tuple[I64, I64]:
+    """Blocks of 64 bytes that look like the header of a frame of one of the rows, sorted by row and place; and which
+    row. ``rows`` of one ledger never overlap."""
+    looks = (heads["magic"] == FRAME_MAGIC) & (heads["version"] == FRAME_VERSION) & (heads["kind"] == FrameKind.ENTRIES)
+    at = np.flatnonzero(looks)
+    ledgers, rank = np.unique(rows["ledger"], return_inverse=True)
+    keys = rank.astype(np.int64) << 40 | rows["offset"].astype(np.int64)
+    order = np.argsort(keys)
+    found = np.minimum(np.searchsorted(ledgers, heads["ledger"][at]), ledgers.size - 1)
+    offsets = at * FRAME_ALIGNMENT + start
+    wanted = found << 40 | offsets
+    of = order[np.maximum(np.searchsorted(keys[order], wanted, "right") - 1, 0)]
+    first = rows["offset"][of].astype(np.int64)
+    here = (rows["ledger"][of] == heads["ledger"][at]) & (first <= offsets)
+    here &= np.where(rows["bits"][of] & RUN != 0, offsets < first + rows["size"][of], offsets == first)
+    at, of, wanted = at[here], of[here], wanted[here]
+    by_row = np.argsort(wanted, kind="stable")
+    return at[by_row], of[by_row]
+
+
+def _tiled(rows: Rows, heads: Rows, offsets: I64, of: I64) -> npt.NDArray[np.bool_]:
+    """Of each row whether its frames, sorted by row and place, are just what it says: one of its size, or of a run all
+    ids from first to last, one frame behind the other."""
+    tiled = np.zeros(rows.size, dtype=np.bool_)
+    if not of.size:
+        return tiled
+    ends = offsets + frame_sizes(heads)
+    begins = np.flatnonzero(np.append(True, np.diff(of) != 0))
+    tails = np.append(begins[1:], of.size) - 1
+    row = rows[of[begins]]
+    row_ends = row["offset"].astype(np.int64) + row["size"]
+    is_run = row["bits"] & RUN != 0
+    right = (offsets[begins] == row["offset"]) & (ends[tails] == row_ends) & (is_run | (begins == tails))
+    after = heads["first"] + heads["count"]
+    right &= ~is_run | ((heads["first"][begins] == row["first"]) & (after[tails] == row["last"] + 1))
+    breaks = np.append(False, (heads["first"][1:] != after[:-1]) | (offsets[1:] < ends[:-1]))
+    breaks[begins] = False
+    right &= ~np.logical_or.reduceat(breaks, begins)
+    tiled[of[begins]] = right
+    return tiled
+
+
+def _compact(table: FrameTable) -> FrameTable:
+    """The frames alone, if much of the data lies between them."""
+    blocks = -(-frame_sizes(table.heads) // FRAME_ALIGNMENT)
+    total = int(blocks.sum())
+    if total * FRAME_ALIGNMENT * 4 >= table.data.size * 3:
+        return table
+    ends = np.cumsum(blocks)
+    which = np.repeat(table.starts // FRAME_ALIGNMENT - (ends - blocks), blocks) + np.arange(total)
+    data = table.data.reshape(-1, FRAME_ALIGNMENT)[which].reshape(-1)
+    return FrameTable(data, (ends - blocks) * FRAME_ALIGNMENT, table.heads, table.rows)
+
+
+def _table_of(data: bytes, starts: list[int], row: np.void) -> FrameTable:
+    """Checked frames of one index record."""
+    padded = np.frombuffer(data.ljust(round_up(len(data), FRAME_ALIGNMENT), b"\0"), dtype=np.uint8)
+    at = np.array(starts, dtype=np.int64)
+    heads = padded.reshape(-1, FRAME_HEADER_BYTES).view(FRAME_HEAD)[:, 0][at // FRAME_ALIGNMENT]
+    rows = np.array([row], dtype=INDEX_ROW)
+    if row["bits"] & RUN:
+        rows = dense_rows(heads)
+    return FrameTable(padded, at, heads, rows)
+
+
+def _follow(firsts: tuple[int, ...], lasts: tuple[int, ...], first: int, last: int) -> bool:
+    """Whether the frames hold each id from first to last once."""
+    return (
+        bool(firsts)
+        and (firsts[0], lasts[-1]) == (first, last)
+        and all(after == before + 1 for after, before in zip(firsts[1:], lasts[:-1], strict=True))
+    )
+
+
+def together(tables: list[FrameTable]) -> FrameTable:
+    """All frames of several tables as one."""
+    if len(tables) == 1:
+        return tables[0]
+    ends = np.cumsum([table.data.size for table in tables])
+    starts = [table.starts + end - table.data.size for table, end in zip(tables, ends.tolist(), strict=True)]
+    return FrameTable(
+        np.concatenate([table.data for table in tables]),
+        np.concatenate(starts),
+        np.concatenate([table.heads for table in tables]),
+        np.concatenate([table.rows for table in tables]),
+    )

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is done for one data directory beside its commits, one step at a time, the most urgent first.
+
+Sealing and spares, then the checkpoint, then drained segments back to the pool, then damaged indexes made anew; then,
+in turns and each within its own budget of bytes, compaction and scrubbing. A step of what is paced does about
+STEP_BYTES, so nothing starves sealing and spares. Synchronous (RULES S10): a thread of the server runs it beside the
+commit thread (``bookie_server/engine/maintenance_thread.py``), simulators and tests run it between commits.
+
+How space comes back (RULES S4, I11): the index drops a segment in which nothing can be served any more, so that no plan
+names it from then on; a checkpoint made after that is made durable, and IDENTITY names it; ``give_up`` has the readers
+close the segment and never open it again; only then the pool gets the file. A read that was planned before and comes
+later finds nothing, and is planned again: other copies serve, or the ledger is deleted. Should it read the file in its
+next life all the same, no stamp there fits its place (S3). A crash in between leaves a segment that the next start puts
+aside, or finds with everything in it dead.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from bk_core.errors import BookKeeperError, StorageFailedError
+from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.space import Usage
+from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.sealing import SealedSegment
+from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.maintenance.checkpointer import Checkpointer, CheckpointSummary
+from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.maintenance.schedule import STEP_BYTES, ByteBudget, MaintenanceLimits, checkpoint_wait_s
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""How often the index is asked for segments in which nothing is live any more."""
+RETRY_S = 1.0
+"""How long to wait before what failed, or a full disk refused, is tried again; after each failure twice as long."""
+RETRY_MAX_S = 60.0
+WAIT_MIN_S = 0.001
+"""A shorter wait may be lost in rounding: the clock would not move and the thread would never sleep."""
+
+
+Paced = Callable[[int], int]
+"""Reads and writes about so many bytes, and says how many it were. 0: there is nothing to do now."""
+
+
+class _Task:
+    """One kind of work: ``run`` does a piece of it and returns 0, or how many seconds there is nothing to do."""
+
+    __slots__ = ("failures", "name", "not_before", "run")
+
+    def __init__(self, name: str, run: Callable[[], float]) -> None:
+        self.name, self.run = name, run
+        self.not_before, self.failures = 0.0, 0
+
+
+class Maintenance:
+    """Looks after one directory; one thread.
+
+    ``newest`` is the checkpoint that the start used. ``give_up(generation)`` returns when no reader has the segment
+    open nor will open it. ``now_s`` is a clock that never goes back. What is paced is added with :meth:`add_paced`, a
+    maker of damaged indexes with :attr:`reindex`.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        log_: SegmentLog,
+        port: IndexPort,
+        *,
+        newest: CheckpointSummary,
+        give_up: Callable[[int], None],
+        now_s: Callable[[], float],
+        limits: MaintenanceLimits | None = None,
+        on_recycled: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._directory, self._log, self._port = directory, log_, port
+        self._limits, self._now_s = limits or MaintenanceLimits(), now_s
+        self._have_given_up, self._on_recycled = give_up, on_recycled
+        self.upkeep = LogUpkeep(log_, self._note_sealed)
+        self.checkpointer = Checkpointer(directory, port, log_.health, newest)
+        self.reindex: Callable[[], bool] = lambda: False
+        """Goes on making a damaged ``.idx`` anew; False if none can be made now."""
+        self.wants_checkpoint: Callable[[], bool] = lambda: False
+        """Whether something else than drained segments waits for a checkpoint."""
+        self._no_room = False  # for a spare, or an .idx
+        self._unheard: deque[SealedSegment] = deque()  # sealed, and the index has not been told yet
+        self._held: set[int] = set()  # generations that the index knew of at the last look
+        self._sealed: Sequence[int] = ()  # those of them that have an .idx
+        self._drained: set[int] = set()  # dropped from the index, not recycled yet
+        self._checkpoint_begun_s: float | None = None
+        self._urgent = [
+            _Task("upkeep", self._look_after_log),
+            _Task("checkpoint", self._go_on_with_checkpoint),
+            _Task("recycling", self._recycle_one),
+            _Task("space", self._look_for_drained),
+            _Task("re-indexing", self._reindex_one),
+        ]
+        self._paced: deque[_Task] = deque()
+        self.seals = self.recycled = self.checkpoints = 0
+        self.errors = 0
+        """Steps that failed and are tried again later."""
+
+    def add_paced(self, name: str, work: Paced, bytes_per_s: int) -> None:
+        """Have this done when nothing more urgent is, at this rate."""
+        budget = ByteBudget(bytes_per_s, self._now_s())
+
+        def run() -> float:
+            wait_s = budget.wait_s(self._now_s())
+            if wait_s:
+                return wait_s
+            done = work(STEP_BYTES)
+            budget.use(done, self._now_s())
+            return 0.0 if done else LOOK_S
+
+        self._paced.append(_Task(name, run))
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do the most urgent piece of work that is due. False: nothing is, or what is due must wait.
+
+        Raises StorageFailedError when a write or sync failed, now or earlier (RULES S6), and Stopping. All else is
+        logged, counted, and tried again later.
+        """
+        self._log.health.check()
+        for task in self._urgent:
+            if self._try(task):
+                return True
+        for _ in range(len(self._paced)):
+            task = self._paced[0]
+            self._paced.rotate(-1)
+            if self._try(task):
+                return True
+        return False
+
+    def run(self) -> None:
+        """Steps until nothing is due at this moment. Raises as :meth:`step`."""
+        while self.step():
+            pass
+
+    def wait_s(self) -> float:
+        """After :meth:`step` said False: how long until it may say True, unless :meth:`wake` is called."""
+        soonest = min(task.not_before for task in (*self._urgent, *self._paced))
+        return max(0.0, soonest - self._now_s())
+
+    def wake(self) -> None:
+        """A segment is full, or half full: look after the log now."""
+        self._soon("upkeep")
+
+    def note_drained(self, generations: Iterable[int]) -> None:
+        """The index has dropped these segments."""
+        self._drained.update(generations)
+        self._soon("checkpoint")
+
+    def look_soon(self) -> None:
+        """Space is short: look at once for what can be given back."""
+        self._soon("space")
+
+    def finish(self) -> None:
+        """Seal what is full and give up what is under way. The index is told nothing any more. Raises
+        StorageFailedError."""
+        self.checkpointer.close()
+        while self.upkeep.seal_one():
+            pass
+
+    def _try(self, task: _Task) -> bool:
+        now = self._now_s()
+        if now < task.not_before:
+            return False
+        try:
+            wait_s = task.run()
+            task.failures = 0
+        except StorageFailedError:
+            raise
+        except Exception as error:
+            self.errors += 1
+            wait_s = min(RETRY_S * 2**task.failures, RETRY_MAX_S)
+            task.failures += 1
+            known = isinstance(error, BookKeeperError | OSError)
+            log.error("%s failed, again in %.0f s: %s", task.name, wait_s, error, exc_info=not known)
+        task.not_before = now + (wait_s and max(wait_s, WAIT_MIN_S))
+        return wait_s == 0.0
+
+    # --- the log ----------------------------------------------------------------------------------------------------
+
+    def _note_sealed(self, sealed: SealedSegment) -> None:
+        self._unheard.append(sealed)
+        self.seals += 1
+
+    def _look_after_log(self) -> float:
+        if self._unheard:
+            self._port.seal(self._unheard[0].generation, self._unheard[0].summary)
+            self._unheard.popleft()
+            self._soon("space")
+            return 0.0
+        if self.upkeep.step():
+            return 0.0
+        self._no_room = self.upkeep.due
+        return RETRY_S if self._no_room else math.inf
+
+    # --- checkpoints and drained segments ---------------------------------------------------------------------------
+
+    def _look_for_drained(self) -> float:
+        """Have the index drop what is dead, and see what it dropped since the last look, by whomever it was told to."""
+        self._drained.update(self._port.drop_dead())
+        sealed, unsealed, _ = self._port.generations()
+        held = {*sealed, *unsealed}
+        self._drained |= self._held - held
+        self._held, self._sealed = held, sealed
+        self.checkpointer.keep_room()
+        self._soon("checkpoint")
+        return LOOK_S
+
+    def _go_on_with_checkpoint(self) -> float:
+        checkpointer, now = self.checkpointer, self._now_s()
+        if checkpointer.busy:
+            number = checkpointer.newest.number
+            checkpointer.step(STEP_BYTES)
+            if checkpointer.newest.number != number:
+                self.checkpoints += 1
+                self._soon("recycling")
+            elif not checkpointer.busy:
+                self._log.pool.trim(0)  # it was given up: see below
+            return 0.0
+        wait_s = checkpoint_wait_s(
+            since_last_s=None if self._checkpoint_begun_s is None else now - self._checkpoint_begun_s,
+            interval_s=self._limits.checkpoint_interval_s,
+            waiting=sum(not checkpointer.may_recycle(generation) for generation in self._drained)
+            + self.wants_checkpoint(),
+            sealed_since=sum(generation > checkpointer.newest.through for generation in self._sealed),
+            space_is_low=bool(self._drained) and self.space_is_low(),
+        )
+        if wait_s is None:
+            return math.inf
+        if wait_s:
+            return min(wait_s, LOOK_S)  # space may get short meanwhile
+        self._checkpoint_begun_s = now
+        if checkpointer.start():
+            return 0.0
+        self._log.pool.trim(0)  # without a checkpoint none is ever given back
+        return RETRY_S
+
+    def _recycle_one(self) -> float:
+        """Give one drained segment back (see above for the order)."""
+        for generation in sorted(self._drained):
+            if self.checkpointer.may_recycle(generation):
+                self._have_given_up(generation)
+                self._log.pool.recycle(generation)
+                self._drained.discard(generation)
+                self._held.discard(generation)
+                self.recycled += 1
+                self._soon("upkeep")
+                self._on_recycled(generation)
+                return 0.0
+        return math.inf
+
+    def _reindex_one(self) -> float:
+        if self.reindex():
+            return 0.0
+        if self.wants_checkpoint():
+            self._soon("checkpoint")
+        return LOOK_S
+
+    def _soon(self, name: str) -> None:
+        for task in self._urgent:
+            if task.name == name and not task.failures:
+                task.not_before = 0.0
+
+    # --- what is asked about it -------------------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a segment was sealed that the index has not heard of yet."""
+        return bool(self._unheard)
+
+    @property
+    def drained(self) -> int:
+        """Segments that wait for a checkpoint, or for being recycled."""
+        return len(self._drained)
+
+    @property
+    def checkpoint_age_s(self) -> float | None:
+        """Since the newest checkpoint of this process was begun; None if there was none."""
+        return None if self._checkpoint_begun_s is None else self._now_s() - self._checkpoint_begun_s
+
+    def space_is_low(self) -> bool:
+        """Whether the disk is so full that space given back is wanted soon."""
+        pool, directory = self._log.pool, self._directory
+        if self._no_room:
+            return True
+        try:
+            usage = Usage(directory.total_bytes(), directory.free_bytes(), pool.kept_bytes)
+        except OSError:
+            return False
+        return usage.used_share >= self._limits.space_low_share

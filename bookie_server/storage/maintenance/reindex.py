@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A new ``.idx`` for a sealed segment whose ``.idx`` is damaged, without forgetting anything that the old one named.
+
+The segment is scanned. Where it is whole, the scan says all. Where bytes of it are bad, what the scan does not find was
+there all the same, and must go on being answered UNKNOWN and not ABSENT (RULES S2, S7), after every later start too:
+
+- Of index blocks that are intact the records that lead into bad bytes are kept as they are: reading there fails.
+- Of ledgers that a bad index block may have named, memory still knows how many bytes of frames the segment held (its
+  summary). If fewer were found, a record stands for what is lost: it names every id between the ledger's first and
+  last in the segment, and a place where no frame can stand (an offset that is no multiple of 64), so that reading it
+  fails for ever. Ids that other frames hold are served by those.
+
+State records come from the old index or, if the segment is whole, from the scan. If both are damaged some may be lost,
+fences too; then the new index has to wait until a checkpoint holds the state of this segment, because an ``.idx`` that
+can be read is believed by the next start, while one that cannot puts the ledgers in limbo.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bk_core.entries.digest import crc32c
+from bookie_server.storage.bytes.index_file import (
+    INDEX_ROW,
+    BuiltIndex,
+    IndexHeader,
+    StateCollector,
+    build_index,
+)
+from bookie_server.storage.bytes.index_rows import RUN, Rows
+from bookie_server.storage.bytes.scan import ScannedSegment
+from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, SEGMENT_HEADER_BYTES, Place, index_name, segment_name
+from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping
+from bookie_server.storage.disk.files import BLOCK, Files, round_up
+from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.index_maintenance import DamagedIndex
+from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES = 4 << 20
+PUT_OFF_STEPS = 12
+"""So often :meth:`Reindexer.step` finds nothing to do before what could not be finished is tried again."""
+LOST_OFFSET = 1
+"""Where records stand that name lost entries: within the segment's header, and at no multiple of 64."""
+_MARKS_MAX = 4096
+
+
+@dataclass(slots=True)
+class ReindexStats:
+    """Totals since the start. ``rebuilt`` indexes; ``put_off`` because of a full disk or state that a checkpoint must
+    hold first; ``lost_records`` in rebuilt indexes that name entries which cannot be read."""
+
+    rebuilt: int = 0
+    put_off: int = 0
+    lost_records: int = 0
+
+
+@dataclass(slots=True)
+class _Old:
+    """What could be read of the old index. ``gaps``: (least, greatest) ledgers that blocks which could not be read may
+    have named."""
+
+    kept: list[Rows] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Reindexer:
+    """Makes the indexes anew that the index behind ``port`` calls damaged; one thread, that which recycles segments.
+
+    ``is_covered(generation)``: whether a durable checkpoint holds the state of this segment. ``release(generation)``
+    is called when the new file stands: whoever has the old one open closes it.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        incarnation: bytes,
+        port: IndexPort,
+        health: Health,
+        *,
+        is_covered: Callable[[int], bool],
+        release: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._files, self._path, self._incarnation = files, path, incarnation
+        self._port, self._health = port, health
+        self._is_covered, self._release = is_covered, release
+        self._work: Iterator[int] | None = None
+        self._put_off: dict[int, int] = {}
+        self._uncovered: set[int] = set()
+        self.stats = ReindexStats()
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether an index waits for a checkpoint that holds the state of its segment."""
+        return bool(self._uncovered)
+
+    def step(self) -> bool:
+        """Go on by about STEP_BYTES. False: no index is damaged, or none can be made now.
+
+        Raises what the port raises, and StorageFailedError when a write or sync failed (RULES S6).
+        """
+        if self._work is None:
+            generation = self._next()
+            if generation is None:
+                return False
+            self._work = self._rebuild(generation)
+        done, work, self._work = 0, self._work, None
+        while done < STEP_BYTES:
+            size = next(work, None)
+            if size is None:
+                return True
+            done += size
+        self._work = work  # not after an error: then it begins anew
+        return True
+
+    def _next(self) -> int | None:
+        damaged = self._port.damaged_indexes()
+        self._uncovered = {g for g in self._uncovered if g in damaged and not self._is_covered(g)}
+        for generation in damaged:
+            if generation not in self._uncovered and generation not in self._put_off:
+                return generation
+        self._put_off = {g: left - 1 for g, left in self._put_off.items() if left > 1}
+        return None
+
+    # --- one segment ------------------------------------------------------------------------------------------------
+
+    def _rebuild(self, generation: int) -> Iterator[int]:
+        known = self._port.ask(lambda index: index.damaged_index(generation))
+        if known is None:
+            return
+        stored = StoredIndex(self._files, self._path, generation, self._incarnation)
+        yield BLOCK
+        yield from self._scan(generation, stored)
+        scan = self._scanned
+        states = self._states(generation, scan, stored)
+        if states is None:
+            return
+        frames, old = FoundFrames(scan), _Old()
+        scan.rows = bytearray()  # copied
+        yield from _look_into_old(stored, known, frames, old)
+        rows, lost = _merged(frames, old, known, bad_ranges(scan))
+        header = stored.sections.header if stored.sections is not None else None
+        new = IndexHeader(
+            generation,
+            self._incarnation,
+            header.data_end if header is not None else scan.durable,
+            header.group_count if header is not None else scan.groups_below_durable,
+            header.edition + 1 if header is not None else crc32c(rows.tobytes()) | 1 << 32,
+        )
+        built = build_index(new, rows, states)
+        places = [(int(row["ledger"]), _place_of(generation, row)) for row in lost[:_MARKS_MAX]]
+        places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames[:_MARKS_MAX]]
+        self._replace(generation, built, places, lost.size)
+
+    def _scan(self, generation: int, stored: StoredIndex) -> Iterator[int]:
+        """Everything that can still be read; in ``_scanned``."""
+        segment = StoredSegment(self._files, self._path, generation, self._incarnation)
+        if not segment.size:
+            end = stored.data_end or 2 * BLOCK
+            self._scanned = ScannedSegment(generation, end)
+            self._scanned.damage.append((SEGMENT_HEADER_BYTES, end - SEGMENT_HEADER_BYTES, segment.problem))
+            return
+        scanner = segment.scanner(stored.data_end)
+        yield from scanner.steps()
+        above = scanner.result.above
+        if stored.data_end is None and above:
+            # It is sealed, so all that is whole in it was durable: the headers that said so are what is damaged.
+            scanner = segment.scanner(round_up(max(frame.place.offset + frame.place.size for frame in above), BLOCK))
+            yield from scanner.steps()
+        self._scanned = scanner.result
+
+    def _states(self, generation: int, scan: ScannedSegment, stored: StoredIndex) -> Rows | None:
+        """All state records of the segment; None if some may be lost and no checkpoint has them."""
+        old = stored.states()
+        is_whole = stored.sections is not None and not scan.damage and not scan.bad_frames
+        if old is None and not is_whole and not self._is_covered(generation):
+            self._uncovered.add(generation)
+            self.stats.put_off += 1
+            log.warning("the index of %s waits for a checkpoint", segment_name(generation))
+            return None
+        states = StateCollector()
+        for rows in (old, scan.states.rows()):
+            for ledger_id, payload, kind, size, _ in rows.tolist() if rows is not None else ():
+                states.add(ledger_id, kind, bytes(payload[:size]))
+        return states.rows()
+
+    def _replace(self, generation: int, built: BuiltIndex, places: list[tuple[int, Place]], lost: int) -> None:
+        if not self._port.ask(lambda index: index.is_sealed(generation)):
+            return
+        name = index_name(generation)
+        try:
+            self._health.check()
+            self._files.write_atomically(os.path.join(self._path, name), built.data)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self._health.fail("a new index could not be made durable", self._path, error)
+            self._put_off[generation] = PUT_OFF_STEPS
+            self.stats.put_off += 1
+            return
+        self._release(generation)
+        self._port.ask(lambda index: _take_over(index, generation, built.summary, places))
+        self.stats.rebuilt += 1
+        self.stats.lost_records += lost
+        log.warning("%s was made anew; %d records of it name entries that cannot be read", name, lost)
+
+
+def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[tuple[int, Place]]) -> None:
+    index.index_rebuilt(generation, summary)
+    for ledger_id, place in places:
+        index.mark_damaged(ledger_id, place)
+
+
+def _look_into_old(stored: StoredIndex, known: DamagedIndex, frames: FoundFrames, old: _Old) -> Iterator[int]:
+    """Keep the records of intact blocks that the scan does not confirm, and note what the other blocks may have
+    named."""
+    count = stored.sections.index_blocks if stored.sections is not None else 0
+    next_number, last_ledger = 0, -1  # of the block behind the last intact one
+    for blocks in stored.blocks():
+        yield BLOCK * len(blocks)
+        for number, rows in blocks:
+            if number in known.unreadable:
+                continue
+            if number > next_number:
+                old.gaps.append((last_ledger, int(rows["ledger"][0])))
+            next_number, last_ledger = number + 1, int(rows["ledger"][-1])
+            old.kept.append(rows[~frames.confirm(rows)])
+    if next_number < count or stored.sections is None:
+        old.gaps.append((last_ledger, np.iinfo(np.int64).max))
+
+
+def _merged(frames: FoundFrames, old: _Old, known: DamagedIndex, ranges: list[tuple[int, int]]) -> tuple[Rows, Rows]:
+    """All records of the new index, and those of them that lead nowhere."""
+    kept = np.concatenate([np.zeros(0, INDEX_ROW), *old.kept])
+    is_named, is_run = names_damage(kept), kept["bits"] & RUN != 0
+    suspects = set(kept["ledger"][is_named].tolist())
+    kept, is_run = kept[~is_named], is_run[~is_named]
+    found = frames.rows
+    # Of a run the bytes of its frames are not known, and what stands beside a whole frame is not to be believed.
+    sure = kept[~is_run & overlapping(kept, ranges) & ~np.isin(kept["offset"], found["offset"])]
+    sizes = _bytes_by_ledger(np.concatenate((found, sure)))
+    lost = []
+    for ledger_id, first, last, size in known.summary[["ledger", "first", "last", "bytes"]].tolist():
+        is_suspect = ledger_id in suspects or any(low <= ledger_id <= high for low, high in old.gaps)
+        if is_suspect and sizes.get(ledger_id, 0) < size:
+            lost.append((ledger_id, first, last, 0, -1, LOST_OFFSET, FRAME_ALIGNMENT, 1, 0, 0, 0, 0))
+    nowhere = np.concatenate((kept, np.array(lost, dtype=INDEX_ROW)))
+    return np.concatenate((found[~frames.inside(kept[is_run])], nowhere)), nowhere
+
+
+def _bytes_by_ledger(rows: Rows) -> dict[int, int]:
+    """Bytes of frames of each ledger."""
+    ledgers, of = np.unique(rows["ledger"], return_inverse=True)
+    sizes = np.bincount(of, weights=rows["size"], minlength=ledgers.size).astype(np.int64)
+    return dict(zip(ledgers.tolist(), sizes.tolist(), strict=True))
+
+
+def _place_of(generation: int, row: np.void) -> Place:
+    ledger_id = int(row["ledger"])
+    return Place(generation, int(row["offset"]), int(row["size"]), ledger_id if int(row["bits"]) & RUN else -1)

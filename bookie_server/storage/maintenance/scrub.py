@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scrubber: reads every sealed segment again and again, so that damage is found before it is asked for.
+
+A segment a time, oldest generation first, past the page cache: each group header, each frame's header and payload, each
+block of the ``.idx``, and that index records and frames say the same (``verify.py``; the offline check does as much).
+What is found is marked in the index, so that it is answered UNKNOWN and never denied (RULES S2, S5), counted and
+logged; a damaged ``.idx`` is made anew by ``reindex.py``. Frames that cannot be read are damage, the rest of their
+segment is looked at all the same. Of a segment that was dropped meanwhile nothing is said: its file may have begun
+another life while it was read.
+
+Where the scrubber stands is not remembered over a restart. While a segment is looked at, about 160 bytes are held for
+each frame of entries in it: for a segment of 256 MiB full of the smallest frames 300 MB, of frames of a mebibyte 40 KB.
+Small frames count as FRAME_WORK_BYTES each, because they take time and not disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bookie_server.storage.bytes.index_rows import RUN, Rows
+from bookie_server.storage.bytes.scan import ScannedSegment
+from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, describe, names_damage, overlapping
+from bookie_server.storage.disk.files import BLOCK, Files
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.search import OTHER_SECTIONS, IndexBlock
+from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
+
+log = logging.getLogger(__name__)
+
+MARKS_MAX = 4096
+"""Damaged places of a segment that the index is told of; reads find the others."""
+LINES_MAX = 50
+"""Lines logged of a segment in one pass."""
+
+
+@dataclass(slots=True)
+class ScrubStats:
+    """Totals since the start; what is damaged counts anew in each pass. ``bytes`` looked at; ``damaged_frames`` frames
+    and stretches of bytes that are none, ``damaged_index_blocks`` blocks of ``.idx`` files or such files that are
+    wrong as a whole, ``refused`` reads of a block that the system refused; ``passes`` over all segments."""
+
+    bytes: int = 0
+    segments: int = 0
+    passes: int = 0
+    damaged_frames: int = 0
+    damaged_index_blocks: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class _Findings:
+    """Of one segment."""
+
+    generation: int
+    places: list[tuple[int, Place]] = field(default_factory=list)  # with their ledgers
+    blocks: dict[int, str] = field(default_factory=dict)  # of the index, and what is wrong
+    lines: list[str] = field(default_factory=list)
+    damaged: int = 0
+    refused: int = 0
+
+
+class Scrubber:
+    """Looks at the segments of the folder ``path``; one thread. ``stats`` may be read by any."""
+
+    def __init__(self, files: Files, path: str, incarnation: bytes, port: IndexPort) -> None:
+        self._files, self._path, self._incarnation, self._port = files, path, incarnation, port
+        self._left: deque[int] = deque()  # segments of this pass
+        self._in_pass = False
+        self._work: Iterator[int] | None = None
+        self._found: _Findings | None = None  # what the index has not been told yet
+        self.stats = ScrubStats()
+
+    def step(self, budget_bytes: int) -> int:
+        """Look at about so many bytes, at a group of frames at most beyond; how many it were. 0: a pass has come to its
+        end, or there is nothing sealed; the next call begins another. Raises what the port raises; what was found is
+        not lost by that."""
+        done = 0
+        while done < budget_bytes:
+            if self._found is not None:
+                self._report(self._found)
+                self._found = None
+            if self._work is None:
+                if (done and not self._left) or not self._begin():
+                    break
+                assert self._work is not None
+            size = next(self._work, None)
+            if size is None:
+                self._work = None
+                continue
+            done += size
+            self.stats.bytes += size
+        return done
+
+    def _begin(self) -> bool:
+        if not self._left:
+            if self._in_pass:
+                self._in_pass = False
+                self.stats.passes += 1
+                return False
+            self._left.extend(self._port.ask(lambda index: index.sealed_generations()))
+            self._in_pass = bool(self._left)
+        if self._left:
+            self._work = self._look_at(self._left.popleft())
+        return self._in_pass
+
+    # --- one segment ------------------------------------------------------------------------------------------------
+
+    def _look_at(self, generation: int) -> Iterator[int]:
+        """Yields how many bytes each piece of the work is worth."""
+        found = _Findings(generation)
+        index = StoredIndex(self._files, self._path, generation, self._incarnation)
+        segment = StoredSegment(self._files, self._path, generation, self._incarnation)
+        yield 2 * BLOCK
+        if segment.problem:
+            found.damaged += 1
+            found.lines.append(f"{segment_name(generation)}: {segment.problem}")
+        if segment.size:
+            scanner = segment.scanner(index.data_end)
+            yield from scanner.steps()
+            yield from self._compare(scanner.result, index, found)
+        else:  # what its index names is found out to be gone when it is read
+            yield index.check_sparse_and_summary()
+            for blocks in index.blocks():
+                yield BLOCK * len(blocks)
+            index.states()
+        found.blocks.update(index.problems)
+        self._found = found
+
+    def _compare(self, scan: ScannedSegment, index: StoredIndex, found: _Findings) -> Iterator[int]:
+        ranges, frames = bad_ranges(scan), FoundFrames(scan)
+        scan.rows = bytearray()  # copied
+        found.damaged, found.refused = found.damaged + len(ranges), scan.refused
+        found.lines += [f"{segment_name(scan.generation)}: {line}" for line in describe(scan)]
+        found.places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames]
+        yield index.check_sparse_and_summary()
+        for blocks in index.blocks():
+            yield BLOCK * len(blocks)
+            if blocks:
+                self._compare_records(blocks, frames, ranges, found)
+        states = index.states()
+        if states is not None:
+            yield BLOCK + states.nbytes
+        if ranges or index.problems or index.sections is None:
+            return
+        assert states is not None
+        unnamed = int(np.count_nonzero(frames.unnamed))
+        if unnamed:
+            found.blocks[OTHER_SECTIONS] = f"it does not name {unnamed} frames of the segment"
+        elif not np.array_equal(states, scan.states.rows()):
+            found.blocks[OTHER_SECTIONS] = "it has other records than the segment"
+
+    def _compare_records(
+        self, blocks: list[tuple[int, Rows]], frames: FoundFrames, ranges: list[tuple[int, int]], found: _Findings
+    ) -> None:
+        """Records that lead nowhere: into damage, or the block that has them is wrong."""
+        rows = np.concatenate([rows for _, rows in blocks])
+        numbers = np.repeat([number for number, _ in blocks], [rows.size for _, rows in blocks])
+        astray = ~frames.confirm(rows)
+        if not astray.any():
+            return
+        lost = astray & overlapping(rows, ranges)
+        named = astray & names_damage(rows)
+        for ledger_id, offset, size, bits in rows[lost][["ledger", "offset", "size", "bits"]].tolist():
+            found.places.append((ledger_id, Place(found.generation, offset, size, ledger_id if bits & RUN else -1)))
+        wrong = astray & ~lost & (~named if ranges else True)
+        for number in np.unique(numbers[wrong]).tolist():
+            found.blocks[number] = "it does not say what is in the segment"
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    def _report(self, found: _Findings) -> None:
+        generation, stats = found.generation, self.stats
+        is_bad = bool(found.lines or found.blocks)
+        if is_bad and not self._port.ask(lambda index: _mark(index, found)):
+            return
+        stats.segments += 1
+        stats.refused += found.refused
+        stats.damaged_frames += found.damaged
+        stats.damaged_index_blocks += len(found.blocks)
+        name = index_name(generation)
+        lines = found.lines + [f"{name}, block {number}: {what}" for number, what in sorted(found.blocks.items())]
+        for line in lines[:LINES_MAX]:
+            log.error("damage: %s", line)
+        if len(lines) > LINES_MAX:
+            log.error("damage: %d more in %s", len(lines) - LINES_MAX, segment_name(generation))
+
+
+def _mark(index: LedgerIndex, found: _Findings) -> bool:
+    """Whether the segment is still one of the index's; then it knows what is damaged in it."""
+    if not index.is_sealed(found.generation):
+        return False
+    for ledger_id, place in found.places[:MARKS_MAX]:
+        index.mark_damaged(ledger_id, place)
+    for number in list(found.blocks)[:MARKS_MAX]:
+        index.mark_damaged(0, IndexBlock(found.generation, number))
+    return True

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sealed segment and its ``.idx`` as they lie on the disk: what is bad is noted and not raised.
+
+Read past the page cache: background work must see the disk itself, and not push out of the cache what readers want.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from bk_core.errors import IntegrityError
+from bookie_server.storage.bytes.index_file import (
+    IndexSections,
+    Rows,
+    decode_index_block,
+    decode_index_header,
+    decode_sparse,
+    decode_states,
+    decode_summary,
+)
+from bookie_server.storage.bytes.scan import SegmentScanner
+from bookie_server.storage.bytes.segment import SEGMENT_HEADER_BYTES, decode_segment_header, index_name, segment_name
+from bookie_server.storage.disk.files import BLOCK, Files
+from bookie_server.storage.index.search import OTHER_SECTIONS, SPARSE_SECTION
+
+_BLOCKS_AT_ONCE = 64
+_WINDOW_BYTES = 64 << 10
+"""Read at once where a group header is wanted: many small groups are read in few reads."""
+
+
+class StoredSegment:
+    """A segment of the directory ``path``. ``problem`` says why it cannot be scanned, or that its header is bad;
+    ``size`` is 0 if it cannot even be opened."""
+
+    def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
+        self._files, self._generation, self._incarnation = files, generation, incarnation
+        self._path = os.path.join(path, segment_name(generation))
+        self.size, self.problem = 0, ""
+        try:
+            self.size = _size_of(files, self._path)
+            header = decode_segment_header(files.read_past_cache(self._path, SEGMENT_HEADER_BYTES, 0))
+            if (header.generation, header.incarnation) != (generation, incarnation):
+                self.problem = "it is of another generation or directory"
+            elif header.segment_bytes != self.size:
+                self.problem = f"it has {self.size} bytes instead of {header.segment_bytes}"
+        except (IntegrityError, OSError) as error:
+            self.problem = words_of(error)
+
+    def scanner(self, data_end: int | None) -> SegmentScanner:
+        """One that reads from the disk. ``data_end`` is what the index says; with None the segment must say it."""
+        if data_end is None:
+            return _Scanner(self._files, self._path, self._generation, self._incarnation, self.size)
+        end = min(self.size, data_end + BLOCK)  # the header behind the data says how far the log was durable
+        return _Scanner(self._files, self._path, self._generation, self._incarnation, end, durable=data_end)
+
+
+class _Scanner(SegmentScanner):
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        generation: int,
+        incarnation: bytes,
+        size: int,
+        durable: int | None = None,
+    ) -> None:
+        super().__init__(files, -1, generation, incarnation, size, durable=durable)
+        self._path = path
+        self._window, self._window_offset = b"", 0
+
+    def _fetch(self, size: int, offset: int) -> bytes:
+        if size > BLOCK:
+            return self._files.read_past_cache(self._path, size, offset)
+        at = offset - self._window_offset
+        if not 0 <= at <= len(self._window) - size:
+            self._window = b""
+            try:
+                self._window = self._files.read_past_cache(self._path, _WINDOW_BYTES, offset)
+            except OSError:
+                return self._files.read_past_cache(self._path, size, offset)
+            self._window_offset, at = offset, 0
+        return self._window[at : at + size]
+
+
+class StoredIndex:
+    """The ``.idx`` of a segment of the directory ``path``. ``problems``: what is wrong, by number of the index block,
+    or SPARSE_SECTION, or OTHER_SECTIONS; ``sections`` is None if not even its header can be used."""
+
+    def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
+        self._files, self._path = files, os.path.join(path, index_name(generation))
+        self.sections: IndexSections | None = None
+        self.problems: dict[int, str] = {}
+        try:
+            sections = decode_index_header(files.read_past_cache(self._path, BLOCK, 0))
+            if (sections.header.generation, sections.header.incarnation) != (generation, incarnation):
+                self.problems[OTHER_SECTIONS] = "it is of another segment or directory"
+                return
+            self.sections = sections
+            if _size_of(files, self._path) != sections.file_bytes:
+                self.problems[OTHER_SECTIONS] = "it has another size than its header says"
+        except (IntegrityError, OSError) as error:
+            self.problems[OTHER_SECTIONS] = words_of(error)
+
+    @property
+    def data_end(self) -> int | None:
+        """How far the segment was written when it was sealed; None if the header does not say it."""
+        return self.sections.header.data_end if self.sections is not None else None
+
+    def states(self) -> Rows | None:
+        """The state records; None where they are bad, which is noted."""
+        sections = self.sections
+        if sections is None:
+            return None
+        return self._decoded(OTHER_SECTIONS, lambda: decode_states(sections, self._read(sections.state_range)))
+
+    def check_sparse_and_summary(self) -> int:
+        """Note what is wrong with these; their bytes."""
+        sections = self.sections
+        if sections is None:
+            return 0
+        self._decoded(SPARSE_SECTION, lambda: decode_sparse(sections, self._read(sections.sparse_range)))
+        self._decoded(OTHER_SECTIONS, lambda: decode_summary(sections, self._read(sections.summary_range)))
+        return sections.sparse_range[1] + sections.summary_range[1]
+
+    def blocks(self) -> Iterator[list[tuple[int, Rows]]]:
+        """Number and records of the intact index blocks, some at a time; the others are noted."""
+        count = self.sections.index_blocks if self.sections is not None else 0
+        for first in range(0, count, _BLOCKS_AT_ONCE):
+            numbers = range(first, min(first + _BLOCKS_AT_ONCE, count))
+            try:
+                data = self._files.read_past_cache(self._path, BLOCK * len(numbers), BLOCK * (1 + first))
+            except OSError:  # one of them cannot be read: which, is seen when each is read alone
+                data = b""
+            yield [(number, rows) for number in numbers if (rows := self._block(number, data, first)) is not None]
+
+    def _block(self, number: int, data: bytes, first: int) -> Rows | None:
+        sections = self.sections
+        assert sections is not None
+        at = BLOCK * (number - first)
+
+        def decode() -> Rows:
+            block = data[at : at + BLOCK] or self._read(sections.index_block_range(number))
+            return decode_index_block(sections, number, block)
+
+        return self._decoded(number, decode)
+
+    def _read(self, where: tuple[int, int]) -> bytes:
+        return self._files.read_past_cache(self._path, where[1], where[0]) if where[1] else b""
+
+    def _decoded(self, number: int, decode: Callable[[], Rows]) -> Rows | None:
+        try:
+            return decode()
+        except (IntegrityError, OSError) as error:
+            self.problems[number] = words_of(error)
+            return None
+
+
+def _size_of(files: Files, path: str) -> int:
+    handle = files.open_read(path)
+    try:
+        return files.size(handle)
+    finally:
+        files.close(handle)
+
+
+def words_of(error: Exception) -> str:
+    """What an error says of a file."""
+    return error.what if isinstance(error, IntegrityError) else str(error)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a directory of segments holds at a start, after what a crash left half done is put right.
+
+Names with ``.tmp`` were never used. A segment that was being made and a drained one (``.free``) go to the pool if their
+size is right; an ``.idx`` beside the ``.free`` of its generation was to go with it (docs/formats.md §3). So was an
+``.unsealed``, also one beside an ``.idx``; where it stands alone, its segment is lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bk_core.errors import StorageFailedError
+from bookie_server.storage.bytes.segment import free_name, index_name, parse_name, segment_name, unsealed_name
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.disk.health import REMEDY
+
+
+@dataclass(slots=True)
+class Listing:
+    """Generations by what there is of them. ``free``: for the pool, of the right size. ``lost``: segments of which only
+    the ``.unsealed`` is left."""
+
+    segments: set[int] = field(default_factory=set)
+    indexes: set[int] = field(default_factory=set)
+    free: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+
+    @property
+    def newest(self) -> int:
+        """The greatest generation that any name tells of, 0 if none: no later segment may have one as low."""
+        return max([0, *self.segments, *self.indexes, *self.free, *self.lost])
+
+
+def list_segments(files: Files, path: str, segment_bytes: int) -> Listing:
+    """Look at the directory ``path`` and tidy up. ``segment_bytes``: the size that a free segment must have.
+
+    Raises OSError where it cannot be read, StorageFailedError when a sync failed.
+    """
+    found = Listing()
+    unused: list[tuple[str, int]] = []
+    unsealed: set[int] = set()
+    for name in files.names(path):
+        parsed = parse_name(name.removesuffix(".tmp"))
+        if parsed is None:
+            continue
+        generation, kind = parsed
+        if kind == "free" or (kind == "segment" and name.endswith(".tmp")):
+            unused.append((name, generation))
+        elif kind == "unsealed":
+            unsealed.add(generation)
+        elif name.endswith(".tmp"):
+            files.remove(os.path.join(path, name))
+        else:
+            (found.segments if kind == "segment" else found.indexes).add(generation)
+    unsealed -= found.segments - found.indexes
+    found.lost = unsealed - found.indexes - {generation for _, generation in unused}
+    _unmark(files, path, unsealed - found.lost)
+    for name, generation in unused:
+        _keep(files, path, name, generation, segment_bytes, found)
+    for generation in sorted(found.free & (found.indexes - found.segments)):
+        files.remove(os.path.join(path, index_name(generation)))
+        found.indexes.discard(generation)
+    return found
+
+
+def _unmark(files: Files, path: str, generations: set[int]) -> None:
+    """Take ``.unsealed`` away, durably: before what shows that it means nothing changes its name or goes."""
+    for generation in sorted(generations):
+        files.remove(os.path.join(path, unsealed_name(generation)))
+    if generations:
+        _durably(lambda: files.sync_directory(path), unsealed_name(min(generations)))
+
+
+def _durably(change: Callable[[], None], name: str) -> None:
+    try:
+        change()
+    except OSError as error:
+        raise StorageFailedError(
+            "an unused segment could not be put aside", value=f"{name}: {error}", remedy=REMEDY
+        ) from error
+
+
+def _keep(files: Files, path: str, name: str, generation: int, segment_bytes: int, found: Listing) -> None:
+    handle = files.open_read(os.path.join(path, name))
+    size = files.size(handle)
+    files.close(handle)
+    whole, free = os.path.join(path, name), os.path.join(path, free_name(generation))
+    if size != segment_bytes or generation in found.segments or generation in found.free:
+        files.remove(whole)
+        return
+    if whole != free:
+        _durably(lambda: files.rename(whole, free), segment_name(generation))
+    found.free.add(generation)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commit thread and the maintenance beside it: no group waits for sealing or space; reserve; copies (S6, S7)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
+from bookie_server.engine.committer import Committer
+from bookie_server.engine.index_hop import LoopIndexPort, copier
+from bookie_server.engine.maintenance_thread import MaintenanceThread
+from bookie_server.storage.bytes.index_rows import Rows
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.disk.files import Files, Handle
+from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
+from tests.kit.segment_world import Storage, assert_honest, entries, fence_record
+
+SEGMENT_BYTES = 64 << 10
+PART_S = 10
+
+
+class SlowFiles(Files):
+    """Indexes are written only when ``go`` is set, groups synced when ``sync`` is; no segment can be made while
+    ``full``; ``lost``: an index fails."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.waiting = threading.Event()
+        self.full = self.lost = False
+        self.sync = threading.Event()
+        self.sync.set()
+        self.syncing = threading.Event()
+        self.makers: list[str] = []  # threads that made segments
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if path.endswith(".idx"):
+            self.waiting.set()
+            assert self.go.wait(PART_S)
+            if self.lost:
+                raise OSError(errno.EIO, "the index is gone")
+        super().write_atomically(path, data)
+
+    def sync_data(self, handle: Handle) -> None:
+        self.syncing.set()
+        assert self.sync.wait(PART_S)
+        super().sync_data(handle)
+
+    def create_preallocated(self, path: str, size: int) -> Handle:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space")
+        self.makers.append(threading.current_thread().name)
+        return super().create_preallocated(path, size)
+
+
+class Rig:
+    """A committer and its maintenance over real files, whose answers are awaited on the loop."""
+
+    def __init__(self, path: Path, frames_max: int = 1000) -> None:
+        self.files = SlowFiles()
+        self.storage = Storage(path, files=self.files, segment_bytes=SEGMENT_BYTES)
+        self.answers: asyncio.Queue[Sequence[Place] | BookKeeperError] = asyncio.Queue()
+        self.sealed: list[int] = []
+        self.known: list[int] = []
+        loop = asyncio.get_running_loop()
+        self.upkeep = MaintenanceThread(self._maintenance(loop), loop, self.answers.put_nowait)
+        self.upkeep.start()
+        self.committer = Committer(
+            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, frames_max, self.upkeep.look
+        )
+
+    def _maintenance(self, loop: asyncio.AbstractEventLoop) -> DirectoryMaintenance:
+        storage, rig = self.storage, self
+
+        class Port(LoopIndexPort):
+            def seal(self, generation: int, summary: Rows) -> None:
+                self.ask(lambda index: rig._sealed(generation))
+
+        return DirectoryMaintenance(
+            storage.directory, storage.log, Port(storage.index, loop), storage.reader,
+            newest=storage.report.checkpoint, release=storage.reader.release,
+            copy=copier(lambda frames: self.committer.copy(frames)),
+        )  # fmt: skip
+
+    def _committed(self, places: Sequence[Place]) -> None:
+        self.known += [place.generation for place in places]
+        self.answers.put_nowait(places)
+
+    def _sealed(self, generation: int) -> None:
+        assert generation in self.known, "the index hears of a frame before its segment is sealed"
+        self.sealed.append(generation)
+
+    async def commit(self, *frames: bytes, reserve: bool = False) -> Sequence[Place]:
+        self.committer.put(frames, reserve=reserve)
+        answer = await asyncio.wait_for(self.answers.get(), PART_S)
+        if isinstance(answer, BookKeeperError):
+            self.committer.drop(resume=isinstance(answer, DataDirectoryError))
+            raise answer
+        for frame, place in zip(frames, answer, strict=True):
+            self.storage.index.add(frame, place)
+        return answer
+
+    async def fill(self, *, reserve: bool = False) -> None:
+        for k in range(100, 300):
+            await self.commit(part(k), reserve=reserve)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PART_S):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        self.files.go.set()
+        self.files.sync.set()
+        await asyncio.to_thread(self.committer.stop)
+        self.storage.log.release_full()
+        await asyncio.to_thread(self.upkeep.stop)
+        self.storage.close()
+
+
+def told(path: Path, story: Callable[[Rig], Any], frames_max: int = 1000) -> None:
+    async def run() -> None:
+        rig = Rig(path, frames_max)
+        try:
+            await story(rig)
+        finally:
+            await rig.stop()
+
+    asyncio.run(run())
+
+
+def part(k: int) -> bytes:
+    """A frame of which three fill a segment."""
+    return entries(1, range(10 * k, 10 * k + 10), size=1700)
+
+
+@pytest.mark.rule("S7")
+def test_groups_are_acked_while_full_segments_wait_for_their_index(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.files.go.clear()
+        for k in range(20):
+            await rig.commit(part(k))
+        assert await asyncio.to_thread(rig.files.waiting.wait, PART_S)
+        assert rig.sealed == []
+        assert len(rig.storage.log.seal_jobs) > 4
+        rig.files.go.set()
+        await rig.until(lambda: not rig.storage.log.seal_jobs)
+        await rig.until(lambda: len(rig.sealed) > 4)
+        assert rig.sealed == sorted(rig.sealed)
+
+    told(tmp_path / "d", story)
+    again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
+    assert again.report.segments_scanned == 1, "a clean stop leaves one segment without an index"
+    assert_honest(again, [part(k) for k in range(20)], healthy=True)
+    again.close()
+
+
+def test_spares_are_made_before_they_are_needed(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        pool = rig.storage.log.pool
+        await rig.commit(fence_record(9))
+        await rig.until(lambda: pool.spares == 1)
+        rig.files.makers.clear()
+        for k in range(30):
+            await rig.commit(part(k))
+            await rig.until(lambda: pool.spares >= rig.storage.log.spares_wanted)
+        assert rig.storage.log.stats.segments > 9
+        assert set(rig.files.makers) == {"bookie-maintenance"}
+
+    told(tmp_path / "d", story)
+
+
+@pytest.mark.rule("MUST3")
+def test_on_a_full_disk_fences_get_through_where_adds_do_not(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        pool = rig.storage.log.pool
+        await rig.commit(fence_record(9))
+        await rig.until(lambda: pool.spares == 1)
+        rig.files.full = True
+        refused = None
+        for k in range(9):
+            try:
+                await rig.commit(part(k))
+            except DataDirectoryError as error:
+                refused = error
+        assert refused is not None
+        assert pool.spares == 1, "the reserve is untouched"
+        places = await rig.commit(part(20), fence_record(1), reserve=True)
+        assert places[-1].generation == rig.storage.log.position[0]
+        with pytest.raises(DataDirectoryError):
+            await rig.fill(reserve=True)
+        assert pool.spares == 0
+        rig.files.full = False
+        await rig.commit(part(30))
+
+    told(tmp_path / "d", story)
+
+
+@pytest.mark.rule("S6")
+def test_an_index_that_cannot_be_made_durable_ends_all_acks(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.files.lost = True
+        with pytest.raises(StorageFailedError):
+            await rig.fill()
+        assert rig.storage.log.failed
+        with pytest.raises(StorageFailedError):
+            rig.storage.log.append_group([part(0)])
+
+    told(tmp_path / "d", story)
+
+
+@pytest.mark.rule("S4")
+def test_copies_take_turns_with_groups(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        one, other = entries(1, range(4)), entries(1, range(4, 8))
+        copied = rig.committer.copy([one, other])
+        groups = [rig.commit(entries(2, [k])) for k in range(3)]
+        for group in groups:
+            await group
+        places = await asyncio.wait_for(asyncio.wrap_future(copied), PART_S)
+        assert len(places) == 2
+        await rig.stop()
+        rig.committer.stop()
+        assert rig.committer.copy([one]).cancelled()
+
+    told(tmp_path / "d", story)
+    again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
+    assert set(again.read(1, 0, 7).found) == set(range(8)), "the copies are in the log"
+    again.close()
+
+
+@pytest.mark.rule("S4")
+def test_copies_come_through_although_frames_never_stop_coming(tmp_path: Path) -> None:
+    """Else a bookie under load never gets back the space of what was deleted."""
+
+    async def story(rig: Rig) -> None:
+        rig.files.sync.clear()
+        rig.files.syncing.clear()
+        frames = [entries(2, [k]) for k in range(20)]
+        rig.committer.put(frames[:1])
+        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
+        rig.committer.put(frames[1:])
+        copied = rig.committer.copy([entries(1, range(4))])
+        rig.files.sync.set()
+        answers = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in frames]
+        [place] = await asyncio.wait_for(asyncio.wrap_future(copied), PART_S)
+        groups = [answer[0] for answer in answers if not isinstance(answer, BookKeeperError)]
+        assert [group < place for group in groups].count(True) == 1, "they are next, and then groups are"
+
+    told(tmp_path / "d", story, frames_max=1)
+
+
+def test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more(tmp_path: Path) -> None:
+    """Else the maintenance thread looks up only every half second, and a bookie that failed takes so long to end."""
+
+    async def story(rig: Rig) -> None:
+        rig.files.sync.clear()
+        rig.files.syncing.clear()
+        rig.committer.put([part(0)])
+        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
+        copied = rig.committer.copy([entries(1, range(4))])
+        waiting = asyncio.create_task(asyncio.to_thread(wait, [copied], 3 * PART_S))
+        await asyncio.sleep(0.05)  # longer than it takes to wait
+        rig.committer.drop(resume=False)
+        done, _ = await asyncio.wait_for(waiting, PART_S)
+        assert done == {copied}
+        assert copied.cancelled()
+
+    told(tmp_path / "d", story)
+
+
+@pytest.mark.rule("P1")
+def test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it(tmp_path: Path) -> None:
+    """The machine gives up all that it had queued: what is written then is taken for what it queues next."""
+
+    async def story(rig: Rig) -> None:
+        await rig.commit(part(0))
+        await rig.until(lambda: rig.storage.log.pool.spares == 1)
+        rig.files.full = True
+        rig.files.sync.clear()
+        rig.files.syncing.clear()
+        rig.committer.put([part(1)])
+        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
+        large, small = entries(3, range(30), size=1700), entries(3, [99])
+        rig.committer.put([large])  # needs a segment
+        rig.committer.put([small])  # would find room
+        rig.files.sync.set()
+        assert not isinstance(await rig.answers.get(), BookKeeperError)
+        assert isinstance(await rig.answers.get(), DataDirectoryError)
+        written = rig.storage.log.stats.frames
+        await asyncio.to_thread(rig.committer.stop)  # which writes what is still to be written
+        assert rig.storage.log.stats.frames == written
+        assert rig.answers.empty()
+
+    told(tmp_path / "d", story, frames_max=1)
+
+
+def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.commit(part(0))
+        rig.committer.put([None])  # type: ignore[list-item]  # a bug of whoever gave it is what is tested
+        failure = await asyncio.wait_for(rig.answers.get(), PART_S)
+        assert isinstance(failure, StorageFailedError)
+        assert "the commit thread failed" in str(failure)
+        await rig.until(lambda: not rig.committer._thread.is_alive())
+        assert rig.committer.copy([part(1)]).cancelled()
+
+    told(tmp_path / "d", story)

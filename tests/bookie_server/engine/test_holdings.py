@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storage's index as the machine asks for it, compared with a dumb list of frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, parse_header
+from bk_core.metadata import open_store
+from bk_core.transport.grpc import GrpcTransport
+from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending, Plan
+from bookie_server.main import Bookie
+from bookie_server.storage.bytes.membership import runs_of_ids
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.index.answers import Lookup
+from bookie_server.storage.index.index import LedgerIndex
+from tests.kit.amount import examples
+from tests.kit.lanes import Lane, Listener, bookie_config, digester, frame
+from tests.kit.memory_holdings import MemoryHoldings, stored
+
+LEDGER = 7
+
+
+def striped(first: int, span: int, index: int, *, size: int = 3, quorum: int = 2, session: int = 0) -> bytes:
+    """What bookie ``index`` of an ensemble of ``size`` gets of these entries."""
+    batch = EntryBatch.from_list([b"entry %d" % (first + k) for k in range(span)])
+    made = encode_striped(
+        batch,
+        ledger_id=LEDGER,
+        first_entry_id=first,
+        lac=-1,
+        length_before=0,
+        digests=digester(LEDGER).compute_run(first, -1, 0, batch.lengths, batch.payload),
+        ensemble_size=size,
+        write_quorum=quorum,
+        index=index,
+        session=session,
+    )
+    assert made is not None
+    return bytes(made)
+
+
+def pending_of(data: bytes) -> Pending:
+    header = parse_header(data)
+    return Pending(header, frame_extent(data, header), data, Ledger(LEDGER, LedgerFacts(), -1, LogQueue(0)), None)
+
+
+FRAMES = st.lists(
+    st.one_of(
+        st.tuples(st.just("dense"), st.integers(0, 30), st.integers(1, 12)),
+        st.tuples(st.sampled_from(["striped 0", "striped 1", "striped 2"]), st.integers(0, 30), st.integers(3, 12)),
+    ),
+    max_size=9,
+)
+
+
+def build(frames: list[tuple[str, int, int]]) -> tuple[IndexHoldings, MemoryHoldings, dict[Place, bytes]]:
+    real, dumb, places = IndexHoldings(LedgerIndex()), MemoryHoldings(), dict[Place, bytes]()
+    for number, (kind, first, span) in enumerate(frames):
+        if kind == "dense":
+            data = frame(LEDGER, first, [b"entry %d" % (first + k) for k in range(span)])
+        else:
+            data = striped(first, span, int(kind[-1]))
+        place = Place(1, 4096 * (number + 1), len(data))
+        places[place] = data
+        real.add(pending_of(data), place)
+        dumb.add(pending_of(data), stored(data))
+    return real, dumb, places
+
+
+def found_by(plan: Plan, places: dict[Place, bytes]) -> set[int]:
+    found: set[int] = set()
+    for piece in plan.pieces:
+        assert isinstance(piece.place, Place)
+        data = places[piece.place]
+        ids = entry_ids_of(parse_header(data), data)
+        inside = {int(one) for one in ids if piece.first <= one <= piece.last}
+        assert piece.first in inside, "a piece is never empty"
+        found |= inside
+    return found
+
+
+@pytest.mark.rule("S2")
+@examples(2)
+@given(FRAMES, st.integers(0, 35), st.integers(0, 20), st.sampled_from([1, 300, 1 << 20]))
+def test_plan_finds_what_a_dumb_search_finds(
+    frames: list[tuple[str, int, int]], first: int, more: int, bytes_max: int
+) -> None:
+    real, dumb, places = build(frames)
+    last = first + more
+    plan = real.plan(LEDGER, first, last, bytes_max, {})
+    assert first <= plan.answered_through <= last
+    wanted = dumb.plan(LEDGER, first, plan.answered_through, 1 << 30, {})
+    expected = {entry for entry in range(first, plan.answered_through + 1) if any_holds(dumb, entry)}
+    assert {i for i in found_by(plan, places) if first <= i <= plan.answered_through} == expected
+    absent = {i for gap in plan.absent for i in range(gap.first, gap.last + 1)}
+    assert absent == {i for gap in wanted.absent for i in range(gap.first, gap.last + 1)}
+    assert real.overlaps(LEDGER, first, last) >= bool(expected)
+    assert real.last_entry_id(LEDGER) == dumb.last_entry_id(LEDGER)
+
+
+class CountingIndex(LedgerIndex):
+    """An index that notes how many frames each look-up found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[int] = []
+
+    def lookup(self, *args: Any, **options: Any) -> Lookup:
+        answer = super().lookup(*args, **options)
+        self.found.append(len(answer.pieces))
+        return answer
+
+
+@pytest.mark.parametrize(("size", "frames_of_a_part"), [(2 << 20, 1), (100 << 10, 11), (100, 1024)])
+def test_a_part_is_planned_by_the_frames_in_it_not_by_those_in_the_range(size: int, frames_of_a_part: int) -> None:
+    index, frames, data = CountingIndex(), 3_000, frame(LEDGER, 0, [b"x"])
+    extent = frame_extent(data)
+    for number in range(frames):
+        index.add_frame(LEDGER, extent._replace(first=number, last=number), Place(1, (number + 1) * size, size))
+    holdings, first, parts = IndexHoldings(index), 0, 0
+    while first < frames:
+        plan = holdings.plan(LEDGER, first, frames - 1, 1 << 20, {})
+        assert len(plan.pieces) == min(frames_of_a_part, frames - first)
+        first, parts = plan.answered_through + 1, parts + 1
+    assert parts == -(-frames // frames_of_a_part)
+    assert sum(index.found) < 7 * frames
+
+
+def any_holds(dumb: MemoryHoldings, entry: int) -> bool:
+    ledger = dumb.ledgers.get(LEDGER)
+    return bool(ledger) and any(one.holds(entry) for one in ledger.frames)
+
+
+def test_unresolved_frame_is_asked_for_before_anything_is_said() -> None:
+    index = LedgerIndex()
+    data = striped(0, 9, 1)
+    place = Place(1, 4096, len(data))
+    index.add_frame(LEDGER, frame_extent(data), place)  # as from a sealed segment's index
+    holdings = IndexHoldings(index)
+    assert holdings.plan(LEDGER, 0, 8, 1000, {}) == Plan((), (), (), (place,), -1)
+    ids = entry_ids_of(parse_header(data), data)
+    plan = holdings.plan(LEDGER, 0, 8, 1000, {place: runs_of_ids(ids)})
+    assert found_by(plan, {place: data}) == set(ids.tolist())
+
+
+@pytest.mark.rule("S2")
+def test_striped_frames_are_served_before_and_after_a_restart(tmp_path: Path) -> None:
+    """Small segments, so that some frames come back from a sealed segment's index and have to be read to be asked."""
+    spans = 40
+
+    async def story() -> None:
+        uri = f"memory://{uuid.uuid4().hex}"
+        store = open_store(uri)
+        store.initialize_cluster()
+        for start in range(3):
+            bookie = await Bookie.start(bookie_config(tmp_path, uri, segment_size_bytes=9 << 20))
+            transport = GrpcTransport()
+            transport.update_bookies(list(store.writable_bookies().values()))
+            lane = Lane("grpc", transport, bookie.bookie_id)
+            if not start:
+                listener = Listener()
+                session = lane.attach(LEDGER, listener)
+                for first in range(0, spans * 9, 9):
+                    transport.send(lane.bookie_id, session, striped(first, 9, 1, session=session))
+                filler = lane.attach(8, listener)
+                for first in range(20):
+                    lane.send(filler, 8, first, [os.urandom(1 << 20)])
+                await listener.acked(session, spans)
+                await listener.acked(filler, 20)
+            entries, trailer = await lane.read(LEDGER, 0, spans * 9 + 5)
+            expected = {i: b"entry %d" % i for i in range(spans * 9) if (1 - i) % 3 < 2}
+            assert entries == expected
+            absent = {i for gap in trailer.absent for i in range(gap.first, gap.last + 1)}
+            assert absent == set(range(spans * 9 + 6)) - set(expected)
+            await transport.close()
+            await bookie.stop()
+        store.close()
+
+    asyncio.run(story())

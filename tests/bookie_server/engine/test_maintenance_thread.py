@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The maintenance thread and its hops to the loop: deadlines, a prompt stop, what ends the bookie and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.errors import BookKeeperError, IntegrityError, StorageFailedError
+from bk_core.wire.lane import AttachMode
+from bookie_server.engine.engine import BookieEngine
+from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.engine.index_hop import LoopIndexPort, copier, wait_for
+from bookie_server.engine.log_driver import OpenLog
+from bookie_server.engine.maintenance_thread import MaintenanceThread, maintained
+from bookie_server.identity.opening import OpenStorage
+from bookie_server.machine import events as ev
+from bookie_server.machine.machine import BookieMachine
+from bookie_server.storage.bytes.segment import Place
+from bookie_server.storage.disk.files import Files
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.maintenance.index_port import Stopping
+from tests.kit.lanes import KEY, frame
+from tests.kit.maintained import Kept, limits
+from tests.kit.segment_world import Storage, entries
+
+SOON_S = 30
+SEGMENT_BYTES = 1 << 20
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+# --- hops -------------------------------------------------------------------------------------------------------------
+
+
+def test_questions_are_asked_on_the_loop_and_their_errors_come_back() -> None:
+    async def story() -> None:
+        index = LedgerIndex()
+        port = LoopIndexPort(index, asyncio.get_running_loop())
+        threads: list[int] = []
+
+        def question(asked: LedgerIndex) -> int:
+            assert asked is index
+            threads.append(threading.get_ident())
+            return 7
+
+        def wrong(asked: LedgerIndex) -> None:
+            raise IntegrityError("wrong")
+
+        assert await asyncio.to_thread(port.ask, question) == 7
+        assert port.ask(question) == 7, "on the loop itself nobody waits for it"
+        assert set(threads) == {threading.get_ident()}
+        with pytest.raises(IntegrityError, match="wrong"):
+            await asyncio.to_thread(port.ask, wrong)
+
+    asyncio.run(story())
+
+
+def test_a_question_that_was_not_asked_in_time_is_never_asked() -> None:
+    async def story() -> None:
+        asked: list[str] = []
+        port = LoopIndexPort(LedgerIndex(), asyncio.get_running_loop(), deadline_s=0.05)
+        late = asyncio.get_running_loop().run_in_executor(None, port.ask, lambda _: asked.append("late"))
+        time.sleep(0.3)  # the loop is busy
+        with pytest.raises(BookKeeperError, match="does not answer"):
+            await late
+        assert asked == []
+        assert not isinstance(late.exception(), OSError), "that would be taken for a disk that failed"
+
+    asyncio.run(story())
+
+
+def test_a_loop_that_has_ended_stops_who_asks() -> None:
+    loop = asyncio.new_event_loop()
+    port = LoopIndexPort(LedgerIndex(), loop)
+    threading.Timer(0.1, loop.close).start()
+    with pytest.raises(Stopping):
+        port.ask(len)  # it never runs
+    with pytest.raises(Stopping):
+        port.ask(len)
+
+
+def test_copies_that_were_cancelled_stop_who_waits_for_them() -> None:
+    done: Future[list[Place]] = Future()
+    done.cancel()
+    with pytest.raises(Stopping):
+        copier(lambda frames: done)([])
+
+
+def test_what_was_begun_in_time_is_waited_for() -> None:
+    done: Future[int] = Future()
+    done.set_running_or_notify_cancel()
+    threading.Timer(0.1, done.set_result, [7]).start()
+    assert wait_for(done, 0.08, "somebody") == 7
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+
+
+class Disk(Files):
+    """A disk on which small files can fail for good."""
+
+    failing = False
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "made to fail")
+        super().write_atomically(path, data)
+
+    def create(self, path: str) -> int:
+        if self.failing:
+            raise OSError(errno.EIO, "made to fail")
+        return super().create(path)
+
+
+def thread_of(kept: Kept, failures: list[BookKeeperError], **options: Any) -> MaintenanceThread:
+    return MaintenanceThread(kept.maintenance, asyncio.get_running_loop(), failures.append, **options)
+
+
+def test_it_stops_at_once_though_nothing_is_due_for_long(tmp_path: Path) -> None:
+    async def story() -> None:
+        kept = Kept(tmp_path / "d", files=Files())
+        thread = thread_of(kept, [])
+        thread.start()
+        await asyncio.sleep(0.2)
+        begun = time.monotonic()
+        await asyncio.to_thread(thread.stop)
+        assert time.monotonic() - begun < 1
+        thread.stop()
+        kept.close()
+
+    asyncio.run(story())
+
+
+def test_one_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    async def story() -> None:
+        kept = Kept(tmp_path / "d", files=Files())
+        thread_of(kept, []).stop()
+        kept.close()
+
+    asyncio.run(story())
+
+
+def test_a_stop_seals_what_is_full_although_it_was_in_the_middle_of_compaction(tmp_path: Path) -> None:
+    async def story() -> None:
+        kept = Kept(tmp_path / "d", files=Files())
+        stopped = threading.Event()
+
+        def work(budget_bytes: int) -> int:
+            stopped.set()
+            raise Stopping  # the commit thread has ended
+
+        kept.maintenance.add_paced("compaction", work, 1 << 20)
+        failures: list[BookKeeperError] = []
+        thread = thread_of(kept, failures)
+        thread.start()
+        assert await asyncio.to_thread(stopped.wait, SOON_S)
+        while not kept.log.seal_jobs:
+            kept.log.append_group([entries(3, range(10), size=1700)])
+            kept.log.release_full()
+        await asyncio.to_thread(thread.stop)
+        assert not kept.log.seal_jobs
+        assert failures == []
+        kept.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("S6")
+def test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = Disk()
+        kept = Kept(tmp_path / "d", files=disk)
+        while not kept.log.seal_jobs:
+            kept.log.append_group([entries(3, range(10), size=1700)])
+            kept.log.release_full()
+        disk.failing = True
+        failures: list[BookKeeperError] = []
+        thread = thread_of(kept, failures)
+        thread.start()
+        await until(lambda: bool(failures))
+        await asyncio.to_thread(thread.stop)
+        await asyncio.sleep(0)
+        (failure,) = failures
+        assert isinstance(failure, StorageFailedError)
+        assert "index" in str(failure)
+        kept.directory.close()
+
+    asyncio.run(story())
+
+
+def test_a_line_of_statistics_is_logged_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        kept = Kept(tmp_path / "d", files=Files())
+        thread = thread_of(kept, [], stats_interval_s=0.05)
+        thread.start()
+        await until(lambda: len(caplog.records) >= 2)
+        await asyncio.to_thread(thread.stop)
+        kept.close()
+
+    with caplog.at_level(logging.INFO, "bookie_server.engine.maintenance_thread"):
+        asyncio.run(story())
+    assert "segments_sealed=0 " in caplog.messages[0]
+
+
+# --- in a bookie ------------------------------------------------------------------------------------------------------
+
+
+class Sink:
+    """Takes what a stream is told."""
+
+    def __init__(self) -> None:
+        self.acked = 0
+        self.parts: list[Any] = []
+        self.trailers: list[ev.SendTrailer] = []
+
+    def deliver(self, effect: Any) -> None:
+        match effect:
+            case ev.SendAcks():
+                self.acked += 1
+            case ev.SendPart():
+                self.parts += effect.frames
+            case ev.SendTrailer():
+                self.trailers.append(effect)
+
+
+class Rig:
+    """An engine over real files, with its maintenance in a hurry."""
+
+    def __init__(self, path: Path) -> None:
+        self.disk, self.failures = Disk(), list[BookKeeperError]()
+        storage = self.storage = Storage(path, files=self.disk, segment_bytes=SEGMENT_BYTES)
+        opened = OpenStorage(storage.directory, storage.index, storage.log, storage.reader, storage.report)
+        loop = asyncio.get_running_loop()
+        fast = limits(checkpoint_interval_s=0.1, compaction_threshold=0.5, scrub_bytes_per_s=8 << 20)
+        self.engine = BookieEngine(
+            BookieMachine(IndexHoldings(storage.index)),
+            [OpenLog(storage.log, storage.reader, maintained(opened, fast, loop))],
+            group_bytes_max=1 << 20,
+            group_frames_max=1000,
+            on_failed=self.failures.append,
+        )
+        self.sink = Sink()
+        self.stream = self.engine.open_stream(self.sink)
+        self._requests = 0
+
+    async def write(self, ledger_id: int, frames: int, *, payload: bytes = bytes(40_000)) -> None:
+        self._requests += 1
+        session, acked = self._requests, self.sink.acked
+        self.engine.feed(ev.SessionAttached(self.stream, session, ledger_id, KEY, AttachMode.WRITE))
+        for k in range(frames):
+            one = frame(ledger_id, k, [payload], session=session)
+            self.engine.feed(ev.FramesArrived(self.stream, memoryview(one)))
+            acked += 1
+            await until(partial(self._is_acked, acked))
+
+    def _is_acked(self, acked: int) -> bool:
+        return self.sink.acked >= acked or bool(self.failures)
+
+    async def read(self, ledger_id: int, last: int) -> ev.SendTrailer:
+        self._requests += 1
+        self.engine.feed(ev.ReadRequested((self.stream, self._requests), ledger_id, 0, last, 1 << 20))
+        await until(lambda: bool(self.sink.trailers))
+        for _ in self.sink.parts:
+            self.engine.feed(ev.PartSent((self.stream, self._requests)))
+        return self.sink.trailers.pop()
+
+
+@contextlib.asynccontextmanager
+async def rig(path: Path) -> AsyncIterator[Rig]:
+    made = Rig(path)
+    yield made
+    await made.engine.stop()
+    made.storage.directory.close()
+
+
+@pytest.mark.rule("S4")
+def test_a_running_bookie_gives_back_the_space_of_deleted_ledgers_and_serves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_server.storage.maintenance.maintenance.LOOK_S", 0.1)
+
+    async def story() -> None:
+        async with rig(tmp_path / "d") as bookie:
+            await bookie.write(9, 3, payload=b"stays" * 100)
+            await bookie.write(1, 60)
+            await bookie.write(2, 20)
+
+            def stats() -> Any:
+                return bookie.engine.storage_stats()[0]
+
+            await until(lambda: stats().segments_sealed >= 2)
+            bookie.engine.feed(ev.LedgersDeleted([1]))
+            await until(lambda: stats().segments_recycled >= 2)
+            assert stats().segments_compacted >= 1
+            assert stats().checkpoint_number >= 1
+            trailer = await bookie.read(9, 2)
+            assert trailer.trailer.absent == trailer.trailer.unknown == ()
+            assert b"".join(map(bytes, bookie.sink.parts)).count(b"stays" * 100) == 3
+            await bookie.write(3, 60)
+            assert bookie.failures == []
+            assert stats().maintenance_errors == 0
+            assert stats().frames_damaged == stats().read_io_errors == stats().detected_scrub_errors == 0
+
+    asyncio.run(story())
+    again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
+    assert again.report.damage == []
+    assert again.index.is_deleted(1)
+    assert again.report.checkpoint.number >= 1
+    again.close()
+
+
+@pytest.mark.rule("S6")
+def test_a_disk_that_fails_under_maintenance_ends_the_bookie(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path / "d") as bookie:
+            await bookie.write(1, 5)
+            bookie.disk.failing = True
+            await bookie.write(2, 40)
+            await until(lambda: bool(bookie.failures))
+            (failure,) = bookie.failures
+            assert isinstance(failure, StorageFailedError)
+
+    asyncio.run(story())

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writing side: groups, rolling, the position on record (S3), dropped copies (S4), failures that are final (S6)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bk_core.entries.frame import FrameKind, encode_record
+from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError, StorageFailedError
+from bk_core.wire.lane import Reason
+from bookie_server.storage.bytes.segment import decode_group_header, segment_name
+from bookie_server.storage.disk.files import Files, Handle
+from tests.kit.segment_world import (
+    Storage,
+    assert_honest,
+    drop_record,
+    entries,
+    fence_record,
+    key_record,
+    limbo_record,
+)
+
+
+class FaultyFiles(Files):
+    """The real file system, whose syncs or space give out when told."""
+
+    def __init__(self) -> None:
+        self.sync_fails = self.directory_fails = self.no_space = self.write_fails = self.index_no_space = False
+
+    def sync_data(self, handle: Handle) -> None:
+        if self.sync_fails:
+            raise OSError(errno.EIO, "the disk is gone")
+        super().sync_data(handle)
+
+    def sync_directory(self, path: str) -> None:
+        if self.directory_fails:
+            raise OSError(errno.EIO, "the directory is gone")
+        super().sync_directory(path)
+
+    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+        if self.write_fails:
+            raise OSError(errno.EIO, "the write is gone")
+        super().write(handle, buffer, offset)
+
+    def create_preallocated(self, path: str, size: int) -> Handle:
+        if self.no_space:
+            raise OSError(errno.ENOSPC, "no space left")
+        return super().create_preallocated(path, size)
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if self.index_no_space and path.endswith(".idx"):
+            raise OSError(errno.ENOSPC, "no space left")
+        super().write_atomically(path, data)
+
+
+def test_a_group_is_one_write_and_one_sync(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+
+    class Counting(Files):
+        def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+            calls.append(("write", len(buffer)))
+            super().write(handle, buffer, offset)
+
+        def sync_data(self, handle: Handle) -> None:
+            calls.append(("sync", 0))
+            super().sync_data(handle)
+
+    storage = Storage(tmp_path / "d", files=Counting())
+    calls.clear()
+    places = storage.log.append_group([entries(k, range(5)) for k in range(20)])
+    assert calls == [("write", calls[0][1]), ("sync", 0)]
+    assert [place.offset % 64 for place in places] == [0] * 20
+    assert storage.log.stats.write_amplification > 1
+    storage.close()
+
+
+def test_large_frames_begin_at_a_block_and_small_ones_pack(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d")
+    small, large, after = storage.append(entries(1, [0]), entries(1, [1], size=65_536), entries(1, [2]))
+    assert (small.offset, large.offset % 4096) == (8192 - 4096 + 64, 0)
+    assert large.offset - small.offset < 4096
+    assert after.offset - large.offset - large.size < 64
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_going_idle_puts_the_position_on_record_once(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d")
+    assert not storage.log.position_unrecorded
+    storage.append(entries(1, [0]))
+    assert storage.log.position_unrecorded
+    generation, position = storage.log.position
+    storage.log.record_position()
+    assert not storage.log.position_unrecorded
+    storage.log.record_position()
+    assert storage.log.position == (generation, position + 4096)
+    content = Path(storage.directory.segments_path, segment_name(generation)).read_bytes()
+    group = decode_group_header(content[position : position + 64], storage.directory.identity.incarnation_bytes)
+    assert group is not None
+    assert (group.frames, group.durable, group.number) == (0, position, 1)
+    storage.close()
+    assert Storage(tmp_path / "d").report.frames_copied == 0
+
+
+def test_a_full_segment_is_sealed_and_the_log_goes_on_in_the_next(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
+    frames = [entries(1, range(10 * k, 10 * k + 10), size=400) for k in range(60)]
+    for start in range(0, 60, 6):
+        storage.append(*frames[start : start + 6])
+    names = storage.files.names(storage.directory.segments_path)
+    assert sum(name.endswith(".segment") for name in names) > 4
+    assert sum(name.endswith(".idx") for name in names) == sum(name.endswith(".segment") for name in names) - 1
+    assert_honest(storage, frames, healthy=True)
+    storage.close()
+    again = Storage(tmp_path / "d", segment_bytes=64 << 10)
+    assert again.report.segments_scanned == 1
+    assert_honest(again, frames, healthy=True)
+    again.close()
+
+
+def test_one_call_may_need_several_groups_and_segments(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
+    frames = [entries(1, range(10 * k, 10 * k + 10), size=400) for k in range(60)]
+    places = storage.append(*frames)
+    assert len(places) == 60
+    assert len({place.generation for place in places}) > 3
+    assert_honest(storage, frames, healthy=True)
+    storage.close()
+
+
+def test_a_frame_that_fits_in_no_segment_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
+    position = storage.log.position
+    with pytest.raises(InvalidArgumentError, match="does not fit"):
+        storage.log.append_group([entries(1, [0]), entries(1, [1], size=64 << 10)])
+    with pytest.raises(InvalidArgumentError, match="not one whole frame"):
+        storage.log.append_group([entries(1, [0]) + b"more"])
+    assert storage.log.position == position
+    storage.close()
+    with pytest.raises(LocalProtocolError):
+        storage.log.append_group([entries(1, [0])])
+
+
+@pytest.mark.rule("S6")
+@pytest.mark.parametrize("fault", ["sync_fails", "write_fails"])
+def test_a_failed_group_is_final(fault: str, tmp_path: Path) -> None:
+    files = FaultyFiles()
+    storage = Storage(tmp_path / "d", files=files)
+    acked = [key_record(1), entries(1, range(5))]
+    storage.append(*acked)
+    setattr(files, fault, True)
+    lost = [entries(1, range(5, 9))]
+    with pytest.raises(StorageFailedError, match="outcome unknown"):
+        storage.log.append_group(lost)
+    setattr(files, fault, False)
+    for call in (lambda: storage.log.append_group(acked), storage.log.record_position, storage.log.prepare_segment):
+        with pytest.raises(StorageFailedError):
+            call()
+    assert storage.log.failed
+    storage.close()
+    again = Storage(tmp_path / "d")
+    assert_honest(again, acked, lost, healthy=True)
+    again.close()
+
+
+@pytest.mark.rule("S6")
+def test_a_group_is_not_acked_when_another_writer_of_the_directory_fails_during_its_sync(tmp_path: Path) -> None:
+    """A checkpoint or an index whose sync failed is the same disk: what it says of this group's is worth nothing."""
+
+    class OtherFails(Files):
+        other: Callable[[], None] = staticmethod(lambda: None)
+
+        def sync_data(self, handle: Handle) -> None:
+            super().sync_data(handle)
+            self.other()
+
+    def fail() -> None:
+        with contextlib.suppress(StorageFailedError):
+            storage.log.health.fail("a checkpoint could not be made durable", "d", OSError(errno.EIO, "gone"))
+
+    files = OtherFails()
+    storage = Storage(tmp_path / "d", files=files)
+    storage.append(key_record(1), entries(1, range(5)))
+    files.other = fail
+    with pytest.raises(StorageFailedError, match="outcome unknown"):
+        storage.log.append_group([entries(1, range(5, 9))])
+    storage.close()
+
+
+@pytest.mark.rule("S6")
+def test_a_failed_directory_sync_is_final(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    storage = Storage(tmp_path / "d", files=files, segment_bytes=64 << 10)
+    acked = [entries(1, range(50), size=500)]
+    storage.append(*acked)
+    files.directory_fails = True
+    with pytest.raises(StorageFailedError):
+        storage.log.append_group([entries(1, range(50, 120), size=500)])
+    files.directory_fails = False
+    with pytest.raises(StorageFailedError):
+        storage.log.append_group([entries(2, [0])])
+    storage.close()
+    again = Storage(tmp_path / "d")
+    assert_honest(again, acked, healthy=True)
+    again.close()
+
+
+@pytest.mark.rule("S6")
+def test_the_tail_is_durable_in_a_new_segment_before_anything_is_answered(tmp_path: Path) -> None:
+    """A sync that fails while the tail is copied stops the start; the tail is still there for the next one."""
+    storage = Storage(tmp_path / "d")
+    frames = [key_record(1), fence_record(1), entries(1, range(7))]
+    storage.append(*frames)
+    storage.close(crash=True)
+    files = FaultyFiles()
+    files.sync_fails = True
+    with pytest.raises(StorageFailedError):
+        Storage(tmp_path / "d", files=files)
+    again = Storage(tmp_path / "d")
+    assert again.report.frames_copied == 3
+    place = again.lookup(1, 0, 0).pieces[0].place
+    assert place.generation == again.log.position[0]
+    assert_honest(again, frames, healthy=True)
+    again.close(crash=True)
+    third = Storage(tmp_path / "d")
+    assert_honest(third, frames, healthy=True)
+    third.close()
+
+
+def test_no_space_for_a_segment_is_not_final_and_applies_nothing(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    storage = Storage(tmp_path / "d", files=files, segment_bytes=64 << 10)
+    files.no_space = True
+    frames = [entries(1, range(10 * k, 10 * k + 10), size=400) for k in range(30)]
+    position = storage.log.position
+    with pytest.raises(DataDirectoryError, match="not applied"):
+        storage.log.append_group([limbo_record(1), *frames])
+    assert storage.log.position == position
+    small = storage.append(fence_record(1))
+    assert small[0].generation == position[0], "there is room for a fence where there is none for a segment"
+    files.no_space = False
+    storage.append(*frames)
+    assert_honest(storage, frames, healthy=True)
+    storage.close()
+    again = Storage(tmp_path / "d", segment_bytes=64 << 10)
+    assert again.index.state(1).trouble is Reason.REASON_NONE, "the refused record left no trace"
+    again.close()
+
+
+def test_no_space_for_an_index_only_delays_sealing(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    storage = Storage(tmp_path / "d", files=files, segment_bytes=64 << 10)
+    frames = [entries(1, range(10 * k, 10 * k + 10), size=400) for k in range(60)]
+    files.index_no_space = True
+    for frame in frames[:30]:
+        storage.append(frame)
+    assert not [name for name in files.names(storage.directory.segments_path) if name.endswith(".idx")]
+    files.index_no_space = False
+    for frame in frames[30:]:
+        storage.append(frame)
+    assert len([name for name in files.names(storage.directory.segments_path) if name.endswith(".idx")]) >= 3
+    storage.close()
+    again = Storage(tmp_path / "d", segment_bytes=64 << 10)
+    assert_honest(again, frames, healthy=True)
+    again.close()
+
+
+def test_a_full_disk_at_start_still_serves_reads(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    storage = Storage(tmp_path / "d", files=files)
+    frames = [key_record(1), entries(1, range(5))]
+    storage.append(*frames)
+    storage.close()
+    files.no_space = files.index_no_space = True
+    again = Storage(tmp_path / "d", files=files)
+    assert_honest(again, frames, healthy=True)
+    again.append(fence_record(1))  # the spare of the last life was kept
+    again.close()
+    for path in (tmp_path / "d" / "segments").glob("*.tmp"):
+        path.unlink()
+    third = Storage(tmp_path / "d", files=files)
+    assert_honest(third, [*frames, fence_record(1)], healthy=True)
+    with pytest.raises(DataDirectoryError):
+        third.append(fence_record(2))
+    third.close()
+
+
+def test_a_full_disk_at_start_does_not_make_the_directory_look_emptied(tmp_path: Path) -> None:
+    Storage(tmp_path / "d").close()
+    files = FaultyFiles()
+    files.no_space = True
+    Storage(tmp_path / "d", files=files).close()
+    storage = Storage(tmp_path / "d")
+    assert not storage.report.limbo
+    storage.append(entries(1, [0]))
+    assert storage.read(1, 0, 1).absent == {1}
+    storage.close()
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_dropped_copy_is_gone_and_what_was_added_after_the_drop_stays(tmp_path: Path, crash: bool) -> None:
+    storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
+
+    def fill(first: int) -> None:
+        for k in range(first, first + 10):
+            storage.append(entries(2, range(20 * k, 20 * k + 20), size=400))
+
+    storage.append(entries(1, range(10)), fence_record(1))
+    fill(0)
+    storage.append(drop_record(1, storage.index.newest_sealed), entries(1, range(5, 8)))
+    for life in range(4):
+        answer = storage.read(1, 0, 10)
+        assert (set(answer.found), answer.absent) == ({5, 6, 7}, set()), life
+        assert set(answer.unknown.values()) == {Reason.COPY_DROPPED}
+        assert storage.index.state(1).fenced
+        storage.close(crash=crash)
+        storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
+        fill(10 * life + 10)
+    storage.close()
+
+
+@pytest.mark.rule("S4")
+def test_deleted_stays_deleted_after_the_segments_are_sealed(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d")
+    storage.append(key_record(1), entries(1, range(5)), encode_record(FrameKind.DELETED, 1))
+    for crash in (True, False, False):
+        assert storage.index.state(1).deleted
+        assert storage.index.lookup(1, 0, 4).unknown[0].reason is Reason.DELETED
+        storage.close(crash=crash)
+        storage = Storage(tmp_path / "d")
+    storage.close()
+
+
+def test_idle_restarts_do_not_pile_up_segments(tmp_path: Path) -> None:
+    for _ in range(5):
+        storage = Storage(tmp_path / "d")
+        storage.upkeep.run()
+        names = storage.files.names(storage.directory.segments_path)
+        assert [name[16:] for name in names].count(".segment") == 1
+        assert len(names) <= 4
+        storage.close()
+    assert storage.directory.identity.boot_count == 5
+
+
+def test_a_prepared_segment_is_used_or_kept_for_later(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d")
+    storage.append(entries(1, [0]))
+    storage.log.prepare_segment()
+    names = storage.files.names(storage.directory.segments_path)
+    assert [name.partition(".")[2] for name in names] == ["segment", "unsealed", "segment.tmp"]
+    storage.close()
+    again = Storage(tmp_path / "d")
+    assert_honest(again, [entries(1, [0])], healthy=True)
+    assert not again.report.damage
+    again.close()

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kill the writer anywhere, garble the file anywhere: what was acked is found or reported, never denied (S3, S6)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bk_core.wire.lane import Reason
+from bookie_server.storage.bytes.segment import (
+    decode_group_header,
+    decode_segment_header,
+    encode_group_header,
+    segment_name,
+)
+from tests.kit.amount import some
+from tests.kit.segment_world import (
+    Storage,
+    assert_honest,
+    entries,
+    fence_record,
+    key_record,
+    lac_record,
+    striped,
+)
+
+GROUPS: list[list[bytes]] = [
+    [key_record(1), entries(1, range(40)), key_record(2), entries(2, range(3))],
+    [entries(1, range(40, 60), lac=39), striped(3, 0, 30), entries(2, [7, 9, 4])],
+    [fence_record(2), lac_record(1, 59), entries(1, [60], size=70_000), entries(2, range(10, 12))],
+    [entries(3, range(40, 41)), entries(1, range(61, 90), lac=60)],
+]
+
+
+class Written:
+    """A directory with the groups in it, of which those up to ``recorded`` lie below the durable position."""
+
+    def __init__(self, path: Path, *, idle: bool) -> None:
+        self.path = path
+        storage = Storage(path)
+        self.starts = []
+        for group in GROUPS:
+            self.starts.append(storage.log.position[1])
+            storage.append(*group)
+        self.end = storage.log.position[1]
+        if idle:
+            storage.log.record_position()
+        recorded = GROUPS if idle else GROUPS[:-1]
+        self.durable = self.end if idle else self.starts[-1]
+        self.must = [frame for group in recorded for frame in group]
+        self.may = [frame for group in GROUPS[len(recorded) :] for frame in group]
+        self.generation = storage.log.position[0]
+        storage.close(crash=True)
+        self.content = self.segment.read_bytes()
+
+    @property
+    def segment(self) -> Path:
+        return self.path / "segments" / segment_name(self.generation)
+
+    def reopen_with(self, content: bytes, scratch: Path) -> Storage:
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(self.path, scratch)
+        (scratch / "segments" / segment_name(self.generation)).write_bytes(content)
+        return Storage(scratch)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["idle", "busy"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return Written(tmp_path_factory.mktemp("crash") / "data", idle=request.param)
+
+
+def garble(start: int, stop: int, how: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    return lambda content: content[:start] + how(content[start:stop]) + content[stop:]
+
+
+def check(written: Written, content: bytes, scratch: Path, *, touched: tuple[int, int]) -> None:
+    """Open the directory with this content of its segment, which differs only at ``touched``."""
+    storage = written.reopen_with(content, scratch)
+    try:
+        in_tail = touched[0] >= written.durable
+        if in_tail:
+            assert not storage.report.damage
+        assert_honest(storage, written.must, written.may, healthy=in_tail or not storage.report.damage)
+    finally:
+        storage.close(crash=True)
+    again = Storage(scratch)  # what was found is known for good, whatever the second start looks at
+    try:
+        assert_honest(again, written.must, written.may, healthy=in_tail)
+    finally:
+        again.close()
+
+
+@pytest.mark.rule("S6")
+def test_kill_after_the_last_sync_loses_nothing(written: Written, tmp_path: Path) -> None:
+    storage = written.reopen_with(written.content, tmp_path / "d")
+    assert_honest(storage, written.must + written.may, healthy=True)
+    assert storage.report.frames_copied == len(written.may)
+    assert not storage.report.damage
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_sectors_that_read_as_noise_are_damage_below_the_position_and_a_tail_above(
+    written: Written, tmp_path: Path
+) -> None:
+    noise = random.Random(7).randbytes(512)
+    for start in range(0, written.end + 4096, 512):
+        if start % 4096 > some(4096, few=512):
+            continue  # headers, and what is behind them
+        if start % 8192 and not any(0 <= start - group < 12_288 for group in (0, *written.starts)):
+            continue  # the inside of the large frame: a few places will do
+        content = garble(start, start + 512, lambda _: noise)(written.content)
+        check(written, content, tmp_path / "d", touched=(start, start + 512))
+
+
+@pytest.mark.rule("S3")
+def test_a_write_cut_anywhere_is_a_tail_or_damage(written: Written, tmp_path: Path) -> None:
+    """The rest of the file is zero from some byte on, as if the machine had died there."""
+    rng = random.Random(11)
+    cuts = [*range(4096, written.end + 4096, 4096), *(rng.randrange(4096, written.end) for _ in range(20))]
+    for cut in cuts:
+        content = written.content[:cut] + bytes(len(written.content) - cut)
+        storage = written.reopen_with(content, tmp_path / "d")
+        groups = [group for group, start in zip(GROUPS, written.starts, strict=True) if start + 4096 < cut]
+        # With the last headers gone nothing below them says how far the log was durable; what is left is whole.
+        on_record = [frame for group in groups[:-1] for frame in group]
+        rest = [frame for group in GROUPS[max(0, len(groups) - 1) :] for frame in group]
+        assert_honest(storage, on_record, rest)
+        storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_any_flipped_bit_is_never_a_denial(written: Written, tmp_path: Path) -> None:
+    rng = random.Random(13)
+    for _ in range(some(120, few=40)):
+        at, bit = rng.randrange(written.end), 1 << rng.randrange(8)
+        content = bytearray(written.content)
+        content[at] ^= bit
+        check(written, bytes(content), tmp_path / "d", touched=(at, at + 1))
+
+
+@pytest.mark.rule("S3")
+def test_a_torn_group_is_a_tail_even_with_good_frames_behind_the_bad(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=False)
+    start = written.starts[-1]
+    content = garble(start + 64, start + 128, lambda old: bytes(len(old)))(written.content)
+    storage = written.reopen_with(content, tmp_path / "d")
+    answers = assert_honest(storage, written.must, written.may, healthy=True)
+    assert not storage.report.damage
+    assert 40 not in answers[3].found
+    assert set(range(61, 90)) <= set(answers[1].found)
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_a_flipped_bit_in_the_last_acked_group_of_an_idle_bookie_is_damage(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    at = written.starts[-1] + 64 + 64 + 2  # inside the columns of the last group's first frame
+    content = bytearray(written.content)
+    content[at] ^= 1
+    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    assert storage.report.limbo
+    assert storage.read(3, 40, 40).unknown == {40: Reason.LIMBO}
+    assert storage.read(999, 0, 0).unknown == {0: Reason.LIMBO}, "a ledger that only this group knew may be lost whole"
+    storage.close()
+    again = Storage(tmp_path / "d")
+    assert not again.report.damage, "the scanned segment was sealed"
+    assert again.read(3, 40, 40).unknown == {40: Reason.LIMBO}
+    assert again.read(999, 0, 0).unknown == {0: Reason.LIMBO}
+    again.close()
+
+
+@pytest.mark.rule("S8")
+def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    content = bytearray(written.content)
+    at = content.index(b"2/1 ")  # in the payload of entry 1 of ledger 2
+    content[at] ^= 1
+    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    assert not storage.report.limbo
+    assert len(storage.report.damage) == 1
+    unread = storage.lookup(2, 0, 2).unknown
+    assert [(u.first, u.last, u.reason) for u in unread] == [(0, 2, Reason.DAMAGED)]
+    assert storage.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED)
+    assert not storage.read(1, 0, 90).unknown
+    assert storage.index.last_entry(2).certain
+    storage.close()
+    again = Storage(tmp_path / "d")
+    assert again.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED), "found again when it is read"
+    again.close()
+
+
+@pytest.mark.rule("S8")
+def test_a_record_with_a_bad_payload_puts_its_ledger_in_limbo_for_good(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    content = bytearray(written.content)
+    content[content.index(bytes([1]) * 20)] ^= 1  # in the key of ledger 1
+    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    for _ in range(2):
+        assert not storage.report.limbo
+        assert storage.index.state(1).trouble is Reason.LIMBO
+        assert storage.index.state(2).trouble is Reason.REASON_NONE
+        assert storage.read(1, 80, 92).unknown == dict.fromkeys((90, 91, 92), Reason.LIMBO)
+        storage.close()
+        storage = Storage(tmp_path / "d")
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_a_group_that_reads_as_zeros_is_damage(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    storage = written.reopen_with(
+        garble(written.starts[1], written.starts[2], lambda old: bytes(len(old)))(written.content), tmp_path / "d"
+    )
+    assert storage.report.limbo
+    assert_honest(storage, written.must, written.may)
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_a_gap_in_group_numbers_is_damage_where_all_bytes_are_good(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    incarnation = decode_segment_header(written.content[:4096]).incarnation
+    content = bytearray(written.content)
+    for start in written.starts[2:]:
+        header = decode_group_header(content[start : start + 64], incarnation)
+        assert header is not None
+        content[start : start + 64] = encode_group_header(replace(header, number=header.number + 1), incarnation)
+    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    assert storage.report.limbo
+    assert_honest(storage, written.must, written.may)
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_a_segment_shorter_than_preallocated_is_damage(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    storage = written.reopen_with(written.content[:-4096], tmp_path / "d")
+    assert storage.report.limbo
+    assert_honest(storage, written.must, written.may)
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_a_missing_segment_is_damage_and_never_an_empty_start(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    written.segment.unlink()
+    storage = Storage(written.path)
+    assert storage.report.limbo
+    assert_honest(storage, written.must, written.may)
+    storage.close()
+    again = Storage(written.path)
+    assert_honest(again, written.must, written.may)
+    assert not again.report.damage
+    again.close()
+
+
+@pytest.mark.rule("S8")
+def test_limbo_of_the_directory_stays_with_ledgers_that_are_written_later(tmp_path: Path) -> None:
+    written = Written(tmp_path / "data", idle=True)
+    written.segment.unlink()
+    for life in range(3):
+        storage = Storage(written.path)
+        assert storage.report.limbo == (life == 0)
+        storage.append(entries(7, range(3)))
+        answer = storage.read(7, 0, 4)
+        assert set(answer.found) == {0, 1, 2}
+        assert answer.unknown == {3: Reason.LIMBO, 4: Reason.LIMBO}
+        storage.close()

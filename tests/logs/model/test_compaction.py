@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compaction over bookies in memory: what is copied, what trouble it survives, and that it never touches the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bk_core.client import BookKeeper
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import (
+    IntegrityError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    WrongPasswordError,
+)
+from bk_core.logs.compactor import Compactor
+from bk_core.logs.machines.compaction import Compacted
+from bk_core.logs.model.compaction import (
+    CompactionLimits,
+    Content,
+)
+from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.named_log import NamedLog
+from bk_core.model import DigestType
+from tests.kit.memory_cluster import memory_cluster
+from tests.logs.leader_kit import PASSWORD, log_of, run
+
+MIB = 1 << 20
+
+
+async def publish(
+    bookkeeper: BookKeeper, log: NamedLog, entries: Sequence[bytes], *, first_entry_id: int = 0, **more: object
+) -> NewExtent:
+    """A ledger as a job writes it, from this entry on at the end of the log."""
+    head, _ = await log.open_or_create()
+    keys = custom_metadata_for(head.value.uuid, PublishId.job("x"), partition=0, attempt=0, codec="raw")
+    sizes = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2} | more
+    writer = await bookkeeper.create_ledger(
+        password=PASSWORD,
+        custom_metadata=keys,
+        digest_type=head.value.digest_type,
+        **sizes,
+    )
+    await writer.append_batch(EntryBatch.from_list(list(entries)))
+    await writer.close()
+    new = NewExtent(
+        ledger_id=writer.ledger_id,
+        first_entry_id=first_entry_id,
+        entry_count=len(entries) - first_entry_id,
+        size_bytes=sum(map(len, entries[first_entry_id:])),
+        created_ms=writer.ledger_id + 1,
+        fragments=writer.metadata.fragments,
+        **sizes,
+    )
+    await log.publish([new], PublishId.job(str(new.ledger_id)))
+    return new
+
+
+async def content_of(log: NamedLog) -> list[bytes]:
+    head = (await log.head()).value
+    return [entry async for _, batch in log.read(head.start_offset, head.next_offset) for entry in batch.to_list()]
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"value %d" % n * (n % 4) for n in range(first, first + count)]
+
+
+@pytest.mark.rule("N7")
+@pytest.mark.parametrize("digest_type", list(DigestType))
+def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets(digest_type: DigestType) -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            await log.create(digest_type=digest_type)
+            for n in range(40):
+                await publish(bookkeeper, log, values(10 * n, 10))
+            seen: list[int] = []
+            done = await log.compactor(progress=seen.append).run()
+            assert (done.extents, done.entries, len(done.ledgers)) == (40, 400, 1)
+            assert sum(seen) == 400
+            (extent,) = await log.extents()
+            assert (extent.base_offset, extent.entry_count, extent.created_ms) == (0, 400, 40)
+            assert extent.size_bytes == sum(map(len, values(0, 400)))
+            assert await content_of(log) == values(0, 400)
+            assert [batch.to_list() async for _, batch in log.read(123, 124)] == [values(123, 1)]
+            metadata = (await bookkeeper.read_metadata(extent.ledger_id)).value
+            assert extent.fragments == metadata.fragments
+            assert metadata.digest_type is digest_type
+            assert await log.compactor().run() == Compacted()  # nothing is left to do
+
+    run(work())
+
+
+@pytest.mark.rule("N6")
+def test_a_merged_ledger_can_be_vacuumed_like_any_other_and_the_replaced_are() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            old = {(await publish(bookkeeper, log, values(5 * n, 5))).ledger_id for n in range(4)}
+            (merged,) = (await log.compactor().run()).ledgers
+            await asyncio.sleep(0.005)
+            assert set((await log.vacuum(delete_delay_ms=0, force=True)).ledgers) == old
+            assert await content_of(log) == values(0, 20)
+            await log.trim(20)
+            await asyncio.sleep(0.005)
+            assert (await log.vacuum(delete_delay_ms=0, force=True)).ledgers == (merged,)
+
+    run(work())
+
+
+def test_a_merged_ledger_is_as_safe_as_the_safest_that_it_replaces() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            await publish(bookkeeper, log, values(0, 5), ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            await publish(bookkeeper, log, values(5, 5), ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
+            await log.compactor().run()
+            (extent,) = await log.extents()
+            assert (extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size) == (3, 2, 2)
+            assert await content_of(log) == values(0, 10)
+
+    run(work())
+
+
+def test_large_ledgers_between_small_ones_and_parts_of_ledgers_are_copied_exactly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bk_core.logs import compactor
+
+    monkeypatch.setattr(compactor, "AHEAD_BYTES", 20_000)
+    monkeypatch.setattr(compactor, "JOIN_BYTES", 3_000)
+
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            entries: list[bytes] = []
+            for n in range(12):
+                part = [random.Random(n).randbytes(900)] * (30 if n % 5 == 2 else 3)
+                await publish(bookkeeper, log, part)
+                entries += part
+            await log.trim(4)  # cuts the second extent, which stays whole
+            await log.compactor().run()
+            extents = await log.extents()
+            assert [extent.base_offset for extent in extents] == [3]
+            assert await content_of(log) == entries[4:]
+
+    run(work())
+
+
+@pytest.mark.rule("N1")
+def test_extents_that_are_parts_of_ledgers_are_copied_without_the_rest() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(3):
+                await publish(bookkeeper, log, values(10 * n, 10), first_entry_id=6)
+            assert await content_of(log) == [*values(6, 4), *values(16, 4), *values(26, 4)]
+            before = await content_of(log)
+            assert (await log.compactor().run()).entries == 12
+            (extent,) = await log.extents()
+            assert (extent.first_entry_id, extent.entry_count) == (0, 12)
+            assert await content_of(log) == before
+
+    run(work())
+
+
+@pytest.mark.rule("N2")
+def test_a_leader_goes_on_while_its_log_is_compacted_and_its_open_ledger_is_left_alone() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            leader = await log.lead()
+            for n in range(6):
+                await leader.append(b"%d" % n)
+                await leader.roll()
+            await leader.append(b"6")
+            compacting = asyncio.create_task(log_of(cluster.client()).compactor().run())
+            for n in range(7, 12):
+                await leader.append(b"%d" % n)
+                await leader.roll()
+            assert (await compacting).extents >= 6
+            await leader.append(b"12")
+            await leader.close()
+            assert await content_of(log) == [b"%d" % n for n in range(13)]
+
+    run(work())
+
+
+async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, between: object) -> Compacted:
+    """Runs it with ``between`` awaited after the first copy was verified."""
+    content, is_done = compactor._content, False
+
+    async def then_disturbed(new: NewExtent) -> Content:
+        nonlocal is_done
+        found = await content(new)
+        if not is_done:
+            is_done = True
+            await between()
+        return found
+
+    monkeypatch.setattr(compactor, "_content", then_disturbed)
+    return await compactor.run()
+
+
+@pytest.mark.rule("N7")
+@pytest.mark.parametrize("what", ["trim", "overwrite", "compact"])
+def test_a_run_that_others_changed_during_the_copy_is_left_as_they_made_it(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(6):
+                await publish(bookkeeper, log, values(5 * n, 5))
+
+            async def disturb() -> None:
+                if what == "trim":
+                    await log.trim(12)
+                elif what == "overwrite":
+                    await log.overwrite([], PublishId.job("empty"))
+                    await publish(bookkeeper, log, values(30, 2))
+                else:
+                    await log.compactor().run()
+                await asyncio.sleep(0.005)
+                await log.vacuum(delete_delay_ms=0, force=True)
+
+            done = await interrupted(log_of(cluster.client()).compactor(), monkeypatch, disturb)
+            head = (await log.head()).value
+            start = {"trim": 12, "overwrite": 30, "compact": 0}[what]
+            end = 32 if what == "overwrite" else 30
+            assert (head.start_offset, head.next_offset) == (start, end)
+            assert await content_of(log) == values(start, end - start)
+            assert done.entries == (20 if what == "trim" else 0)
+
+    run(work())
+
+
+def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(20):
+                await publish(bookkeeper, log, values(10 * n, 10))
+            is_killed = False
+
+            def kill(_: int) -> None:
+                nonlocal is_killed
+                if not is_killed:
+                    is_killed = True
+                    cluster.kill("b1")
+
+            done = await log.compactor(CompactionLimits(ledger_bytes_max=2000), kill).run()
+            assert is_killed
+            assert done.entries == 200
+            assert await content_of(log) == values(0, 200)
+
+    run(work())
+
+
+@pytest.mark.rule("N4")
+def test_a_cancelled_compaction_leaves_no_ledger_behind_and_the_next_one_begins_anew() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(6):
+                await publish(bookkeeper, log, values(5 * n, 5))
+            before = await bookkeeper.list_ledgers()
+            reached = asyncio.Event()
+            compacting = asyncio.create_task(log.compactor(progress=lambda _: reached.set()).run())
+            await reached.wait()
+            compacting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await compacting
+            assert await bookkeeper.list_ledgers() == before
+            assert (await log.compactor().run()).entries == 30
+            assert await content_of(log) == values(0, 30)
+
+    run(work())
+
+
+def test_entries_that_are_lost_end_the_compaction_and_the_log_stays() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
+            before = await log.extents()
+            bookkeeper.store.delete_ledger(made[1].ledger_id)
+            ledgers = await bookkeeper.list_ledgers()
+            with pytest.raises((NoSuchLedgerError, NoSuchEntryError)):
+                await log.compactor().run()
+            assert await log.extents() == before
+            assert await bookkeeper.list_ledgers() == ledgers
+
+    run(work())
+
+
+def test_a_ledger_that_is_not_what_the_log_lists_is_not_copied() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
+            found = bookkeeper.store.read_ledger(made[1].ledger_id)
+            shorter = replace(found.value, last_entry_id=3)
+            bookkeeper.store.write_ledger(made[1].ledger_id, shorter, found.version)
+            with pytest.raises(IntegrityError, match=f"ledger {made[1].ledger_id}"):
+                await log.compactor().run()
+
+    run(work())
+
+
+def test_a_wrong_password_is_told_before_anything_is_made() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(2):
+                await publish(bookkeeper, log, values(5 * n, 5))
+            before = await bookkeeper.list_ledgers()
+            with pytest.raises(WrongPasswordError):
+                await NamedLog(bookkeeper, log.name, password=b"other").compactor().run()
+            assert await bookkeeper.list_ledgers() == before
+            assert (await bookkeeper.create_ledger()).ledger_id == max(before) + 1
+
+    run(work())
+
+
+def test_a_plan_says_what_would_be_done_and_does_nothing() -> None:
+    async def work() -> None:
+        async with memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            log = log_of(bookkeeper)
+            for n in range(4):
+                await publish(bookkeeper, log, values(5 * n, 5))
+            before = await log.extents(), await bookkeeper.list_ledgers()
+            (planned,) = await log.compactor().plan()
+            assert list(planned) == before[0]
+            assert (await log.extents(), await bookkeeper.list_ledgers()) == before
+
+    run(work())

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a read begins: by time never later than it must, and never outside of what there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from bk_core.errors import InvalidArgumentError, NoSuchEntryError
+from bk_core.logs.model.head import Extent, LogHead, Published
+from bk_spark.options.offsets import EARLIEST, LATEST, check_bounds, offset_at
+from bk_spark.options.selection import LogSource
+
+UUID = "6a3f9e52-7a0a-4f0e-9f57-0a6c3f3c9b11"
+
+
+def extents(*created_ms: int, open_ones: int = 0) -> list[Extent]:
+    """Extents of ten entries made at these times, the last of them open."""
+    sealed = len(created_ms) - open_ones
+    return [
+        Extent(ledger_id=i, entry_count=10 if i < sealed else 0, base_offset=min(i, sealed) * 10, created_ms=at)
+        for i, at in enumerate(created_ms)
+    ]
+
+
+def head(published: dict[int, int] | None = None, *, start: int = 0, end: int = 40) -> LogHead:
+    """A head that remembers publishes: base offset → time."""
+    remembered = [Published(publish_id=b"x", base_offset=o, rows=10, time_ms=t) for o, t in (published or {}).items()]
+    return LogHead(uuid=UUID, start_offset=start, next_offset=end, published=tuple(remembered))
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "offset"), [(0, 0), (100, 0), (150, 0), (200, 0), (299, 0), (300, 10), (399, 10), (400, 20), (10**15, 20)]
+)
+def test_a_leaders_log_begins_with_the_last_two_ledgers_made_before(at_ms: int, offset: int) -> None:
+    """Two may have been open at that time: entries that came later are in them or behind them."""
+    assert offset_at(head(), extents(100, 200, 300, 400), at_ms) == offset
+    assert offset_at(head(end=30), extents(100, 200, 300, 400, open_ones=1), at_ms) == offset
+
+
+def test_no_ledger_that_was_made_later_is_left_out_though_times_run_backwards() -> None:
+    assert offset_at(head(), extents(100, 500, 200, 300), 250) == 0
+    assert offset_at(head(), extents(100, 110, 120, 500, 200), 250) == 10
+
+
+def test_rows_of_a_job_came_when_it_was_published() -> None:
+    """Ledgers of a job are made long before it ends."""
+    made = extents(100, 110, 120, 130)
+    assert offset_at(head({0: 900, 10: 1000}), made, 950) == 10
+    assert offset_at(head({0: 900, 10: 1000}), made, 900) == 0
+    assert offset_at(head({0: 900, 10: 1000}), made, 1001) == 20
+
+
+def test_a_time_never_leads_to_what_was_trimmed_and_an_empty_log_begins_at_its_end() -> None:
+    assert offset_at(head({0: 900}, start=15), extents(100, 200, 300), 50) == 15
+    assert offset_at(head(start=40), [], 50) == 40
+
+
+def bounds(start: int, end: int, *, fail: bool = True) -> tuple[int, int]:
+    return check_bounds(LogSource("events"), 10, 40, start, end, fail_on_data_loss=fail)
+
+
+def test_bounds_are_within_what_there_is() -> None:
+    assert bounds(EARLIEST, LATEST) == (10, 40)
+    assert bounds(40, 40) == (40, 40)
+    assert bounds(12, LATEST) == (12, 40)
+    for start, end in ((41, LATEST), (EARLIEST, 41)):
+        with pytest.raises(InvalidArgumentError, match=r"log events holds 10 to 40 \(exclusive\)"):
+            bounds(start, end)
+    with pytest.raises(InvalidArgumentError, match="ends before it starts"):
+        bounds(20, 19)
+
+
+def test_what_was_trimmed_is_an_error_or_left_out() -> None:
+    with pytest.raises(NoSuchEntryError, match="failOnDataLoss=false"):
+        bounds(9, LATEST)
+    assert bounds(9, LATEST, fail=False) == (10, 40)
+    assert bounds(3, 5, fail=False) == (10, 10)

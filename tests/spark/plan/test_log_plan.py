@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs as Spark plans, publishes and follows them; bookies of this process behind the blocking client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from bk_core.blocking import BookKeeper
+from bk_core.errors import (
+    InvalidArgumentError,
+    LogHasLeaderError,
+    LogRecreatedError,
+    NotEnoughBookiesError,
+    PackageMismatchError,
+    PublishConflictError,
+    WrongDigestTypeError,
+    WrongPasswordError,
+)
+from bk_spark.options.option_table import Use
+from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.plan import resolve
+from bk_spark.stream.stream_reader import StreamReader
+from bk_spark.workers import clients
+from bk_spark.write.commit import WrittenLedgers
+from bk_spark.write.log_writer import LogWriter, abort
+
+VALUE = StructType([StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
+    name = f"memory://{request.node.name}"
+    clients._clients.get((name, ()), lambda: bookkeeper)
+    return name
+
+
+def options(uri: str, use: Use = Use.READ, **more: str) -> BkOptions:
+    return parse_options({"metadataserviceuri": uri, "path": "events", **more}, use)
+
+
+def job(uri: str, *tasks: int, **more: str) -> tuple[LogWriter, list[WriterCommitMessage]]:
+    """A write with so many rows in each task, ready to commit."""
+    writer = LogWriter.plan(options(uri, Use.WRITE, **more), VALUE)
+    batches = [pa.record_batch([pa.array([b"x" * 10] * rows, pa.binary())], names=["value"]) for rows in tasks]
+    return writer, [writer.write(iter([batch])) for batch in batches]
+
+
+def save(uri: str, *tasks: int, **more: str) -> None:
+    writer, messages = job(uri, *tasks, **more)
+    writer.commit(messages)
+
+
+def planned(bookkeeper: BookKeeper, uri: str, **more: str) -> list[tuple[int | None, int, int]]:
+    found = resolve.resolve_batch(bookkeeper, options(uri, **more))
+    return [(r.offset, r.entries, r.bytes) for r in found.ranges]
+
+
+def eventually(condition: Callable[[], Any]) -> bool:
+    deadline = time.monotonic() + 5
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def test_a_job_is_published_in_partition_order_and_planned_from_the_list(bookkeeper: BookKeeper, uri: str) -> None:
+    save(uri, 10, 0, 30)
+    save(uri, 5)
+    assert planned(bookkeeper, uri) == [(0, 10, 100), (10, 30, 300), (40, 5, 50)]
+    cut = {"startingoffsets": '{"events":5}', "endingoffsets": '{"events":42}'}
+    assert planned(bookkeeper, uri, **cut) == [(5, 5, 50), (10, 30, 300), (40, 2, 20)]
+    assert planned(bookkeeper, uri, startingoffsets='{"events":45}') == []
+    with pytest.raises(InvalidArgumentError, match="holds 0 to 45"):
+        planned(bookkeeper, uri, endingoffsets='{"events":46}')
+
+
+@pytest.mark.rule("N1")
+def test_planning_a_sealed_log_asks_for_no_ledger(bookkeeper: BookKeeper, uri: str) -> None:
+    save(uri, 10, 10)
+    ids = bookkeeper.list_ledgers()
+    for ledger_id in ids:
+        bookkeeper.delete_ledger(ledger_id)  # the records are gone: planning does not notice, reading would
+    assert planned(bookkeeper, uri) == [(0, 10, 100), (10, 10, 100)]
+
+
+@pytest.mark.rule("N4")
+def test_a_commit_that_is_tried_again_publishes_once(bookkeeper: BookKeeper, uri: str) -> None:
+    writer, messages = job(uri, 10)
+    writer.commit(messages)
+    writer.commit(messages)
+    assert bookkeeper.log("events").head().value.next_offset == 10
+
+
+@pytest.mark.rule("N4")
+def test_jobs_that_commit_at_once_both_appear_whole(bookkeeper: BookKeeper, uri: str) -> None:
+    jobs = [job(uri, 10, 20) for _ in range(6)]
+    threads = [threading.Thread(target=writer.commit, args=(messages,)) for writer, messages in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [entries for _, entries, _ in planned(bookkeeper, uri)] == [10, 20] * 6
+
+
+@pytest.mark.rule("N4")
+def test_a_missing_message_publishes_nothing(bookkeeper: BookKeeper, uri: str) -> None:
+    writer, messages = job(uri, 10, 10)
+    with pytest.raises(PublishConflictError, match="1 of 3 partitions"):
+        writer.commit([*messages, None])
+    assert bookkeeper.log("events").head().value.next_offset == 0
+
+
+@pytest.mark.rule("N4")
+def test_abort_deletes_only_what_was_never_offered_for_publishing(bookkeeper: BookKeeper, uri: str) -> None:
+    writer, messages = job(uri, 10, 10)
+    writer.abort(messages)  # a commit that failed: its compare-and-set may have been applied
+    assert len(bookkeeper.list_ledgers()) == 2
+    writer.abort([messages[0], None])
+    second = messages[1]
+    assert isinstance(second, WrittenLedgers)
+    assert bookkeeper.list_ledgers() == [extent.ledger_id for _, extent in second.extents]
+    writer.abort([*messages, None])  # again: what is gone already is passed over
+    assert bookkeeper.list_ledgers() == []
+    writer.abort([*messages, None])  # and it does not raise
+
+
+def test_a_task_that_fails_leaves_no_ledger(bookkeeper: BookKeeper, uri: str) -> None:
+    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
+    good = pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
+    bad = pa.record_batch([pa.array([b"x", None])], names=["value"])
+    with pytest.raises(InvalidArgumentError, match="nulls"):
+        writer.write(iter([good, bad]))
+    assert bookkeeper.list_ledgers() == []
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_a_task_that_is_interrupted_leaves_no_ledger(
+    bookkeeper: BookKeeper, uri: str, interruption: type[BaseException]
+) -> None:
+    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
+        raise interruption
+
+    with pytest.raises(interruption):
+        writer.write(rows())
+    assert bookkeeper.list_ledgers() == []
+
+
+@pytest.mark.rule("E1")
+def test_a_worker_with_another_version_writes_nothing_and_says_so(bookkeeper: BookKeeper, uri: str) -> None:
+    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
+    writer.target = replace(writer.target, version="0.0.9")
+    with pytest.raises(PackageMismatchError, match=r"driver 0\.0\.9, worker"):
+        writer.write(iter([pa.record_batch([pa.array([b"x"])], names=["value"])]))
+    assert bookkeeper.list_ledgers() == []
+
+
+def test_a_task_that_cannot_clean_up_says_what_was_wrong_with_it(bookkeeper: BookKeeper, uri: str) -> None:
+    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
+        for ledger_id in bookkeeper.list_ledgers():
+            bookkeeper.delete_ledger(ledger_id)
+        raise InvalidArgumentError("the cause")
+
+    with pytest.raises(InvalidArgumentError, match="the cause"):
+        writer.write(rows())
+
+
+def test_an_abort_that_reaches_nobody_is_silent() -> None:
+    given = {"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "events", "bookkeeper.metadatatimeouts": "0.1"}
+    abort(parse_options(given, Use.WRITE), [None])
+    abort(parse_options({**given, "bookkeeper.nosuchsetting": "1"}, Use.WRITE), [None])
+
+
+def test_a_partition_without_rows_makes_no_ledger(bookkeeper: BookKeeper, uri: str) -> None:
+    save(uri, 0, 0)
+    assert bookkeeper.list_ledgers() == []
+    assert planned(bookkeeper, uri) == []
+
+
+@pytest.mark.rule("E1")
+def test_what_cannot_work_is_refused_before_a_row_is_written(bookkeeper: BookKeeper, uri: str) -> None:
+    save(uri, 1, ledgerpassword="secret")
+    with pytest.raises(WrongPasswordError):
+        job(uri)
+    with pytest.raises(WrongDigestTypeError):
+        job(uri, ledgerpassword="secret", digesttype="CRC32")
+    with pytest.raises(NotEnoughBookiesError, match="needs 5 bookies and 4 are writable"):
+        job(uri, ledgerpassword="secret", ensemblesize="5")
+    ids = StructType([StructField("id", LongType())])
+    with pytest.raises(InvalidArgumentError, match="CAST"):
+        LogWriter.plan(options(uri, Use.WRITE), ids)
+
+
+@pytest.mark.rule("N2")
+def test_a_leaders_entries_are_planned_to_the_lac_and_publishing_is_refused(bookkeeper: BookKeeper, uri: str) -> None:
+    save(uri, 10)
+    with bookkeeper.log("events").lead() as leader:
+        for _ in range(5):
+            leader.append(b"y" * 20)
+        assert eventually(lambda: planned(bookkeeper, uri) == [(0, 10, 100), (10, 5, 100)])
+        with pytest.raises(LogHasLeaderError):
+            job(uri)
+        leader.append(b"still the leader")
+    assert planned(bookkeeper, uri)[-1][:2] == (10, 6)
+
+
+@pytest.mark.rule("N7")
+def test_a_stream_notices_that_its_log_is_another_one(bookkeeper: BookKeeper, uri: str) -> None:
+    save(uri, 10)
+    first = StreamReader(options(uri, Use.STREAM, startingoffsets="earliest"), VALUE)
+    end = first.latestOffset(first.initialOffset(), None)
+    assert [r.offset for p in first.partitions(first.initialOffset(), end) for r in p.value.ranges] == [0]
+    first.stop()
+    bookkeeper.store.delete_log("events")
+    save(uri, 20)
+    second = StreamReader(options(uri, Use.STREAM), VALUE)
+    with pytest.raises(LogRecreatedError):
+        second.latestOffset(end, None)
+    second.stop()
