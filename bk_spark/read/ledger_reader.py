@@ -80,7 +80,7 @@ def value_rows(
     plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions, line: task_log.Reading
 ) -> Iterator[pa.RecordBatch]:
     """Rows with values: whole batches as the bookies sent them, small ledgers asked for ahead."""
-    reader, progress = clients.detached_reader(plan, options), Progress(plan.ranges)
+    reader, progress = clients.detached_reader(options, plan.instance_id, plan.bookies), Progress(plan.ranges)
     with closing(reader.read_all(map(wanted_range, plan.ranges), prefer=plan.prefer)) as batches:
         for number, batch in batches:
             wanted = progress.take(number, batch)

@@ -26,7 +26,6 @@ from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata
 from bk_spark.errors import unknown_option
 from bk_spark.options.option_table import CLIENT_PREFIX
 from bk_spark.options.options import BkOptions, normalise
-from bk_spark.read.task_plan import TaskPlan
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, DetachedReader
@@ -180,8 +179,10 @@ def discard(broken: BookKeeper) -> None:
     _clients.discard(broken)
 
 
-def detached_reader(plan: TaskPlan, options: BkOptions) -> DetachedReader:
-    """A reader of entries that asks no metadata store while one listed replica of each entry answers (RULES K3).
+def detached_reader(
+    options: BkOptions, instance_id: str, bookies: Mapping[BookieId, BookieServiceInfo]
+) -> DetachedReader:
+    """A reader of entries that asks no metadata store while one of these bookies answers for each entry (RULES K3).
 
     Kept for the next task of this process that reads from the same cluster.
     """
@@ -194,11 +195,9 @@ def detached_reader(plan: TaskPlan, options: BkOptions) -> DetachedReader:
             time.sleep(random.uniform(0, FALLBACK_JITTER_S))  # a thousand tasks must not connect at the same moment
         return patiently(options, lambda bookkeeper: _record_of(bookkeeper, ledger_id, options))
 
-    key = (options.metadata_service_uri, options.client_settings, options.ledger_password, plan.instance_id)
-    reader = _readers.get(
-        key, lambda: DetachedReader(plan.bookies, instance_id=plan.instance_id, config=config, refresh=refresh)
-    )
-    reader.update_bookies(plan.bookies)
+    key = (options.metadata_service_uri, options.client_settings, options.ledger_password, instance_id)
+    reader = _readers.get(key, lambda: DetachedReader(bookies, instance_id=instance_id, config=config, refresh=refresh))
+    reader.update_bookies(bookies)
     return reader
 
 

@@ -35,7 +35,7 @@ ABC = struct(("a", "int"), ("b", "string"), ("c", "double"))
 def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"memory://{request.node.name}"
     clients._clients.get((name, ()), lambda: bookkeeper)
-    monkeypatch.setattr(clients, "detached_reader", lambda plan, options: _Reader(bookkeeper))
+    monkeypatch.setattr(clients, "detached_reader", lambda *_: _Reader(bookkeeper))
     return name
 
 

@@ -18,7 +18,6 @@ from bk_core.metadata.tree.memory import MemoryStore, shared_cluster
 from bk_core.model import BookieServiceInfo
 from bk_spark.options.option_table import Use
 from bk_spark.options.options import parse_options
-from bk_spark.read.task_plan import TaskPlan
 from bk_spark.workers import clients
 from bk_spark.workers.clients import ProcessCache, client, client_config
 from tests.kit.metadata_worlds import eventually
@@ -169,22 +168,21 @@ def test_a_client_that_cannot_be_closed_is_dropped_all_the_same() -> None:
     clients._close_quietly(Broken())
 
 
-def plan(number: int, instance_id: str = "c") -> TaskPlan:
-    info = BookieServiceInfo(f"b{number}")
-    return TaskPlan(version="1", instance_id=instance_id, ranges=(), bookies={info.bookie_id: info})
+def bookie(number: int) -> dict[str, BookieServiceInfo]:
+    return {f"b{number}": BookieServiceInfo(f"b{number}")}
 
 
 @pytest.mark.rule("K3")
 def test_a_kept_reader_learns_the_bookies_of_each_plan_and_is_of_one_cluster_and_password() -> None:
     given = {"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "e", "ledgerpassword": "one"}
     options = parse_options(given, Use.READ)
-    reader = clients.detached_reader(plan(1), options)
-    assert clients.detached_reader(plan(2), options) is reader
+    reader = clients.detached_reader(options, "c", bookie(1))
+    assert clients.detached_reader(options, "c", bookie(2)) is reader
     known = reader._inner._transport._infos
     eventually(lambda: set(known) == {"b1", "b2"})
     others = [
-        clients.detached_reader(plan(1), replace(options, ledger_password=b"two")),
-        clients.detached_reader(plan(1, "another"), options),
+        clients.detached_reader(replace(options, ledger_password=b"two"), "c", bookie(1)),
+        clients.detached_reader(options, "another", bookie(1)),
     ]
     assert len({id(each) for each in (reader, *others)}) == 3, "a password or cluster of its own"
     for each in (reader, *others):
