@@ -44,7 +44,7 @@ from bookie_server.services.room import raise_files_max
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatches, Usage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 EXIT_STORAGE_FAILED = 74
 """Exit code after a failed sync (RULES S6): EX_IOERR of sysexits.h."""
@@ -133,7 +133,7 @@ async def started(start: Callable[[], Awaitable[Bookie]], wait_s: float, stop: a
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise
-            log.warning("this start tries again for %.0f s: %s", left_s, error)
+            logger.warning("this start tries again for %.0f s: %s", left_s, error)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_START_AGAIN_S, left_s)):
                 await stop.wait()
@@ -194,7 +194,7 @@ class Bookie:
         )
         for each in opened:
             for damage in each.report.damage:
-                log.error("damage: %s: %s", each.directory.path, damage)
+                logger.error("damage: %s: %s", each.directory.path, damage)
         directories = [each.directory for each in opened]
         identity = directories[0].identity
         self.bookie_id = identity.bookie_id
@@ -243,10 +243,10 @@ class Bookie:
         await self._server.start(self._engine, facts)
         await availability.begin()
         garbage.start()
-        log.info("bookie %s serves on port %d", self.bookie_id, self.port)
+        logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     def _fail(self, error: BookKeeperError) -> None:
-        log.critical("this bookie answers nothing more: %s", error)
+        logger.critical("this bookie answers nothing more: %s", error)
         self.error = self.error or error
         self.failed.set()
 

@@ -29,7 +29,7 @@ from bk_cli.lifeline import end_with
 from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.storage.disk.cookie import SEGMENTS_NAME, DataDirectory
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
 from bookie_server.storage.start.replay import open_segments
@@ -80,7 +80,7 @@ class Maker:
         directory = DataDirectory.create(path, BOOKIE_ID, CLUSTER)
         directory.record_boot()
         self._index, self._log, _ = open_segments(directory, segment_size_bytes=shape.segment_bytes)
-        self._upkeep = LogUpkeep(self._log, lambda sealed: self._index.seal(sealed.generation, sealed.summary))
+        self._upkeep = LogMaintenance(self._log, lambda sealed: self._index.seal(sealed.generation, sealed.summary))
         self._checkpointer = Checkpointer(directory, IndexSource(self._index), self._log.health)
         self._group: list[bytes | bytearray] = []
         self._size = self._written = 0

@@ -21,7 +21,7 @@ from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.sealing import SealedSegment
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.start.replay import open_segments
@@ -121,7 +121,7 @@ class Store:
         self.log: SegmentLog = opened[1]
         self.segment_bytes, self._recycling = segment_bytes, recycling
         self.sealed: list[int] = []
-        self._upkeep = LogUpkeep(self.log, self._on_sealed)
+        self._upkeep = LogMaintenance(self.log, self._on_sealed)
         if recycling:
             self._fill()
 

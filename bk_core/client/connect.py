@@ -118,7 +118,7 @@ class BookKeeper:
             custom_metadata=dict(custom_metadata or {}),
         )
         ledger_id, created = await asyncio.to_thread(self.store.create_ledger, metadata)
-        protocol = machine.LedgerWriter(
+        protocol = machine.LedgerWrite(
             ledger_id,
             created,
             Digester(digest_type, password, ledger_id),

@@ -17,7 +17,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 from bk_core.transport.port import Transport
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 HINT_IDS_MAX = 10_000
 """Ledgers that one hint may name."""
@@ -30,7 +30,7 @@ def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None
     try:
         metadata = store.read_ledger(ledger_id).value
     except MetadataCorruptError as error:
-        log.info("bookies are not told that ledger %d is deleted: %s", ledger_id, error)
+        logger.info("bookies are not told that ledger %d is deleted: %s", ledger_id, error)
     store.delete_ledger(ledger_id, version)
     return metadata
 
@@ -64,10 +64,10 @@ class Hints:
         except TimeoutError:
             pass
         except Exception as error:  # the ledgers are deleted, and nobody must take this for a failure of that
-            log.warning("the bookies could not be told of deleted ledgers: %s", error)
+            logger.warning("the bookies could not be told of deleted ledgers: %s", error)
         if untold:
             self._silent.update(dict.fromkeys(untold, now + self._pause_s))
-            log.info("bookies %s were not told of deleted ledgers and will find them", ", ".join(sorted(untold)))
+            logger.info("bookies %s were not told of deleted ledgers and will find them", ", ".join(sorted(untold)))
 
     async def _tell_all(self, of_bookie: Mapping[BookieId, Sequence[LedgerId]], untold: set[BookieId]) -> bool:
         """Tell bookies, taking those that heard from ``untold``; whether one may have another address now."""
@@ -82,7 +82,7 @@ class Hints:
         except BookieUnreachableError:
             return True
         except BookKeeperError as error:
-            log.debug("bookie %s was not told of deleted ledgers: %s", bookie, error)
+            logger.debug("bookie %s was not told of deleted ledgers: %s", bookie, error)
         else:
             untold.discard(bookie)
         return False

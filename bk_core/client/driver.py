@@ -40,7 +40,7 @@ from bk_core.protocol.events import (
 from bk_core.transport.port import Transport
 from bk_core.wire.lane import Reason
 
-log = logging.getLogger("bk_core.client")
+logger = logging.getLogger("bk_core.client")
 
 
 class Driver:
@@ -87,8 +87,8 @@ class Driver:
         try:
             while self._events and not self.stopped:
                 event = self._events.popleft()
-                if log.isEnabledFor(logging.DEBUG):
-                    log.debug("%s <- %s", self.name, _short(event))
+                if logger.isEnabledFor(logging.DEBUG):
+                    logger.debug("%s <- %s", self.name, _short(event))
                 self._carry(self._step(event))
         except Exception as error:
             self._crash(error)
@@ -97,17 +97,17 @@ class Driver:
 
     def _crash(self, error: Exception) -> None:
         """A bug here must end what waits, not leave it waiting."""
-        log.exception("%s failed", self.name, exc_info=error)
+        logger.exception("%s failed", self.name, exc_info=error)
         self.stop()
         self._crashed(
             LocalProtocolError(f"{self.name} failed inside: {error!r}", remedy="report it", outcome=Outcome.UNKNOWN)
         )
 
     def _carry(self, effects: Iterable[Any]) -> None:
-        debug = log.isEnabledFor(logging.DEBUG)
+        debug = logger.isEnabledFor(logging.DEBUG)
         for effect in effects:
             if debug:
-                log.debug("%s -> %s", self.name, _short(effect))
+                logger.debug("%s -> %s", self.name, _short(effect))
             self._handlers[type(effect)](effect)
 
     def handle(self, handlers: Mapping[type, Callable[[Any], None]]) -> None:
@@ -271,4 +271,6 @@ class MetadataAdapter:
         try:
             await asyncio.to_thread(self._store.mark_underreplicated, self._ledger_id, bookies)
         except BookKeeperError as error:
-            log.warning("ledger %d misses entries on %s, which could not be noted: %s", self._ledger_id, bookies, error)
+            logger.warning(
+                "ledger %d misses entries on %s, which could not be noted: %s", self._ledger_id, bookies, error
+            )

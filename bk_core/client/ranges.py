@@ -34,7 +34,7 @@ from bk_core.protocol.reader import RangeRead, ReadEvent
 from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError, Transport
 from bk_core.wire.lane import Reason
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PARTS_QUEUED_MAX = 8
 
@@ -185,7 +185,7 @@ class _Requests:
                 async for event in events:
                     await self._events.put(event)
         except Exception as error:  # a bug: the reader must hear of it, not wait for ever
-            log.exception("a read of ledger %d failed", self._ledger_id)
+            logger.exception("a read of ledger %d failed", self._ledger_id)
             await self._events.put(ReadFailed(effect.request, repr(error)))
 
     async def _later(self, effect: SetTimer) -> None:

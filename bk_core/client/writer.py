@@ -59,7 +59,7 @@ class LedgerWriter:
 
     def __init__(
         self,
-        protocol: machine.LedgerWriter,
+        protocol: machine.LedgerWrite,
         *,
         store: MetadataStore,
         transport: Transport,

@@ -27,7 +27,7 @@ from bk_core.logs.sequences import Answers, carry_out
 from bk_core.logs.store import LogStore, nonce
 from bk_core.model import EntryId, LedgerId
 
-log = logging.getLogger("bk_core.logs")
+logger = logging.getLogger("bk_core.logs")
 
 AHEAD_LEDGERS = 32
 """Ledgers that are read at a time: small ones cost a round trip each."""
@@ -154,7 +154,7 @@ class Compactor:
         try:
             await self._bookkeeper.delete_ledger(ledger_id)
         except BookKeeperError as error:
-            log.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
+            logger.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
 
     # --- reading a run -----------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ from bk_core.logs.requests import LeadershipRequests, LeadOptions
 from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId
 
-log = logging.getLogger("bk_core.logs")
+logger = logging.getLogger("bk_core.logs")
 
 ROLL_RETRY_S = 5.0
 """After a roll that failed the current ledger goes on this long before the next try."""
@@ -219,7 +219,7 @@ class LogLeader:
         if error is None:
             self._arm(self._options.roll_age_s)
         else:
-            log.warning("log %s goes on in ledger %d: %s", self._store.name, self.ledger_id, error)
+            logger.warning("log %s goes on in ledger %d: %s", self._store.name, self.ledger_id, error)
             self._roll_bytes = self._appends.writer.length + self._options.roll_bytes
             self._arm(min(ROLL_RETRY_S, self._options.roll_age_s))
         if done is not None and not done.done():
@@ -249,7 +249,7 @@ class LogLeader:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # a bug: nobody may wait for ever because of it
-            log.error("the leader of log %s failed", self._store.name, exc_info=error)
+            logger.error("the leader of log %s failed", self._store.name, exc_info=error)
             self._finish(LeadershipLostError("leadership of the log is lost", value=repr(error)))
 
     def _request(self, work: Awaitable[LeadershipEvent]) -> None:

@@ -22,7 +22,7 @@ from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId, LedgerMetadata
 
-log = logging.getLogger("bk_core.logs")
+logger = logging.getLogger("bk_core.logs")
 
 TellDeleted = Callable[[Mapping[LedgerId, LedgerMetadata | None]], None]
 """Hears of ledgers whose records were deleted, and what these said."""
@@ -88,7 +88,7 @@ def delete_of_log(
         except NoSuchLedgerError:
             gone.append(ledger_id)
         except MetadataError as error:
-            log.warning("ledger %d stays condemned until the next vacuum: %s", ledger_id, error)
+            logger.warning("ledger %d stays condemned until the next vacuum: %s", ledger_id, error)
     deleted(told)
     return tuple(gone)
 

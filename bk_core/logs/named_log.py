@@ -41,7 +41,7 @@ from bk_core.model import DigestType, Versioned
 
 __all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
 
-log = logging.getLogger("bk_core.logs")
+logger = logging.getLogger("bk_core.logs")
 
 DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
 """How long ago a ledger must have been unlinked, or made and never listed, before vacuum deletes it (RULES N6)."""
@@ -154,7 +154,7 @@ class NamedLog:
         change = HeadChange({self.name: Publish(tuple(ledgers), publish_id, _now_ms(), nonce, options)})
         found = (await self._answers().carry_out(change.run()))[self.name]
         if not change.was_attempted:
-            log.warning("log %s has %s already: %d rows are skipped", self.name, publish_id.text, found.rows)
+            logger.warning("log %s has %s already: %d rows are skipped", self.name, publish_id.text, found.rows)
         return found
 
     async def overwrite(
@@ -374,7 +374,7 @@ async def publish_to_logs(
     found = await Answers.of(bookkeeper, logs, password).carry_out(change.run())
     if not change.was_attempted:
         rows = sum(each.rows for extents in ledgers.values() for each in extents)
-        log.warning("%d logs have %s already: %d rows are skipped", len(ledgers), publish_id.text, rows)
+        logger.warning("%d logs have %s already: %d rows are skipped", len(ledgers), publish_id.text, rows)
     return found
 
 

@@ -43,7 +43,7 @@ from bk_core.logs.store import Apply, LogStore, nonce
 from bk_core.model import LedgerId, Versioned
 from bk_core.placement import choose_ensemble
 
-log = logging.getLogger("bk_core.logs")
+logger = logging.getLogger("bk_core.logs")
 
 WAIT_MIN_S, WAIT_MAX_S = 0.01, 2.0
 
@@ -107,7 +107,7 @@ class LeadershipRequests:
         try:
             return LedgerRecovered(ledger_id, await recovered_end(self._bookkeeper, ledger_id, self._password))
         except NoSuchLedgerError:
-            log.warning("log %s lists ledger %d, which does not exist", self._store.name, ledger_id)
+            logger.warning("log %s lists ledger %d, which does not exist", self._store.name, ledger_id)
             return LedgerMissing(ledger_id)
 
     async def seal(self, effect: SealExtents) -> LeadershipEvent:
@@ -163,7 +163,7 @@ class LeadershipRequests:
         try:
             return LeaderAnswered(bool(await asyncio.to_thread(self._options.still_leader)))
         except Exception:  # the application's own code: what cannot be confirmed is not so
-            log.exception("still_leader of log %s failed, which counts as no", self._store.name)
+            logger.exception("still_leader of log %s failed, which counts as no", self._store.name)
             return LeaderAnswered(False)
 
     async def wait(self, attempt: int) -> LeadershipEvent:
@@ -176,7 +176,7 @@ class LeadershipRequests:
             await self._abandon(self.writers.pop(ledger_id, None))
             await self._bookkeeper.delete_ledger(ledger_id)
         except BookKeeperError as error:
-            log.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
+            logger.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
 
     async def abandon_all(self) -> None:
         """Stop writing to what another leader recovers, or will."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -38,7 +38,7 @@ class Worker:
                 try:
                     thread.start()
                 except RuntimeError as error:  # the job waits for the next one, with which it is tried again
-                    _log.error("the thread %s could not be started: %s", self._name, error)
+                    logger.error("the thread %s could not be started: %s", self._name, error)
                     return
                 self._thread = thread
             self._changed.notify()
@@ -58,7 +58,7 @@ class Worker:
             try:
                 job()
             except Exception:
-                _log.exception("a callback of the metadata store failed")
+                logger.exception("a callback of the metadata store failed")
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:

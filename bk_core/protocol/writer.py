@@ -56,7 +56,7 @@ class EnsembleChange:
     intent: LedgerMetadata | None = None
 
 
-class LedgerWriter:
+class LedgerWrite:
     """Step it with one event at a time; see the module for its rules.
 
     ``lac`` is the last entry confirmed, ``lap`` the last pushed; ``length`` counts payload bytes up to ``lap``.

@@ -25,7 +25,7 @@ from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrail
 from bk_core.wire.lane import AttachMode
 from bk_core.wire.proto import lane_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.min_reconnect_backoff_ms", 1000))
 _WATCH_SLACK_S = 5.0
@@ -241,7 +241,7 @@ class _Link:
         """What those who wait on this link are told; the code of what the bookie did wrong stays in it."""
         if isinstance(error, TransportError):
             return error
-        log.warning("bookie %s: %s", self._said[0], error)
+        logger.warning("bookie %s: %s", self._said[0], error)
         broken = TransportError(f"the connection to bookie {self._said[0]} was closed", value=str(error))
         broken.__cause__ = error
         return broken

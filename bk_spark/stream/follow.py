@@ -121,12 +121,12 @@ class Followers:
 
     def _follower(self, source: Source) -> Coroutine[Any, Any, None]:
         if isinstance(source, LedgerSource):
-            return LedgerFollower(self._bookkeeper, self._options, source, self._board).run()
+            return FollowedLedger(self._bookkeeper, self._options, source, self._board).run()
         age_s = max(self._times.head_age_s, len(self._tasks) / HEAD_READS_PER_S)
-        return LogFollower(self._bookkeeper, self._options, source, self._board, self._reading, age_s).run()
+        return FollowedLog(self._bookkeeper, self._options, source, self._board, self._reading, age_s).run()
 
 
-class LedgerFollower:
+class FollowedLedger:
     """A bare ledger. Closed, it has nothing new for ever, and nothing is held open for it."""
 
     def __init__(self, bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, board: Board) -> None:
@@ -163,7 +163,7 @@ class LedgerFollower:
         self._board.note(self._source, SourceSeen(0, end, spans, None, is_open))
 
 
-class LogFollower:
+class FollowedLog:
     """A named log: its head by a watch, its open extent by the LAC.
 
     Readers never pass an unsealed extent (RULES N2), so at most one ledger is open here.

@@ -20,7 +20,7 @@ from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedErr
 from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 IDLE_S = 0.05
 """After so long without a commit the log's position is recorded: within 100 ms (RULES S3)."""
@@ -49,7 +49,7 @@ class Committer:
 
     def __init__(
         self,
-        log_: SegmentLog,
+        log: SegmentLog,
         loop: asyncio.AbstractEventLoop,
         committed: Callable[[Sequence[Place]], None],
         failed: Callable[[BookKeeperError], None],
@@ -57,7 +57,7 @@ class Committer:
         group_frames_max: int,
         looked_after: Callable[[], None] = lambda: None,
     ) -> None:
-        self._log, self._loop = log_, loop
+        self._log, self._loop = log, loop
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
         self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
         self._frames: deque[tuple[bytes | memoryview, bool]] = deque()
@@ -130,7 +130,7 @@ class Committer:
             if not self._log.failed:
                 self._log.record_position()
         except BookKeeperError as error:
-            log.error("the log's last position could not be recorded: %s", error)
+            logger.error("the log's last position could not be recorded: %s", error)
 
     def _write(self, group: _Group) -> None:
         try:
@@ -148,7 +148,7 @@ class Committer:
 
     def _end(self, error: BaseException) -> None:
         """A bug, or the disk in a way that storage does not know: never ack again."""
-        log.exception("the commit thread failed", exc_info=error)
+        logger.exception("the commit thread failed", exc_info=error)
         self._halted = True
         self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))
 
@@ -203,4 +203,4 @@ class Committer:
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:  # the loop is closed: nobody waits any more
-            log.debug("an answer came after the loop closed")
+            logger.debug("an answer came after the loop closed")

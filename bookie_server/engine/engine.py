@@ -23,7 +23,7 @@ from bookie_server.machine.machine import BookieMachine
 from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.maintenance.storage_stats import StorageStats
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 StreamEffect = (
     events.SendAcks
@@ -111,7 +111,7 @@ class BookieEngine:
                 for effect in self._machine.step(event):
                     self._carry_out(effect)
         except Exception as error:
-            log.critical("the machine failed on %s", type(event).__name__, exc_info=True)
+            logger.critical("the machine failed on %s", type(event).__name__, exc_info=True)
             self._broken = True
             self._end_commits()
             self._on_failed(LocalProtocolError("the bookie's machine failed", value=repr(error)))
@@ -193,7 +193,7 @@ class BookieEngine:
             return  # another thread has told it
         self._failed = final = not isinstance(error, DataDirectoryError)
         reason = Reason.STORAGE_FAILED if final else Reason.NO_SPACE
-        log.error("a group commit failed: %s", error)
+        logger.error("a group commit failed: %s", error)
         if final:
             self._end_commits()
         else:

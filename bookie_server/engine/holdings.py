@@ -25,7 +25,7 @@ from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.search import IndexBlock
 from bookie_server.storage.log.segment_reader import SegmentReader
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _UNTIL_MADE_ANEW = (
     "what it may name is answered UNKNOWN until the index has been made anew: that begins within seconds, and takes as "
@@ -149,7 +149,7 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
         _note_damage(reader, place, error)
         return None
     except Exception:  # a bug: it must not end the thread that everybody's reads wait for
-        log.exception("%s cannot be read", place)
+        logger.exception("%s cannot be read", place)
         return None
 
 
@@ -162,7 +162,7 @@ def _read_membership(reader: SegmentReader, place: events.Place) -> object | Non
     except IntegrityError as error:
         _note_damage(reader, wanted, error)
     except Exception:
-        log.exception("%s cannot be read", place)
+        logger.exception("%s cannot be read", place)
     # A run is asked because something in it is damaged: naming it once more would say nothing new.
     return RunMembers((), (), (), ()) if isinstance(place, Place) and place.is_run else None
 
@@ -172,10 +172,12 @@ def _note_damage(reader: SegmentReader, place: Place | IndexBlock, error: Integr
     if isinstance(place, IndexBlock):
         name = index_name(place.generation)
         if reader.is_news(name):
-            log.error("damage: %s, block %d: %s; %s", name, place.number, error.what, _UNTIL_MADE_ANEW)
+            logger.error("damage: %s, block %d: %s; %s", name, place.number, error.what, _UNTIL_MADE_ANEW)
     elif isinstance(error.__cause__, FileNotFoundError):
         name = segment_name(place.generation)
         if reader.is_news(name):
-            log.error("damage: %s is missing; what was in it is answered UNKNOWN, and more reads are not logged", name)
+            logger.error(
+                "damage: %s is missing; what was in it is answered UNKNOWN, and more reads are not logged", name
+            )
     else:
-        log.error("damage: %s", error)
+        logger.error("damage: %s", error)

@@ -29,7 +29,7 @@ from bookie_server.storage.maintenance.compaction import Copy
 from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
 from bookie_server.storage.maintenance.storage_stats import StorageStats
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], DirectoryMaintenance]
 """Makes the maintenance of a log, given what writes copies to it, and what has its reader release and give up a segment
@@ -99,7 +99,7 @@ class LogDriver:
         try:
             self._log.close()
         except BookKeeperError as error:
-            log.error("the log could not be closed: %s", error)
+            logger.error("the log could not be closed: %s", error)
         self._reader.stop()
 
     def _committed(self, places: Sequence[Place]) -> None:
@@ -160,7 +160,7 @@ class _Reader:
                 self._do(work)
             self._reader.close()
         except BaseException as error:
-            log.exception("the reader thread failed")
+            logger.exception("the reader thread failed")
             self._post(self._failed, StorageFailedError("the reader thread failed", value=repr(error)))
             while work := self._work.get():  # until the stop
                 if isinstance(work, _Release):
@@ -181,4 +181,4 @@ class _Reader:
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:  # the loop is closed: nobody waits any more
-            log.debug("an answer came after the loop closed")
+            logger.debug("an answer came after the loop closed")

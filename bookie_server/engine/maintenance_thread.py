@@ -22,7 +22,7 @@ from bookie_server.storage.maintenance.index_port import Stopping
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from bookie_server.storage.maintenance.storage_stats import StorageStats
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_S = 600.0
 """How often a line of statistics is logged."""
@@ -70,7 +70,7 @@ class MaintenanceThread:
 
     def look(self) -> None:
         """Wake up if the log needs something. Any thread; quick."""
-        if self.maintenance.upkeep.due:
+        if self.maintenance.log_maintenance.due:
             self._notice()
 
     def hurry(self) -> None:
@@ -108,7 +108,7 @@ class MaintenanceThread:
         except BookKeeperError as error:
             self._post_failure(error)
         except BaseException as error:
-            log.exception("the maintenance thread failed")
+            logger.exception("the maintenance thread failed")
             self._post_failure(StorageFailedError("the maintenance thread failed", value=repr(error)))
 
     def _work(self) -> None:
@@ -133,12 +133,12 @@ class MaintenanceThread:
             return
         self._stats_due_s = now_s + self._stats_interval_s
         try:
-            log.info("storage: %s", self.stats().as_line())
+            logger.info("storage: %s", self.stats().as_line())
         except BookKeeperError as error:
-            log.warning("no statistics now: %s", error)
+            logger.warning("no statistics now: %s", error)
 
     def _post_failure(self, error: BookKeeperError) -> None:
         try:
             self._loop.call_soon_threadsafe(self._failed, error)
         except RuntimeError:  # the loop is closed: nobody waits any more
-            log.debug("the maintenance failed after the loop closed: %s", error)
+            logger.debug("the maintenance failed after the loop closed: %s", error)

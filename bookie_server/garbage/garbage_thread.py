@@ -41,7 +41,7 @@ from bookie_server.garbage.collector import Collector, CollectorConfig
 from bookie_server.machine.events import Event, LedgersDeleted
 from bookie_server.storage.disk.cookie import Identity
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16  # listed ledgers compared at a time
 _LOOP_TIMEOUT_S = 30.0
@@ -191,7 +191,7 @@ class GarbageThread:
         except BaseException as error:  # nothing is forgotten from here on, and its space is never given back
             if self._stopping:
                 return
-            log.exception("garbage collection failed")
+            logger.exception("garbage collection failed")
             self._bug(LocalProtocolError("garbage collection failed", value=repr(error)))
 
     def _next(self) -> gc.Event | None:
@@ -221,7 +221,7 @@ class GarbageThread:
                 self._events.append(self._compare())
             case gc.Forget(ledger_ids):
                 if not self._stopping:
-                    log.info("%d deleted ledgers are forgotten, the first is %d", len(ledger_ids), ledger_ids[0])
+                    logger.info("%d deleted ledgers are forgotten, the first is %d", len(ledger_ids), ledger_ids[0])
                     self._forget(ledger_ids)
 
     def _look(self, look: int, ledger_ids: Sequence[LedgerId]) -> gc.Event:
@@ -230,7 +230,7 @@ class GarbageThread:
         except BookKeeperError as error:
             self._failed("ledgers that may be deleted could not be looked up", error)
         except Exception:
-            log.exception("ledgers that may be deleted could not be looked up")
+            logger.exception("ledgers that may be deleted could not be looked up")
         return gc.LookFailed(look)
 
     def _compare(self) -> gc.Event:
@@ -240,16 +240,16 @@ class GarbageThread:
         except BookKeeperError as error:
             self._failed("the ledgers held could not be compared with those listed", error)
         except Exception:
-            log.exception("the ledgers held could not be compared with those listed")
+            logger.exception("the ledgers held could not be compared with those listed")
         else:
             if found.missing and not found.listed:
-                log.warning("the metadata store lists no ledger; %d are held, and kept", len(found.missing))
+                logger.warning("the metadata store lists no ledger; %d are held, and kept", len(found.missing))
             return found
         return gc.CompareFailed()
 
     def _failed(self, what: str, error: BookKeeperError) -> None:
         if not self._stopping:
-            log.warning("%s; nothing is forgotten: %s", what, error)
+            logger.warning("%s; nothing is forgotten: %s", what, error)
 
 
 def garbage_thread(

@@ -25,7 +25,7 @@ from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatches, Usage
 from bookie_server.storage.log.segment_log import SegmentLog
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def usage_of(directory: DataDirectory, segment_log: SegmentLog) -> Usage:
@@ -99,7 +99,7 @@ class Availability:
             await self._note_position()
             await asyncio.to_thread(self._store.unregister_bookie, self._info.bookie_id)
         except BookKeeperError as error:
-            log.warning("could not unregister: %s", error)
+            logger.warning("could not unregister: %s", error)
 
     async def _run(self) -> None:
         while not self._ending:
@@ -119,9 +119,9 @@ class Availability:
                 self._on_failed(error)
                 return
             except (BookKeeperError, OSError) as error:
-                log.error("the bookie's space or registration could not be looked at, trying again: %s", error)
+                logger.error("the bookie's space or registration could not be looked at, trying again: %s", error)
             except Exception as error:
-                log.exception("looking after the bookie's space and registration failed")
+                logger.exception("looking after the bookie's space and registration failed")
                 self._on_failed(LocalProtocolError("looking after space and registration failed", value=repr(error)))
                 return
 
@@ -129,22 +129,22 @@ class Availability:
         before, self._told = self._told, self._watches.each_read_only
         for number, (path, why) in enumerate(zip(self._paths, self._watches.reasons, strict=True)):
             if why and not before[number] and not self.read_only:
-                log.warning(
+                logger.warning(
                     "%s takes no new entries: %s; those of its own ledgers are refused, new ledgers go to the other "
                     "data directories",
                     path, why,
                 )  # fmt: skip
             elif before[number] and not why:
-                log.info("%s takes new entries", path)
+                logger.info("%s takes new entries", path)
             self._set_read_only(number, bool(why))
         if self.read_only and not all(before):
-            log.warning(
+            logger.warning(
                 "bookie %s is read-only: %s; it serves reads, fences and recovery, and takes new entries again when "
                 "space came back (delete ledgers, or make the disk larger)",
                 self._info.bookie_id, "; ".join(self._watches.reasons),
             )  # fmt: skip
         elif not self.read_only and (self._registered is None or all(before)):
-            log.info("bookie %s takes new entries", self._info.bookie_id)
+            logger.info("bookie %s takes new entries", self._info.bookie_id)
 
     async def _register(self) -> None:
         read_only = self.read_only
@@ -162,7 +162,7 @@ class Availability:
         """Raises BookieIdentityError if another directory is registered under this id."""
         found = await asyncio.to_thread(self._store.bookie_info, self._info.bookie_id)
         if found is None:
-            log.error("bookie %s is not registered any more, it registers again", self._info.bookie_id)
+            logger.error("bookie %s is not registered any more, it registers again", self._info.bookie_id)
             return False
         if not found.is_of_directory_of(self._info):
             raise BookieIdentityError(

@@ -25,7 +25,7 @@ from bk_core.model import BookieId, LedgerId
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _READERS = 16
 _PART = 1024
@@ -47,7 +47,7 @@ def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], s
     for number, ledger_ids in homes.items():
         _put_in_limbo(*parts[number], ledger_ids)
     count = sum(map(len, homes.values()))
-    log.warning(
+    logger.warning(
         "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; what this directory does not hold "
         "of them is answered UNKNOWN until they are repaired from their other copies",
         bookie_id, count,
@@ -88,7 +88,7 @@ def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
         except NoSuchLedgerError:
             return False
         except MetadataCorruptError as error:
-            log.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, error)
+            logger.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, error)
             return True
         return any(bookie_id in fragment.ensemble for fragment in metadata.fragments)
 
@@ -100,7 +100,7 @@ def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
             found += [ledger_id for ledger_id, named in zip(part, readers.map(names_it, part), strict=True) if named]
             looked_at += len(part)
             if looked_at % (64 * _PART) == 0:
-                log.info("looked at %d ledgers, %d name bookie %s", looked_at, len(found), bookie_id)
+                logger.info("looked at %d ledgers, %d name bookie %s", looked_at, len(found), bookie_id)
     return found
 
 

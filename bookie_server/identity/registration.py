@@ -21,7 +21,7 @@ from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieId, Bo
 from bookie_server.config import BookieConfig
 from bookie_server.storage.disk.cookie import DataDirectory
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.2
 
@@ -33,7 +33,9 @@ def advertised_address(config: BookieConfig) -> str:
     """
     address = config.advertised_address or socket.getfqdn()
     if not _resolves(address):
-        log.warning("the advertised address %s is not known on this host: clients must be able to resolve it", address)
+        logger.warning(
+            "the advertised address %s is not known on this host: clients must be able to resolve it", address
+        )
     if not config.allow_loopback and _is_loopback(address):
         raise InvalidArgumentError(
             "the advertised address is a loopback address: clients on other hosts would not reach this bookie",

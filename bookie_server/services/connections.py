@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 """Host and port of a client."""
@@ -43,7 +43,7 @@ class Connections:
         if len(connected) >= self.connections_max:
             self.looks_full += 1
             if self._tells("full", now_s):
-                log.warning(
+                logger.warning(
                     "all %d connections are taken, and further clients are refused; most are from %s: raise "
                     "connections_max, or look at those clients",
                     self.connections_max, ", ".join(f"{host} ({count})" for host, count in hosts.most_common(3)),
@@ -52,7 +52,7 @@ class Connections:
         excess = [each for host in over for each in self._newest_of(host, hosts[host] - self.share_max)]
         self.ended += len(excess)
         if excess and self._tells("share", now_s):
-            log.warning(
+            logger.warning(
                 "%s has more than its share of %d connections: the newest %d are ended "
                 "(connections_per_address_max)",
                 ", ".join(over), self.share_max, len(excess),
@@ -64,7 +64,7 @@ class Connections:
         line = self._line()
         if now_s - self._reported[0] >= _REPORT_S and line != self._reported[1]:
             self._reported = (now_s, line)
-            log.info("connections: %s", line)
+            logger.info("connections: %s", line)
 
     def _line(self) -> str:
         return f"most={self.most} looks_full={self.looks_full} ended={self.ended}"

@@ -30,7 +30,7 @@ from bookie_server.services.room import (
     resident_bytes,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WRITE_TIMEOUT_S = 60.0
 """A client that takes nothing for so long is cut off; sooner, if others wait for the memory."""
@@ -68,7 +68,7 @@ class GrpcServer:
         limits = limits or ServerLimits()
         connections_max = connections_allowed(limits.connections_max, limits.files_kept)
         if connections_max < limits.connections_max:
-            log.warning("at most %d clients can connect: raise the limit of open files", connections_max)
+            logger.warning("at most %d clients can connect: raise the limit of open files", connections_max)
         options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
         self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
@@ -114,7 +114,7 @@ class GrpcServer:
             silent = [stream for stream in self._streams if loop.time() - stream.reading_since > SILENT_S]
             if not silent:
                 continue
-            log.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
+            logger.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
             for stream in silent:
                 stream.cut("memory is short, and nothing came on this stream")
             await asyncio.sleep(_WATCH_INTERVAL_S)  # until gRPC has let go of them
@@ -159,7 +159,7 @@ class GrpcServer:
             stream.on_cut = None
         bugs = [error for error in ends if isinstance(error, Exception)]  # what the client sent is answered by nobody
         for error in bugs:
-            log.error("stream %d ends by an exception", stream.stream, exc_info=error)
+            logger.error("stream %d ends by an exception", stream.stream, exc_info=error)
         if stream.writing or late:
             hang_up(context.peer(), self.port)
             raise asyncio.CancelledError
@@ -190,7 +190,7 @@ async def _read(stream: LaneStream, context: Any) -> None:
             stream.reading_since = clock()
             message = await context.read()
     except BookKeeperError as error:
-        log.warning("stream %d: %s", stream.stream, error)
+        logger.warning("stream %d: %s", stream.stream, error)
         stream.close(str(error))
     except _GONE as error:
         stream.close(f"the client is gone: {error!r}")

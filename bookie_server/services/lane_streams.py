@@ -29,7 +29,7 @@ from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.room import AnswerRoom
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX_SHORT = 256 << 10
 """Longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
@@ -111,7 +111,7 @@ class LaneStream:
         self.wake.set()
         if reason:
             self.closing = text
-            log.warning("stream %d: hello refused: %s %s", self.stream, reason.name, text)
+            logger.warning("stream %d: hello refused: %s %s", self.stream, reason.name, text)
         return not reason
 
     def _hello_problem(self, said: lane_pb2.Hello | None) -> tuple[Reason, str]:
@@ -139,7 +139,7 @@ class LaneStream:
     def cut(self, message: str) -> None:
         """End the stream at once, with what was to be written."""
         if not self.was_cut:
-            log.info("stream %d is cut: %s", self.stream, message)
+            logger.info("stream %d is cut: %s", self.stream, message)
             self.was_cut = True
             self.close(message)
             if self.on_cut:

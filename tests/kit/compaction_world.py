@@ -118,7 +118,7 @@ class CompactionWorld:
 
     def look_after(self) -> None:
         self.storage.log.release_full()
-        self.storage.upkeep.run()
+        self.storage.log_maintenance.run()
 
     def steps(self) -> Iterable[int]:
         """Compact piece by piece, and give the test a look in between."""

@@ -46,7 +46,7 @@ class Kept(Storage):
             newest=self.report.checkpoint, copy=self._copy, release=self.reader.release, give_up=self._give_up,
             now_s=lambda: self.now, limits=limits,
         )  # fmt: skip
-        self.upkeep = self.maintenance.upkeep
+        self.log_maintenance = self.maintenance.log_maintenance
 
     def append(self, *frames: bytes) -> list[Place]:
         """One group, then the index, then what the log needs done at once: sealing and spares."""

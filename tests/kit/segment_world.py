@@ -30,7 +30,7 @@ from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex, Lookup
-from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.start.open_report import OpenReport
@@ -117,7 +117,9 @@ class Storage:
         self.index: LedgerIndex = opened[0]
         self.log: SegmentLog = opened[1]
         self.report: OpenReport = opened[2]
-        self.upkeep = LogUpkeep(self.log, lambda sealed: self.index.seal(sealed.generation, sealed.summary))
+        self.log_maintenance = LogMaintenance(
+            self.log, lambda sealed: self.index.seal(sealed.generation, sealed.summary)
+        )
         self.reader = SegmentReader(self.directory.segments_path, self.directory.identity, files=self.files)
 
     def append(self, *frames: bytes) -> list[Place]:
@@ -126,7 +128,7 @@ class Storage:
         for frame, place in zip(frames, places, strict=True):
             self.index.add(frame, place)
         self.log.release_full()
-        self.upkeep.run()
+        self.log_maintenance.run()
         return places
 
     def close(self, *, crash: bool = False) -> None:

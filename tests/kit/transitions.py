@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
 from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.protocol.writer import LedgerWriter
+from bk_core.protocol.writer import LedgerWrite
 from tests.kit.snapshot import copied, fingerprint_of
 
 Table = Mapping[tuple[str, str], str]
@@ -53,7 +53,7 @@ class NoRandom:
 def given(machine: Any) -> tuple[object, ...]:
     """What a machine of the protocol has from outside: that is shared, or copies itself."""
     match machine:
-        case LedgerWriter():
+        case LedgerWrite():
             return machine.delivery._new_session, machine.random
         case LedgerRecovery():
             return machine._new_session, machine.random

@@ -48,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="look-ends-silently",
         path="bookie_server/identity/availability.py",
         old="                self._on_failed(LocalProtocolError(",
-        new="                log.error(LocalProtocolError(",
+        new="                logger.error(LocalProtocolError(",
         tests=(f"{_AVAILABILITY}look_that_fails_unforeseen_ends_the_bookie_with_its_reason",),
         breaks="a bookie that nobody looks after any more fills its disk",
     ),

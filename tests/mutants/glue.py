@@ -154,7 +154,7 @@ METADATA = (
     Mutant(
         "a callback that fails ends the worker",
         "bk_core/metadata/worker.py",
-        '                _log.exception("a callback of the metadata store failed")\n',
+        '                logger.exception("a callback of the metadata store failed")\n',
         "                return\n",
         (WATCHES + "worker_runs_jobs_at_their_time_and_survives_a_failing_one",),
         "after one bad callback no watch of the process is told anything",

@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         """            self._record_position()
         except BaseException as error:
-            log.debug("%s", error)
+            logger.debug("%s", error)
 """,
         (f"{_COMMITTER}::test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies",),
         "no add is answered any more, and nobody knows why",

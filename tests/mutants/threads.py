@@ -283,7 +283,7 @@ MAINTENANCE = (
         "a failure of the maintenance is not told",
         "bookie_server/engine/maintenance_thread.py",
         "        except BookKeeperError as error:\n            self._post_failure(error)\n",
-        '        except BookKeeperError as error:\n            log.error("%s", error)\n',
+        '        except BookKeeperError as error:\n            logger.error("%s", error)\n',
         (
             "tests/bookie_server/engine/test_maintenance_thread.py::test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends",
         ),

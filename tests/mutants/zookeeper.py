@@ -104,8 +104,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="registers-again-unless-surprised",
         path=_BOOKIES,
-        old='        except Exception:\n            _log.exception("a bookie could not',
-        new='        except OSError:\n            _log.exception("a bookie could not',
+        old='        except Exception:\n            logger.exception("a bookie could not',
+        new='        except OSError:\n            logger.exception("a bookie could not',
         tests=(f"{_CONTRACT}bookies_contract.py::test_bookie_that_could_not_register_again_tries_until_it_can",),
         breaks="an error that nobody foresaw hides a bookie for good",
         rule="M3",

@@ -12,7 +12,7 @@ from bk_core.model import DigestType, Fragment, LedgerMetadata, LedgerState, Ver
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.events import Append, SendFrame
 from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.protocol.writer import LedgerWriter
+from bk_core.protocol.writer import LedgerWrite
 
 LEDGER = 7
 
@@ -34,8 +34,8 @@ def batch(*payloads: bytes) -> EntryBatch:
     return EntryBatch.from_list(list(payloads))
 
 
-def writer(e: int = 3, qw: int = 3, qa: int = 2) -> LedgerWriter:
-    made = LedgerWriter(
+def writer(e: int = 3, qw: int = 3, qa: int = 2) -> LedgerWrite:
+    made = LedgerWrite(
         LEDGER,
         metadata(e, qw, qa),
         digester(),
@@ -47,7 +47,7 @@ def writer(e: int = 3, qw: int = 3, qa: int = 2) -> LedgerWriter:
     return made
 
 
-def append(machine: LedgerWriter, *payloads: bytes) -> list[SendFrame]:
+def append(machine: LedgerWrite, *payloads: bytes) -> list[SendFrame]:
     """Append one batch; the frames it sends."""
     return [effect for effect in machine.step(Append(batch(*payloads))) if isinstance(effect, SendFrame)]
 

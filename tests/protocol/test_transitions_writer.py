@@ -12,7 +12,7 @@ from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
 from bk_core.model import Fragment, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
-from bk_core.protocol.writer import LedgerWriter, WriterEffect, WriterEvent, WriterState
+from bk_core.protocol.writer import LedgerWrite, WriterEffect, WriterEvent, WriterState
 from bk_core.wire.lane import Reason
 from tests.kit.transitions import NoRandom, Numbers, as_table, members, sweep, twin_of
 from tests.protocol.kit import LEDGER, batch, digester, metadata
@@ -47,8 +47,8 @@ TABLE = {
 """The moves of docs/protocol.md; a pair that is missing leads nowhere."""
 
 
-def new(**options: object) -> LedgerWriter:
-    machine = LedgerWriter(
+def new(**options: object) -> LedgerWrite:
+    machine = LedgerWrite(
         LEDGER,
         metadata(),
         digester(),
@@ -60,12 +60,12 @@ def new(**options: object) -> LedgerWriter:
     return machine
 
 
-def session(machine: LedgerWriter, index: int) -> int:
+def session(machine: LedgerWrite, index: int) -> int:
     return machine.delivery.lanes[index].session
 
 
-def after(*steps: Callable[[LedgerWriter], WriterEvent], **options: object) -> Callable[[], LedgerWriter]:
-    def build() -> LedgerWriter:
+def after(*steps: Callable[[LedgerWrite], WriterEvent], **options: object) -> Callable[[], LedgerWrite]:
+    def build() -> LedgerWrite:
         machine = new(**options)
         for step in steps:
             machine.step(step(machine))
@@ -74,36 +74,36 @@ def after(*steps: Callable[[LedgerWriter], WriterEvent], **options: object) -> C
     return build
 
 
-def append(machine: LedgerWriter) -> WriterEvent:
+def append(machine: LedgerWrite) -> WriterEvent:
     return ev.Append(batch(b"a", b"bb"))
 
 
-def close(machine: LedgerWriter) -> WriterEvent:
+def close(machine: LedgerWrite) -> WriterEvent:
     return ev.Close()
 
 
-def ack(index: int, frames: int = 1) -> Callable[[LedgerWriter], WriterEvent]:
+def ack(index: int, frames: int = 1) -> Callable[[LedgerWrite], WriterEvent]:
     return lambda machine: ev.FramesAcked(index, session(machine, index), frames)
 
 
-def refused(index: int, reason: Reason = Reason.IO_ERROR) -> Callable[[LedgerWriter], WriterEvent]:
+def refused(index: int, reason: Reason = Reason.IO_ERROR) -> Callable[[LedgerWrite], WriterEvent]:
     return lambda machine: ev.SessionEnded(index, session(machine, index), 0, reason)
 
 
-def broken(index: int) -> Callable[[LedgerWriter], WriterEvent]:
+def broken(index: int) -> Callable[[LedgerWrite], WriterEvent]:
     return lambda machine: ev.SessionBroken(index, session(machine, index))
 
 
-def just(event: WriterEvent) -> Callable[[LedgerWriter], WriterEvent]:
+def just(event: WriterEvent) -> Callable[[LedgerWrite], WriterEvent]:
     return lambda machine: event
 
 
-def intended(machine: LedgerWriter) -> LedgerMetadata | None:
+def intended(machine: LedgerWrite) -> LedgerMetadata | None:
     """What its compare-and-set wants, as a store would have it."""
     return machine._close_intent or (machine.change and machine.change.intent)
 
 
-def written(machine: LedgerWriter) -> WriterEvent:
+def written(machine: LedgerWrite) -> WriterEvent:
     return ev.MetadataWritten(Versioned(intended(machine) or machine.metadata.value, machine.metadata.version + 1))
 
 
@@ -111,7 +111,7 @@ ALL_ACKED = (append, ack(0), ack(1), ack(2))
 CONFLICT = just(ev.MetadataConflicted())
 DEGRADED = {"allow_degraded_writes": True}
 
-SITUATIONS: dict[str, Callable[[], LedgerWriter]] = {
+SITUATIONS: dict[str, Callable[[], LedgerWrite]] = {
     "nothing appended": after(),
     "entries in flight": after(append),
     "confirmed, one copy owed": after(append, ack(0), ack(1)),
@@ -150,7 +150,7 @@ SITUATIONS: dict[str, Callable[[], LedgerWriter]] = {
 }
 
 
-def records(machine: LedgerWriter) -> Iterable[Versioned[LedgerMetadata]]:
+def records(machine: LedgerWrite) -> Iterable[Versioned[LedgerMetadata]]:
     """What the store may show: as known, as wanted, repaired, taken over, closed here or elsewhere."""
     known, later = machine.metadata.value, machine.metadata.version + 1
     yield machine.metadata
@@ -165,7 +165,7 @@ def records(machine: LedgerWriter) -> Iterable[Versioned[LedgerMetadata]]:
     yield Versioned(replace(known, fragments=(*known.fragments, strange)), later)
 
 
-def events(machine: LedgerWriter) -> Iterable[WriterEvent]:
+def events(machine: LedgerWrite) -> Iterable[WriterEvent]:
     yield from (append(machine), close(machine), SPARES, NO_SPARES, AWAY, GONE, ev.MetadataConflicted())
     for record in records(machine):
         yield ev.MetadataRead(record)
@@ -192,7 +192,7 @@ def events(machine: LedgerWriter) -> Iterable[WriterEvent]:
     yield from (ev.FramesAcked(1, foreign, 1), ev.SessionBroken(1, foreign), ev.SessionEnded(1, foreign, 0, FENCED))
 
 
-def state_of(machine: LedgerWriter) -> str:
+def state_of(machine: LedgerWrite) -> str:
     return machine.state.name
 
 
@@ -257,7 +257,7 @@ def test_whoever_ends_says_so_once_and_last_and_stops_every_session(situation: s
         assert detached >= attached - over
 
 
-def _possible(machine: LedgerWriter, event: WriterEvent) -> bool:
+def _possible(machine: LedgerWrite, event: WriterEvent) -> bool:
     try:
         twin_of(machine).step(event)
     except AssertionError:

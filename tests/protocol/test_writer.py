@@ -33,7 +33,7 @@ from bk_core.protocol.events import (
     TimerFired,
     WriteMetadata,
 )
-from bk_core.protocol.writer import LedgerWriter, WriterState
+from bk_core.protocol.writer import LedgerWrite, WriterState
 from bk_core.wire.lane import Reason
 from tests.protocol.kit import append, digester, metadata, writer
 
@@ -42,7 +42,7 @@ def of(effects: list[object], kind: type) -> list[object]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def acked(machine: LedgerWriter, index: int, frames: int) -> list[object]:
+def acked(machine: LedgerWrite, index: int, frames: int) -> list[object]:
     return list(machine.step(FramesAcked(index, machine.delivery.lanes[index].session, frames)))
 
 
@@ -106,7 +106,7 @@ def test_a_fenced_writer_withdraws_and_reports_unknown() -> None:
     assert machine.lac == -1
 
 
-def fail_bookie(machine: LedgerWriter, index: int) -> list[object]:
+def fail_bookie(machine: LedgerWrite, index: int) -> list[object]:
     session = machine.delivery.lanes[index].session
     return list(machine.step(SessionEnded(index, session, 0, Reason.READ_ONLY)))
 
@@ -163,7 +163,7 @@ def test_a_writer_that_finds_its_ledger_in_recovery_withdraws() -> None:
     assert isinstance(of(effects, Fail)[0].error, LedgerFencedError)
 
 
-def closed_record(machine: LedgerWriter, last: int, version: int = 2) -> Versioned:
+def closed_record(machine: LedgerWrite, last: int, version: int = 2) -> Versioned:
     value = replace(machine.metadata.value, state=LedgerState.CLOSED, last_entry_id=last, length=1)
     return Versioned(value, version)
 

@@ -21,13 +21,13 @@ from bk_core.errors import (
 from bk_core.model import Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
-from bk_core.protocol.writer import LedgerWriter, WriterState
+from bk_core.protocol.writer import LedgerWrite, WriterState
 from bk_core.wire.lane import Reason
 from tests.protocol.kit import LEDGER, append, batch, digester, metadata
 
 
-def writer(*shape: int, **options: Any) -> LedgerWriter:
-    machine = LedgerWriter(
+def writer(*shape: int, **options: Any) -> LedgerWrite:
+    machine = LedgerWrite(
         LEDGER,
         metadata(*(shape or (3, 3, 2))),
         digester(),
@@ -43,16 +43,16 @@ def of(effects: list[Any], kind: type) -> list[Any]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def acked(machine: LedgerWriter, index: int, frames: int) -> list[Any]:
+def acked(machine: LedgerWrite, index: int, frames: int) -> list[Any]:
     return list(machine.step(ev.FramesAcked(index, machine.delivery.lanes[index].session, frames)))
 
 
-def fails(machine: LedgerWriter, index: int, reason: Reason = Reason.STORAGE_FAILED) -> list[Any]:
+def fails(machine: LedgerWrite, index: int, reason: Reason = Reason.STORAGE_FAILED) -> list[Any]:
     lane = machine.delivery.lanes[index]
     return list(machine.step(ev.SessionEnded(index, lane.session, lane.acked, reason)))
 
 
-def change_is_written(machine: LedgerWriter, effects: list[Any]) -> list[Any]:
+def change_is_written(machine: LedgerWrite, effects: list[Any]) -> list[Any]:
     (write,) = of(effects, ev.WriteMetadata)
     return list(machine.step(ev.MetadataWritten(Versioned(write.metadata, write.version + 1))))
 

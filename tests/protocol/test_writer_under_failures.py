@@ -34,7 +34,7 @@ from bk_core.protocol.events import (
     TimerFired,
     WriteMetadata,
 )
-from bk_core.protocol.writer import LedgerWriter, WriterState
+from bk_core.protocol.writer import LedgerWrite, WriterState
 from bk_core.wire.lane import Reason
 from tests.kit.amount import some
 from tests.protocol.kit import LEDGER, batch, digester, metadata
@@ -48,7 +48,7 @@ class World:
     def __init__(self, shape: tuple[int, int, int], rng: random.Random, **options: bool) -> None:
         self.rng, self.stored = rng, metadata(*shape)
         self.spares = 40
-        self.machine = LedgerWriter(
+        self.machine = LedgerWrite(
             LEDGER,
             self.stored,
             digester(),

@@ -17,7 +17,7 @@ from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.protocol.writer import LedgerWriter, WriterState
+from bk_core.protocol.writer import LedgerWrite, WriterState
 from bookie_server.machine import events as mev
 from tests.kit.memory_holdings import stored
 from tests.scenarios.clients import Client
@@ -27,14 +27,14 @@ from tests.scenarios.world import StoryError, World, braced, describe
 class Writer(Client):
     """``append`` and ``close`` are the application's words."""
 
-    machine: LedgerWriter
+    machine: LedgerWrite
 
     def __init__(self, world: World, name: str, ledger_id: LedgerId, options: dict[str, str]) -> None:
         super().__init__(world, name, ledger_id)
         self._confirmed = -1
         self.on_closed: Callable[[], None] = lambda: None
         self.on_failed: Callable[[BookKeeperError], None] = lambda error: None
-        self.machine = LedgerWriter(
+        self.machine = LedgerWrite(
             ledger_id,
             world.records[ledger_id],
             self.digester,

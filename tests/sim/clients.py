@@ -14,7 +14,7 @@ from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as pe
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase
-from bk_core.protocol.writer import LedgerWriter, WriterState
+from bk_core.protocol.writer import LedgerWrite, WriterState
 from bookie_server.machine import events as ev
 from tests.sim.host import KEY, PASSWORD, REQUEST_MS, Host
 
@@ -58,7 +58,7 @@ class WriterHost(Host):
         super().__init__(world, name, ledger_id)
         self.sessions = world.session_numbers()
         value = metadata.value
-        self.machine = LedgerWriter(
+        self.machine = LedgerWrite(
             ledger_id,
             metadata,
             Digester(value.digest_type, PASSWORD, ledger_id),

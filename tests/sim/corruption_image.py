@@ -149,7 +149,7 @@ def make_image(recorded: bool = True, seed: int = 1, bookie_id: str = BOOKIE_ID)
     while back_end.log.position[0] == first:
         commit([entries(20, [_next_id(acked, 20)], size=9000)])
     back_end.log.release_full()
-    back_end.upkeep.run()
+    back_end.log_maintenance.run()
     _checkpoint(back_end)  # which holds the state of the segment that is sealed now
     commit(_every_kind(1))
     _fill(back_end, commit, rng, recorded)

@@ -27,7 +27,7 @@ from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
-from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.log_maintenance import LogMaintenance
 from tests.kit.segment_world import payload_of
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.storage import NOW_MS, Answer, ask, own_store
@@ -70,14 +70,14 @@ class SpreadBackEnd:
         self.holdings = SpreadHoldings(
             [IndexHoldings(each.index) for each in self.opened], lambda _: self.chance.randrange(self.logs)
         )
-        self.upkeep = [LogUpkeep(each.log, self._sealed(each)) for each in self.opened]
+        self.log_maintenance = [LogMaintenance(each.log, self._sealed(each)) for each in self.opened]
 
     def _sealed(self, opened: OpenStorage) -> Any:
         return lambda sealed: opened.index.seal(sealed.generation, sealed.summary)
 
     def commit(self, log: int, frames: list[bytes | memoryview]) -> Any:
         places = self.opened[log].log.append_group(frames)
-        self.upkeep[log].run()
+        self.log_maintenance[log].run()
         return places
 
     def read(self, effect: ev.ReadFrames) -> ev.FramesRead:

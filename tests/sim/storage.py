@@ -32,7 +32,7 @@ from bookie_server.machine.machine import BookieMachine
 from bookie_server.storage.bytes.index_file import decode_index_file
 from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.start.open_report import OpenReport
 from tests.sim.disk import SimDisk, SimulatedCrash
@@ -118,7 +118,9 @@ class StorageBackEnd:
         )
         self.opened = opened
         self.holdings = IndexHoldings(opened.index)
-        self.upkeep = LogUpkeep(opened.log, lambda sealed: opened.index.seal(sealed.generation, sealed.summary))
+        self.log_maintenance = LogMaintenance(
+            opened.log, lambda sealed: opened.index.seal(sealed.generation, sealed.summary)
+        )
         if self._limbo_after_wipe:
             self._note_wipe()
 
@@ -127,7 +129,7 @@ class StorageBackEnd:
     def commit(self, frames: Sequence[bytes | memoryview]) -> list[Place]:
         """One group, durable when this returns, and the upkeep behind it. Raises as :meth:`SegmentLog.append_group`."""
         places = self.log.append_group(frames)
-        self.upkeep.run()
+        self.log_maintenance.run()
         return places
 
     def read(self, effect: ev.ReadFrames) -> ev.FramesRead:
@@ -144,7 +146,7 @@ class StorageBackEnd:
         """The bookie has had nothing to commit for a while. Raises StorageFailedError."""
         self.log.record_position()
         self.log.release_full()
-        self.upkeep.run()
+        self.log_maintenance.run()
 
     # --- ends -------------------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ def checkpoint(life: Life) -> None:
 def give_back(life: Life) -> None:
     """Recycle every sealed segment without a live frame, as the bookie does: drop, checkpoint, recycle (I11)."""
     index, pool = life.back_end.index, life.back_end.log.pool
-    life.back_end.upkeep.run()
+    life.back_end.log_maintenance.run()
     live = index.live_bytes()
     drained = [generation for generation in index.sealed_generations() if not live.get(generation)]
     for generation in drained:

@@ -28,7 +28,7 @@ from bk_core.metadata.tree.watches import Watches, read_children
 from bk_core.metadata.worker import Worker
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _READ_ONLY = "readonly"
 _RETRY_S = 0.5
 _RETRY_MAX_S = 8.0
@@ -71,7 +71,7 @@ class Bookies(Part):
                 if node is not None:
                     bookies[bookie_id] = decode_service_info(bookie_id, node[0])
             except MetadataCorruptError as error:  # one bad registration must not keep a client from the others
-                _log.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
+                logger.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
         return bookies
 
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
@@ -189,13 +189,13 @@ class Bookies(Part):
                 for bookie_id, (info, read_only, session_id) in list(self._registered.items()):
                     if session_id != self._tree.session_id:
                         self._register_in_this_session(info, read_only)
-                        _log.info("bookie %s is registered again: its session had been lost", bookie_id)
+                        logger.info("bookie %s is registered again: its session had been lost", bookie_id)
         except ClientClosedError:
             return
         except (MetadataError, BookieIdentityError) as error:
-            _log.error("a bookie could not be registered again, trying again: %s", error)
+            logger.error("a bookie could not be registered again, trying again: %s", error)
         except Exception:
-            _log.exception("a bookie could not be registered again, trying again")
+            logger.exception("a bookie could not be registered again, trying again")
         else:
             self._retry_s = _RETRY_S
             return

@@ -38,7 +38,7 @@ from bk_core.metadata.tree.tree import (
 from bk_core.metadata.tree.watches import Watches
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _ID_TRIES = 100
 
 

@@ -19,7 +19,7 @@ from bk_core.metadata.port import CancelWatch
 from bk_core.metadata.tree.tree import NodeStat, NoNodeError, Tree, Watcher
 from bk_core.metadata.worker import Worker
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _RETRY_S = 0.5
 _RETRY_REFUSED_S = 5.0
 
@@ -126,7 +126,7 @@ class Watches:
                 self._reread_later(node, _RETRY_S)
                 return
             except Exception:
-                _log.exception("a watch of %s could not be set again, trying again", node.path)
+                logger.exception("a watch of %s could not be set again, trying again", node.path)
                 self._reread_later(node, _RETRY_REFUSED_S)
                 return
             news = self._news(node)
@@ -134,7 +134,7 @@ class Watches:
             try:
                 callback(node.snapshot)
             except Exception:
-                _log.exception("a watch of %s failed", node.path)
+                logger.exception("a watch of %s failed", node.path)
 
     def _reread_later(self, node: _Node, delay_s: float) -> None:
         with self._lock:

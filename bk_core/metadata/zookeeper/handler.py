@@ -18,7 +18,7 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -66,6 +66,6 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         try:
             run()
         except Exception as error:
-            _log.error("the thread of the connection to ZooKeeper ended: %r", error)
+            logger.error("the thread of the connection to ZooKeeper ended: %r", error)
         finally:
             self._on_ended()

@@ -70,9 +70,9 @@ from bk_core.metadata.tree.tree import (
 from bk_core.metadata.worker import Worker
 from bk_core.metadata.zookeeper.handler import BoundedHandler
 
-_log = logging.getLogger(__name__)
-_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_log.addHandler(logging.NullHandler())  # its warnings are for who configures logging, not for stderr
+logger = logging.getLogger(__name__)
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.addHandler(logging.NullHandler())  # its warnings are for who configures logging, not for stderr
 _REPEAT_S = 0.05
 _REVIVE_S = 0.5
 _ATTEMPT_MIN_S = 1.0
@@ -116,7 +116,7 @@ class ZooKeeperTree:
             handler=self._handler,
             connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": attempt_s / 2},
             command_retry={"max_tries": 1},  # ours are the only repetitions
-            logger=_kazoo_log,
+            logger=_kazoo_logger,
         )
         self._client.add_listener(self._state_changed)
 
@@ -164,11 +164,11 @@ class ZooKeeperTree:
         with self._running:
             if self._closed:
                 return
-            _log.error("the connection to ZooKeeper broke down and is made again; hosts %s", self._hosts)
+            logger.error("the connection to ZooKeeper broke down and is made again; hosts %s", self._hosts)
             try:
                 self._client.start_async()
             except Exception as error:
-                _log.error("the connection to ZooKeeper could not be made, trying again: %r", error)
+                logger.error("the connection to ZooKeeper could not be made, trying again: %r", error)
                 self._events.submit(self._revive, _REVIVE_S)
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class ZooKeeperTree:
                     self._client.stop()
                     self._client.close()
             except Exception as error:
-                _log.warning("ending the session with ZooKeeper failed: %s", error)
+                logger.warning("ending the session with ZooKeeper failed: %s", error)
 
         thread = threading.Thread(target=stop, name="bookkeeper-zookeeper-stop", daemon=True)
         thread.start()

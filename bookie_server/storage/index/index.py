@@ -25,7 +25,7 @@ from bookie_server.storage.bytes.membership import Striping, striping_of
 from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.answers import LastEntry, LedgerStatus, Lookup
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
-from bookie_server.storage.index.index_maintenance import IndexUpkeep
+from bookie_server.storage.index.index_maintenance import IndexMaintenance
 from bookie_server.storage.index.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER, LedgerStates
 from bookie_server.storage.index.ledger_table import LedgerState
@@ -44,8 +44,8 @@ _HEADER_BYTES = 64
 _SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin behind its first id
 
 
-class LedgerIndex(IndexUpkeep):
-    """All ledgers of a data directory. What maintenance asks of it is in :class:`IndexUpkeep`."""
+class LedgerIndex(IndexMaintenance):
+    """All ledgers of a data directory. What maintenance asks of it is in :class:`IndexMaintenance`."""
 
     def __init__(self, index_cache_bytes: int = INDEX_CACHE_BYTES) -> None:
         self._states = LedgerStates()

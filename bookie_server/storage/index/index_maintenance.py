@@ -26,7 +26,7 @@ class DamagedIndex:
     unreadable: frozenset[int]
 
 
-class IndexUpkeep:
+class IndexMaintenance:
     """The maintenance side of the index."""
 
     _states: LedgerStates

@@ -14,7 +14,7 @@ from bookie_server.storage.log.sealing import SealedSegment
 from bookie_server.storage.log.segment_log import SegmentLog
 
 
-class LogUpkeep:
+class LogMaintenance:
     """Looks after one log; one thread. ``on_sealed`` hears of each segment that got its ``.idx``, for the index."""
 
     def __init__(self, log: SegmentLog, on_sealed: Callable[[SealedSegment], None] = lambda _: None) -> None:

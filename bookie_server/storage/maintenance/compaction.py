@@ -45,7 +45,7 @@ from bookie_server.storage.index.search import IndexBlock
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.live_frames import LiveFrames, together
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 COMPACTION_THRESHOLD = 0.5
 """A segment with less than this share of its size live is compacted."""
@@ -301,7 +301,7 @@ class Compactor:
         self.stats.damaged_segments += 1
         self._port.ask(lambda index: _mark(index, damage))
         name, what = segment_name(work.generation), why or f"{len(damage)} places, the first: {damage[0]}"
-        log.error("damage: %s is kept and not compacted; %s", name, what)
+        logger.error("damage: %s is kept and not compacted; %s", name, what)
         self.close()
 
 

@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterable, Sequence
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import Usage
-from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.sealing import SealedSegment
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.maintenance.checkpointer import Checkpointer, CheckpointSummary
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.schedule import STEP_BYTES, ByteBudget, MaintenanceLimits, checkpoint_wait_s
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
 """How often the index is asked for segments in which nothing is live any more."""
@@ -67,7 +67,7 @@ class Maintenance:
     def __init__(
         self,
         directory: DataDirectory,
-        log_: SegmentLog,
+        log: SegmentLog,
         port: IndexPort,
         *,
         newest: CheckpointSummary,
@@ -76,11 +76,11 @@ class Maintenance:
         limits: MaintenanceLimits | None = None,
         on_recycled: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._directory, self._log, self._port = directory, log_, port
+        self._directory, self._log, self._port = directory, log, port
         self._limits, self._now_s = limits or MaintenanceLimits(), now_s
         self._have_given_up, self._on_recycled = give_up, on_recycled
-        self.upkeep = LogUpkeep(log_, self._note_sealed)
-        self.checkpointer = Checkpointer(directory, port, log_.health, newest)
+        self.log_maintenance = LogMaintenance(log, self._note_sealed)
+        self.checkpointer = Checkpointer(directory, port, log.health, newest)
         self.reindex: Callable[[], bool] = lambda: False
         """Goes on making a damaged ``.idx`` anew; False if none can be made now."""
         self.wants_checkpoint: Callable[[], bool] = lambda: False
@@ -92,7 +92,7 @@ class Maintenance:
         self._drained: set[int] = set()  # dropped from the index, not recycled yet
         self._checkpoint_begun_s: float | None = None
         self._urgent = [
-            _Task("upkeep", self._look_after_log),
+            _Task("log", self._look_after_log),
             _Task("checkpoint", self._go_on_with_checkpoint),
             _Task("recycling", self._recycle_one),
             _Task("space", self._look_for_drained),
@@ -148,7 +148,7 @@ class Maintenance:
 
     def wake(self) -> None:
         """A segment is full, or half full: look after the log now."""
-        self._soon("upkeep")
+        self._soon("log")
 
     def note_drained(self, generations: Iterable[int]) -> None:
         """The index has dropped these segments."""
@@ -163,7 +163,7 @@ class Maintenance:
         """Seal what is full and give up what is under way. The index is told nothing any more. Raises
         StorageFailedError."""
         self.checkpointer.close()
-        while self.upkeep.seal_one():
+        while self.log_maintenance.seal_one():
             pass
 
     def _try(self, task: _Task) -> bool:
@@ -180,7 +180,7 @@ class Maintenance:
             wait_s = min(RETRY_S * 2**task.failures, RETRY_MAX_S)
             task.failures += 1
             known = isinstance(error, BookKeeperError | OSError)
-            log.error("%s failed, again in %.0f s: %s", task.name, wait_s, error, exc_info=not known)
+            logger.error("%s failed, again in %.0f s: %s", task.name, wait_s, error, exc_info=not known)
         task.not_before = now + (wait_s and max(wait_s, WAIT_MIN_S))
         return wait_s == 0.0
 
@@ -196,9 +196,9 @@ class Maintenance:
             self._unheard.popleft()
             self._soon("space")
             return 0.0
-        if self.upkeep.step():
+        if self.log_maintenance.step():
             return 0.0
-        self._no_room = self.upkeep.due
+        self._no_room = self.log_maintenance.due
         return RETRY_S if self._no_room else math.inf
 
     # --- checkpoints and drained segments ---------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Maintenance:
                 self._drained.discard(generation)
                 self._held.discard(generation)
                 self.recycled += 1
-                self._soon("upkeep")
+                self._soon("log")
                 self._on_recycled(generation)
                 return 0.0
         return math.inf

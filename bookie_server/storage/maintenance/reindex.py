@@ -43,7 +43,7 @@ from bookie_server.storage.index.index_maintenance import DamagedIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STEP_BYTES = 4 << 20
 PUT_OFF_STEPS = 12
@@ -185,7 +185,7 @@ class Reindexer:
         if old is None and not is_whole and not self._is_covered(generation):
             self._uncovered.add(generation)
             self.stats.put_off += 1
-            log.warning("the index of %s waits for a checkpoint", segment_name(generation))
+            logger.warning("the index of %s waits for a checkpoint", segment_name(generation))
             return None
         states = StateCollector()
         for rows in (old, scan.states.rows()):
@@ -210,7 +210,7 @@ class Reindexer:
         self._port.ask(lambda index: _take_over(index, generation, built.summary, places))
         self.stats.rebuilt += 1
         self.stats.lost_records += lost
-        log.warning("%s was made anew; %d records of it name entries that cannot be read", name, lost)
+        logger.warning("%s was made anew; %d records of it name entries that cannot be read", name, lost)
 
 
 def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[tuple[int, Place]]) -> None:

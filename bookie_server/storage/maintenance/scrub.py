@@ -32,7 +32,7 @@ from bookie_server.storage.index.search import OTHER_SECTIONS, IndexBlock
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MARKS_MAX = 4096
 """Damaged places of a segment that the index is told of; reads find the others."""
@@ -187,9 +187,9 @@ class Scrubber:
         name = index_name(generation)
         lines = found.lines + [f"{name}, block {number}: {what}" for number, what in sorted(found.blocks.items())]
         for line in lines[:LINES_MAX]:
-            log.error("damage: %s", line)
+            logger.error("damage: %s", line)
         if len(lines) > LINES_MAX:
-            log.error("damage: %d more in %s", len(lines) - LINES_MAX, segment_name(generation))
+            logger.error("damage: %d more in %s", len(lines) - LINES_MAX, segment_name(generation))
 
 
 def _mark(index: LedgerIndex, found: _Findings) -> bool:

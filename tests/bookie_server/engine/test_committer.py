@@ -71,10 +71,10 @@ class Rig:
         self.sealed: list[int] = []
         self.known: list[int] = []
         loop = asyncio.get_running_loop()
-        self.upkeep = MaintenanceThread(self._maintenance(loop), loop, self.answers.put_nowait)
-        self.upkeep.start()
+        self.maintenance = MaintenanceThread(self._maintenance(loop), loop, self.answers.put_nowait)
+        self.maintenance.start()
         self.committer = Committer(
-            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, frames_max, self.upkeep.look
+            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, frames_max, self.maintenance.look
         )
 
     def _maintenance(self, loop: asyncio.AbstractEventLoop) -> DirectoryMaintenance:
@@ -122,7 +122,7 @@ class Rig:
         self.files.sync.set()
         await asyncio.to_thread(self.committer.stop)
         self.storage.log.release_full()
-        await asyncio.to_thread(self.upkeep.stop)
+        await asyncio.to_thread(self.maintenance.stop)
         self.storage.close()
 
 

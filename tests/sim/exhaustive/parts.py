@@ -19,7 +19,7 @@ from bk_core.model import DigestType, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase
-from bk_core.protocol.writer import LedgerWriter
+from bk_core.protocol.writer import LedgerWrite
 from bookie_server.machine import events as bev
 from tests.sim.exhaustive.scope import Scope
 
@@ -180,7 +180,7 @@ class WriterPart(Client):
             delay_ensemble_change=scope.delayed,
             allow_degraded_writes=scope.degraded,
         )
-        machine = LedgerWriter(
+        machine = LedgerWrite(
             LEDGER,
             first_metadata(scope),
             DIGESTER,

@@ -11,7 +11,7 @@ import numpy as np
 from bk_core.errors import DataDirectoryError
 from bookie_server.storage.bytes import joined_frames
 from bookie_server.storage.bytes.joined_frames import _Columns
-from bookie_server.storage.index.index_maintenance import IndexUpkeep
+from bookie_server.storage.index.index_maintenance import IndexMaintenance
 from bookie_server.storage.index.segment_directory import SegmentDirectory
 from bookie_server.storage.maintenance import live_frames
 from bookie_server.storage.maintenance.compaction import Compactor
@@ -97,7 +97,8 @@ COMPACTION_MUTANTS: list[tuple[str, str, Planted]] = [
     ("a segment leaves the index before its copies are in it", "S4", _planted((Compactor, "_open", _dropped_first))),
     ("what a full disk refused counts as copied", "S4", _planted((Compactor, "_write", _refused_is_done))),
     ("what is dead is copied", "S4", _planted((SegmentDirectory, "ledgers_in", _all_of_it_lives))),
-    ("a sealed segment is taken for one being written", "S4", _planted((IndexUpkeep, "place_copies", _place_anywhere))),
+    ("a sealed segment is taken for one being written", "S4",
+     _planted((IndexMaintenance, "place_copies", _place_anywhere))),
     ("joined entries have the LAC of the one before", "P6", _planted((_Columns, "_numbers", _of_the_entry_before),
                                                                     _BELIEVED)),
     ("joined entries lose their ledger lengths", "P6", _planted((joined_frames, "LEDGER_LENGTHS", 0), _BELIEVED)),

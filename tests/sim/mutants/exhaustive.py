@@ -23,7 +23,7 @@ from bk_core.protocol.keeper import SessionKeeper
 from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.refusals import fenced_error
 from bk_core.protocol.write_back import WriteBack
-from bk_core.protocol.writer import LedgerWriter
+from bk_core.protocol.writer import LedgerWrite
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine.adds import Adds
 from bookie_server.machine.core import Core
@@ -216,16 +216,16 @@ def adds_pass_the_fence() -> AbstractContextManager[None]:
 
 def lac_moves_during_a_change() -> AbstractContextManager[None]:
     """D12."""
-    evaluate = LedgerWriter._evaluate
+    evaluate = LedgerWrite._evaluate
 
-    def mutant(self: LedgerWriter) -> list[Any]:
+    def mutant(self: LedgerWrite) -> list[Any]:
         change, self.change = self.change, None
         try:
             return evaluate(self)
         finally:
             self.change = self.change or change
 
-    return patched((LedgerWriter, "_evaluate", mutant))
+    return patched((LedgerWrite, "_evaluate", mutant))
 
 
 def acks_of_the_replaced_survive() -> AbstractContextManager[None]:
@@ -243,15 +243,15 @@ def acks_of_the_replaced_survive() -> AbstractContextManager[None]:
 
 def evaluated_before_unacked() -> AbstractContextManager[None]:
     """D13: acks are counted after the change and before those of the replaced bookie are taken back."""
-    written = LedgerWriter._change_written
+    written = LedgerWrite._change_written
 
-    def mutant(self: LedgerWriter, metadata: Any) -> list[Any]:
+    def mutant(self: LedgerWrite, metadata: Any) -> list[Any]:
         change, self.change = self.change, None
         early = self._evaluate()
         self.change = change
         return [*early, *written(self, metadata)]
 
-    return patched((LedgerWriter, "_change_written", mutant))
+    return patched((LedgerWrite, "_change_written", mutant))
 
 
 def nothing_is_sent_again() -> AbstractContextManager[None]:
@@ -265,21 +265,21 @@ def nothing_is_sent_again() -> AbstractContextManager[None]:
 
 def lost_answer_is_a_conflict() -> AbstractContextManager[None]:
     """D22: the writer takes its own write, whose answer was lost, for another client's."""
-    reread = LedgerWriter._reread
+    reread = LedgerWrite._reread
 
-    def mutant(self: LedgerWriter, metadata: Any) -> list[Any]:
+    def mutant(self: LedgerWrite, metadata: Any) -> list[Any]:
         if metadata.version != self.metadata.version:
             return self._fail(fenced_error(self.ledger_id, "conflict", self.lac, self.lap))
         return reread(self, metadata)
 
-    return patched((LedgerWriter, "_reread", mutant))
+    return patched((LedgerWrite, "_reread", mutant))
 
 
 def counted_before_the_store_has_it() -> AbstractContextManager[None]:
     """D11: the new bookie is used as soon as it is chosen."""
-    write = LedgerWriter._write_change
+    write = LedgerWrite._write_change
 
-    def mutant(self: LedgerWriter, change: Any) -> list[Any]:
+    def mutant(self: LedgerWrite, change: Any) -> list[Any]:
         effects = write(self, change)
         intent, self.change = self.metadata.value, None
         for index in change.indices:
@@ -289,29 +289,29 @@ def counted_before_the_store_has_it() -> AbstractContextManager[None]:
         assert intent is not None
         return effects
 
-    event = LedgerWriter._metadata_event
+    event = LedgerWrite._metadata_event
 
-    def heard(self: LedgerWriter, found: Any) -> list[Any]:
+    def heard(self: LedgerWrite, found: Any) -> list[Any]:
         if isinstance(found, ev.MetadataWritten) and self._close_intent is None and self.change is None:
             self.metadata = found.metadata
             return []
         return event(self, found)
 
-    return patched((LedgerWriter, "_write_change", mutant), (LedgerWriter, "_metadata_event", heard))
+    return patched((LedgerWrite, "_write_change", mutant), (LedgerWrite, "_metadata_event", heard))
 
 
 def close_at_the_last_pushed() -> AbstractContextManager[None]:
     """D26: the writer closes at the last entry it sent."""
-    begin = LedgerWriter._begin_close
+    begin = LedgerWrite._begin_close
 
-    def close(self: LedgerWriter) -> list[Any]:
+    def close(self: LedgerWrite) -> list[Any]:
         lac, self.lac = self.lac, self.lap
         try:
             return begin(self)
         finally:
             self.lac = lac
 
-    return patched((LedgerWriter, "_continue_close", lambda self: []), (LedgerWriter, "_close", close))
+    return patched((LedgerWrite, "_continue_close", lambda self: []), (LedgerWrite, "_close", close))
 
 
 def one_ack_fewer() -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from bookie_server.storage.bytes import joined_frames
-from bookie_server.storage.index.index_maintenance import IndexUpkeep
+from bookie_server.storage.index.index_maintenance import IndexMaintenance
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.compaction import Compactor
@@ -82,7 +82,7 @@ def _half_dead_is_dead(self: Any) -> Any:
 MAINTENANCE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("copies of compaction are not synced", "S4", _planted((Compactor, "_write", _copies_unsynced))),
     ("compaction leaves a frame behind", "S4", _planted((Compactor, "_write", _without_the_last))),
-    ("the index does not learn where copies are", "S4", _planted((IndexUpkeep, "place_copies", _nothing))),
+    ("the index does not learn where copies are", "S4", _planted((IndexMaintenance, "place_copies", _nothing))),
     ("a damaged segment is given up by compaction (D9)", "S4", _planted((Compactor, "_keep", _given_up_anyway))),
     (
         "joined frames have one LAC", "S7",

@@ -28,7 +28,7 @@ from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.write_back import WriteBack
-from bk_core.protocol.writer import LedgerWriter
+from bk_core.protocol.writer import LedgerWrite
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine.adds import Adds
 from bookie_server.machine.reads import Reads
@@ -200,13 +200,13 @@ def unverified_lac() -> AbstractContextManager[None]:
 
 def counted_before_the_store_has_it() -> AbstractContextManager[None]:
     """D11: acks count under an ensemble that is not persisted."""
-    write = LedgerWriter._write_change
+    write = LedgerWrite._write_change
 
-    def mutant(self: LedgerWriter, change: Any) -> list[Any]:
+    def mutant(self: LedgerWrite, change: Any) -> list[Any]:
         effects = write(self, change)
         return [*effects, *self._change_written(Versioned(change.intent, self.metadata.version + 1))]
 
-    return patched((LedgerWriter, "_write_change", mutant))
+    return patched((LedgerWrite, "_write_change", mutant))
 
 
 def nobody_sends_again() -> AbstractContextManager[None]:
@@ -219,12 +219,12 @@ def nobody_sends_again() -> AbstractContextManager[None]:
 
 def nobody_evaluates_again() -> AbstractContextManager[None]:
     """D14: a change that completes an entry tells nobody."""
-    written = LedgerWriter._change_written
+    written = LedgerWrite._change_written
 
-    def mutant(self: LedgerWriter, metadata: Any) -> list[Any]:
+    def mutant(self: LedgerWrite, metadata: Any) -> list[Any]:
         return [e for e in written(self, metadata) if not isinstance(e, ev.Confirm)]
 
-    return patched((LedgerWriter, "_change_written", mutant))
+    return patched((LedgerWrite, "_change_written", mutant))
 
 
 def second_largest_watermark() -> AbstractContextManager[None]:
@@ -254,15 +254,15 @@ def nothing_is_released() -> AbstractContextManager[None]:
 def close_forgets_missing_copies() -> AbstractContextManager[None]:
     """P8: the close neither waits for the last copies nor marks them."""
     return patched(
-        (LedgerWriter, "_continue_close", _close_at_once()),
+        (LedgerWrite, "_continue_close", _close_at_once()),
         (Delivery, "behind", lambda self: ()),
     )
 
 
-def _close_at_once() -> Callable[[LedgerWriter], list[Any]]:
+def _close_at_once() -> Callable[[LedgerWrite], list[Any]]:
     from bk_core.protocol.writer import WriterState
 
-    def mutant(self: LedgerWriter) -> list[Any]:
+    def mutant(self: LedgerWrite) -> list[Any]:
         if self.state is not WriterState.CLOSING or not self.idle or self._close_intent or self.change:
             return []
         return self._begin_close()
@@ -272,17 +272,17 @@ def _close_at_once() -> Callable[[LedgerWriter], list[Any]]:
 
 def no_hint() -> AbstractContextManager[None]:
     """P9: an idle writer tells nobody."""
-    return patched((LedgerWriter, "_hint_lac", lambda self: []))
+    return patched((LedgerWrite, "_hint_lac", lambda self: []))
 
 
 def close_over_anything() -> AbstractContextManager[None]:
     """MUST 8: after a conflict the writer closes over whatever it finds."""
 
-    def mutant(self: LedgerWriter, metadata: Any) -> list[Any]:
+    def mutant(self: LedgerWrite, metadata: Any) -> list[Any]:
         self.metadata = metadata
         return self._write_close() if self._close_intent is not None else self._write_change(self.change)
 
-    return patched((LedgerWriter, "_reread", mutant))
+    return patched((LedgerWrite, "_reread", mutant))
 
 
 def fenced_means_not_applied() -> AbstractContextManager[None]:

@@ -212,7 +212,12 @@ class BookieWorld:
         if any(disk.failed_at is not None for disk in self.disks) and not self.errors:
             self.turns.fail("a disk failed a second ago, and the bookie goes on")
         for log in engine._logs:
-            if log._maintenance.maintenance.upkeep.due and not self.full and not self.errors and not self.time_passes:
+            if (
+                log._maintenance.maintenance.log_maintenance.due
+                and not self.full
+                and not self.errors
+                and not self.time_passes
+            ):
                 self.turns.fail("a second after the last group a segment waits for its index, or a spare is missing")
             if log._log.position_unrecorded and not self.errors and not self.time_passes:
                 self.turns.fail("a second after the last group the position is not on record (S3)")

@@ -10,7 +10,7 @@ import pytest
 
 from bk_core.errors import DataDirectoryError
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogUpkeep
+from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_log import SegmentLog
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record
 from tests.sim.disk import SimDisk
@@ -43,7 +43,9 @@ class Rig:
             newest_generation=10,
             backlog_bytes_max=backlog_bytes_max,
         )
-        self.upkeep = LogUpkeep(self.log, lambda sealed: self.index.seal(sealed.generation, sealed.summary))
+        self.log_maintenance = LogMaintenance(
+            self.log, lambda sealed: self.index.seal(sealed.generation, sealed.summary)
+        )
         self.next_id = 0
         self.acked: list[bytes] = []
 
@@ -55,7 +57,7 @@ class Rig:
         self.next_id += 16
         self.acked += frames
         self.log.release_full()
-        self.upkeep.run()
+        self.log_maintenance.run()
 
     def append_for_ever(self) -> None:
         while True:
@@ -89,7 +91,7 @@ def test_segments_that_cannot_be_sealed_do_not_pile_up_in_memory() -> None:
     rig.log.append_group([fence_record(1)], reserve=True)
     rig.append(reserve=True)
     rig.disk.full = False
-    rig.upkeep.run()
+    rig.log_maintenance.run()
     assert not rig.log.seal_jobs
     for _ in range(100):
         rig.append()

@@ -340,7 +340,7 @@ def test_deleted_stays_deleted_after_the_segments_are_sealed(tmp_path: Path) -> 
 def test_idle_restarts_do_not_pile_up_segments(tmp_path: Path) -> None:
     for _ in range(5):
         storage = Storage(tmp_path / "d")
-        storage.upkeep.run()
+        storage.log_maintenance.run()
         names = storage.files.names(storage.directory.segments_path)
         assert [name[16:] for name in names].count(".segment") == 1
         assert len(names) <= 4
