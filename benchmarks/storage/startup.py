@@ -31,7 +31,8 @@ from bookie_server.storage.disk.cookie import SEGMENTS_NAME, DataDirectory
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_reader import SegmentReader
-from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from bookie_server.storage.start.replay import open_segments
 
 LEDGERS, BYTES = 1_000_000, 10_000_000_000
@@ -81,7 +82,7 @@ class Maker:
         directory.record_boot()
         self._index, self._log, _ = open_segments(directory, segment_size_bytes=shape.segment_bytes)
         self._upkeep = LogMaintenance(self._log, lambda sealed: self._index.seal(sealed.generation, sealed.summary))
-        self._checkpointer = Checkpointer(directory, IndexSource(self._index), self._log.health)
+        self._checkpointer = Checkpointer(directory, DirectIndexPort(self._index), self._log.health)
         self._group: list[bytes | bytearray] = []
         self._size = self._written = 0
         self._template = Ledger(0, ENTRIES_OF_A_FRAME, shape.entry_bytes, self._data)
@@ -168,7 +169,7 @@ def start(path: str, shape: Shape) -> None:
         "peak": peak_bytes(),
     }
     print(json.dumps(ready), flush=True)
-    checkpoint(Checkpointer(directory, IndexSource(index), log.health, report.checkpoint))
+    checkpoint(Checkpointer(directory, DirectIndexPort(index), log.health, report.checkpoint))
     random = Random(1)
     for _ in range(READS_AFTER):
         read_one(index, reader, random.randrange(shape.ledgers), random.randrange(2 * ENTRIES_OF_A_FRAME))

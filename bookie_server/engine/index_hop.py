@@ -16,7 +16,7 @@ from bk_core.errors import BookKeeperError, Outcome
 from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.compaction import Copy
-from bookie_server.storage.maintenance.index_port import IndexPort, Stopping
+from bookie_server.storage.maintenance.index_port import Stopping
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ DEADLINE_S = 30.0
 _LOOK_S = 0.5  # how soon it is noticed that the loop was closed
 
 
-class LoopIndexPort(IndexPort):
+class LoopIndexPort:
     """The index of a bookie's loop; any thread may ask, the loop's own too."""
 
     def __init__(self, index: LedgerIndex, loop: asyncio.AbstractEventLoop, *, deadline_s: float = DEADLINE_S) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerStatus
-from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import (
     Storage,
     drop_record,
@@ -50,7 +51,7 @@ class World:
     def open(self) -> Storage:
         self.storage = Storage(self.path, files=self.files, segment_bytes=SEGMENT)
         newest = self.storage.report.checkpoint
-        source = IndexSource(self.storage.index)
+        source = DirectIndexPort(self.storage.index)
         self.checkpointer = Checkpointer(self.storage.directory, source, self.storage.log.health, newest)
         return self.storage
 

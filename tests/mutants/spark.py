@@ -69,7 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a kept reader does not learn the addresses of the next plan",
         path="bk_spark/workers/clients.py",
-        old="    reader.update_bookies(plan.bookies)\n",
+        old="    reader.update_bookies(bookies)\n",
         new="",
         tests=(_KEPT_READER,),
         breaks="a kept worker cannot find bookies that are new or have moved, and asks ZooKeeper for each ledger",
@@ -78,15 +78,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="readers of other passwords are one",
         path="bk_spark/workers/clients.py",
-        old="options.client_settings, options.ledger_password, plan.instance_id)",
-        new="options.client_settings, plan.instance_id)",
+        old="options.client_settings, options.ledger_password, instance_id)",
+        new="options.client_settings, instance_id)",
         tests=(_KEPT_READER,),
         breaks="a record that is read anew is verified with the password of another job",
     ),
     Mutant(
         name="readers of other clusters are one",
         path="bk_spark/workers/clients.py",
-        old="options.ledger_password, plan.instance_id)",
+        old="options.ledger_password, instance_id)",
         new="options.ledger_password)",
         tests=(_KEPT_READER,),
         breaks="a cluster that was made anew under the same address is read with the old one's identity",

@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bookie_server/storage/index/segment_directory.py",
         '                gone &= chunk.rows["generation"] <= through\n',
         "                pass\n",
-        (f"{_STORAGE}/test_ledger_table.py::test_a_directory_agrees_with_a_list",),
+        (f"{_STORAGE}/index/test_ledger_table.py::test_a_directory_agrees_with_a_list",),
         "entries that were added after the drop, and acked, are gone",
         "S4",
     ),
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bookie_server/storage/index/ledger_states.py",
         "        self.table.forget(ledger_id)\n        self.drops.pop",
         "        self.drops.pop",
-        (f"{_STORAGE}/test_index.py::test_deleted_is_sticky_wherever_the_record_stands",),
+        (f"{_STORAGE}/index/test_index.py::test_deleted_is_sticky_wherever_the_record_stands",),
         "a bookie goes on to list a ledger that is deleted, and to keep a row of it, for ever",
         "S4",
     ),
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         "",
         (
-            f"{_STORAGE}/test_commit.py::test_a_group_is_not_acked_when_another_writer_of_the_directory_fails_during_its_sync",
+            f"{_STORAGE}/log/test_segment_log.py::test_a_group_is_not_acked_when_another_writer_of_the_directory_fails_during_its_sync",
         ),
         "an ack on the word of a disk that has just failed a sync",
         "S6",
@@ -129,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "newest_generation=max(listing.newest, self._start.checkpoint.through),",
         "newest_generation=listing.newest,",
         (
-            f"{_STORAGE}/test_lost_segments.py::"
+            f"{_STORAGE}/start/test_lost_segments.py::"
             "test_what_is_written_after_all_segments_were_lost_is_not_taken_for_recycled_by_the_next_start",
         ),
         "what is written after the loss is recycled by the next start",
@@ -223,7 +223,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bookie_server/storage/disk/cookie.py",
         "        return decode_identity(files.read_file(name), name)\n",
         "        return decode_identity(files.read_file(name))\n",
-        (f"{_STORAGE}/test_cookie.py::test_a_damaged_identity_or_cookie_is_named_with_what_to_do",),
+        (f"{_STORAGE}/disk/test_cookie.py::test_a_damaged_identity_or_cookie_is_named_with_what_to_do",),
         "an operator with four data directories who does not know which one it is",
     ),
 )

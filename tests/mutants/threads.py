@@ -62,10 +62,32 @@ COMMITTER = (
     Mutant(
         "copies that are left at the stop are not cancelled",
         "bookie_server/engine/committer.py",
-        "            for copies in self._copies:\n                copies.done.cancel()\n",
-        "",
+        "            self._stopping = True\n            self._cancel_copies()\n",
+        "            self._stopping = True\n",
         (ORDERS + "copies_that_a_halted_log_leaves_behind_are_cancelled_by_the_stop",),
         "the maintenance thread waits at a stop for copies that nobody makes",
+    ),
+    Mutant(
+        "who waits for copies is not woken",
+        "bookie_server/engine/committer.py",
+        "            done.set_running_or_notify_cancel()  # without it",
+        "            # without it",
+        (
+            "tests/bookie_server/engine/test_committer.py::"
+            "test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more",
+        ),
+        "a stop takes up to half a second longer",
+    ),
+    Mutant(
+        "copies wait for a log that never goes on",
+        "bookie_server/engine/committer.py",
+        "            if not resume:\n                self._cancel_copies()\n",
+        "",
+        (
+            "tests/bookie_server/engine/test_committer.py::"
+            "test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more",
+        ),
+        "the maintenance of a failed directory waits for its deadline",
     ),
     Mutant(
         "a refused group does not halt the thread",
@@ -79,8 +101,8 @@ COMMITTER = (
     Mutant(
         "a thread that resumes is not woken",
         "bookie_server/engine/committer.py",
-        "            self._halted = not resume\n            self._wake.notify()\n",
-        "            self._halted = not resume\n",
+        "                self._cancel_copies()\n            self._wake.notify()\n",
+        "                self._cancel_copies()\n",
         (ORDERS + "copies_that_waited_while_the_log_was_halted_are_made_after_it_resumes",),
         "compaction, which is to make room on a full disk, waits until the next append",
     ),

@@ -24,7 +24,8 @@ from bk_core.entries.frame import (
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import DigestType
 from bookie_server.storage.bytes.segment import GROUP_MAGIC, Place
-from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.apache_frames import encode_apache, entry_bytes
 from tests.kit.segment_world import (
     drop_record,
@@ -172,7 +173,7 @@ def make_image(recorded: bool = True, seed: int = 1, bookie_id: str = BOOKIE_ID)
 
 def _checkpoint(back_end: StorageBackEnd) -> None:
     opened = back_end._open
-    made = Checkpointer(opened.directory, IndexSource(opened.index), opened.log.health, opened.report.checkpoint)
+    made = Checkpointer(opened.directory, DirectIndexPort(opened.index), opened.log.health, opened.report.checkpoint)
     assert made.start()
     while made.busy:
         made.step(BLOCK)

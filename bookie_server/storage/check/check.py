@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examining a data directory that no bookie uses: what is in it, what is damaged, what a start would make of it.
 
-Nothing is written but indexes, when they are to be repaired (``check_segment.py``). The rules are the start-up's own
+Nothing is written but indexes, when they are to be repaired (``segment_examiner.py``). The rules are the start-up's own
 (``replay.py``; docs/formats.md §3.2, §3.3), and the scan is the same code.
 """
 

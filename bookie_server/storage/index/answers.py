@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bk_core.model import EntryId
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine.events import Piece
+from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.search import IndexBlock
 
@@ -54,3 +55,12 @@ class LedgerStatus:
     carried_lac: EntryId
     carried_place: Place | None
     trouble: Reason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DamagedIndex:
+    """``summary``: ledger, first, last and bytes of what the segment held that still counts; ``unreadable``:
+    numbers of blocks of its ``.idx`` that are not to be believed."""
+
+    summary: Rows
+    unreadable: frozenset[int]

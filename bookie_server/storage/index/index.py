@@ -23,9 +23,8 @@ from bookie_server.storage.bytes.index_rows import I64, Rows
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping, striping_of
 from bookie_server.storage.bytes.segment import Place
-from bookie_server.storage.index.answers import LastEntry, LedgerStatus, Lookup
+from bookie_server.storage.index.answers import DamagedIndex, LastEntry, LedgerStatus, Lookup
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
-from bookie_server.storage.index.index_maintenance import IndexMaintenance
 from bookie_server.storage.index.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER, LedgerStates
 from bookie_server.storage.index.ledger_table import LedgerState
@@ -44,8 +43,8 @@ _HEADER_BYTES = 64
 _SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin behind its first id
 
 
-class LedgerIndex(IndexMaintenance):
-    """All ledgers of a data directory. What maintenance asks of it is in :class:`IndexMaintenance`."""
+class LedgerIndex:
+    """All ledgers of a data directory."""
 
     def __init__(self, index_cache_bytes: int = INDEX_CACHE_BYTES) -> None:
         self._states = LedgerStates()
@@ -351,6 +350,69 @@ class LedgerIndex(IndexMaintenance):
     def unsealed_places(self, ledger_id: LedgerId) -> list[Place]:
         """Where the ledger's frames lie in segments that are not sealed."""
         return [place for frames in self._unsealed_frames(ledger_id) for place in frames.places(ledger_id)]
+
+    # --- what maintenance asks and tells ----------------------------------------------------------------------------
+
+    def export_ledgers(self, first_ledger: LedgerId, limit: int) -> Rows:
+        """A copy of the ledger records from ``first_ledger`` on, at most ``limit``, sorted, EVERY_LEDGER's too;
+        empty at the end. A checkpoint goes on with the last one + 1; what changes meanwhile may be in it or not."""
+        return self._states.table.rows_from(first_ledger, limit)
+
+    def deleted_intervals(self) -> I64:
+        """Deleted ledgers: an array of (first, last)."""
+        return self._states.deleted.pairs()
+
+    def live_bytes(self) -> dict[int, int]:
+        """Of each sealed segment the bytes of frames that may still be served."""
+        return self._directory.live_bytes()
+
+    def ledgers_in(self, generation: int) -> I64:
+        """Ledgers with live frames in a sealed segment, sorted."""
+        return self._directory.ledgers_in(generation)
+
+    def drop_dead(self) -> list[int]:
+        """Drop every sealed segment in which nothing can be served any more; their generations, ascending."""
+        dead = sorted(generation for generation, size in self.live_bytes().items() if not size)
+        for generation in dead:
+            self.drop_segment(generation)
+        return dead
+
+    def sealed_generations(self) -> list[int]:
+        return self._directory.generations()
+
+    def unsealed_generations(self) -> list[int]:
+        return sorted(self._unsealed)
+
+    def generations(self) -> tuple[list[int], list[int], int]:
+        """Sealed and unsealed segments that are held, ascending, and the greatest that was ever sealed."""
+        return self.sealed_generations(), self.unsealed_generations(), self.newest_sealed
+
+    def is_sealed(self, generation: int) -> bool:
+        """Whether a sealed segment of this generation is held: False once it is dropped."""
+        return generation in self._directory
+
+    def damaged_index(self, generation: int) -> DamagedIndex | None:
+        """What memory knows of a sealed segment whose ``.idx`` is to be made anew; None if it is not, or is dropped."""
+        if generation not in self.damaged_indexes or generation not in self._directory:
+            return None
+        return DamagedIndex(self._directory.summary(generation), frozenset(self._unreadable.get(generation, ())))
+
+    def damaged_segments(self) -> set[int]:
+        """Segments in which, or in whose ``.idx``, something is known to be damaged. It stays so until the segment is
+        dropped, or for an ``.idx`` until it is made anew."""
+        return self._damage.generations() | self.damaged_indexes
+
+    def place_copies(self, copies: Mapping[int, Rows]) -> None:
+        """Take in index records of durable copies of frames, by generation and as ``add_rows`` wants them.
+
+        What was deleted since the frames were read stays dead (RULES S4). Left out are also those in a segment that was
+        sealed meanwhile: its summary names them, or they are all dead. A ledger whose copy was dropped meanwhile comes
+        back; it is dropped again.
+        """
+        for generation, rows in copies.items():
+            was_sealed = generation <= self.newest_sealed and generation not in self._unsealed
+            if generation not in self._directory and not was_sealed:
+                self.add_rows(generation, rows[self._states.counting(generation, rows)])
 
     # --- its size ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 One group commit is one write and one sync into a preallocated segment; there is no second copy anywhere. Everything
 here is synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or who may write: frames come
 in already checked, and their order is the order in the log. What would make a group wait is done elsewhere: spare
-segments come from ``segment_pool.py``, a full segment leaves as a :class:`SealJob` (``upkeep.py`` does both).
+segments come from ``segment_pool.py``, a full segment leaves as a :class:`SealJob` (``log_maintenance.py`` does both).
 """
 
 from __future__ import annotations

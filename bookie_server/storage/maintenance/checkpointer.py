@@ -14,55 +14,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from bookie_server.storage.bytes.index_file import Rows
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import BLOCK, Files, Handle
 from bookie_server.storage.disk.health import NO_SPACE, Health
-from bookie_server.storage.index.checkpoint import CheckpointParts, Intervals, checkpoint_name, checkpoint_numbers
-from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex
+from bookie_server.storage.index.checkpoint import CheckpointParts, checkpoint_name, checkpoint_numbers
+from bookie_server.storage.index.index import EVERY_LEDGER
 from bookie_server.storage.maintenance.checkpoint_room import CheckpointRoom
+from bookie_server.storage.maintenance.index_port import IndexPort
 
 LEDGERS_PER_COPY = 8190
 """Ledgers copied at a time: whole blocks, a few milliseconds of the thread that owns the index."""
-
-
-class CheckpointSource(Protocol):
-    """The state to be written, as the owner of the index gives it."""
-
-    def generations(self) -> tuple[Sequence[int], Sequence[int], int]:
-        """Generations of the sealed and of the unsealed segments that the index holds frames or records of, and the
-        greatest generation that was ever sealed, whether it is still held or not."""
-        ...
-
-    def rows(self, first_ledger: int, limit: int) -> Rows:
-        """A copy of the state of up to ``limit`` ledgers with ids from ``first_ledger`` on, ascending, as LEDGER_ROW.
-        A ledger that is known all the time must not be left out. Empty: there are no more."""
-        ...
-
-    def deleted(self) -> Intervals:
-        """Every deleted ledger id."""
-        ...
-
-
-class IndexSource:
-    """The index itself as source, for whoever is on its thread."""
-
-    def __init__(self, index: LedgerIndex) -> None:
-        self._index = index
-
-    def generations(self) -> tuple[Sequence[int], Sequence[int], int]:
-        index = self._index
-        return index.sealed_generations(), index.unsealed_generations(), index.newest_sealed
-
-    def rows(self, first_ledger: int, limit: int) -> Rows:
-        return self._index.export_ledgers(first_ledger, limit)
-
-    def deleted(self) -> Intervals:
-        return self._index.deleted_intervals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +56,11 @@ class Checkpointer:
     def __init__(
         self,
         directory: DataDirectory,
-        source: CheckpointSource,
+        port: IndexPort,
         health: Health | None = None,
         newest: CheckpointSummary | None = None,
     ) -> None:
-        self._directory, self._source = directory, source
+        self._directory, self._port = directory, port
         self._health, self._newest = health or Health(), newest or CheckpointSummary()
         self._files: Files = directory.files
         self._writing: _Writing | None = None
@@ -135,7 +98,7 @@ class Checkpointer:
         self._health.check()
         if self._writing is not None:
             return False
-        sealed, unsealed, newest_sealed = self._source.generations()
+        sealed, unsealed, newest_sealed = self._port.ask(lambda index: index.generations())
         # What an unsealed segment says may not have been folded yet; all that lies below the first of them has been.
         through = max(self._newest.through, min(newest_sealed, min(unsealed, default=newest_sealed + 1) - 1))
         segments = tuple(sorted(generation for generation in (*sealed, *unsealed) if generation <= through))
@@ -182,7 +145,8 @@ class Checkpointer:
     def _copy(self, writing: _Writing) -> int:
         """Write the next chunk, or the end."""
         more = writing.next_ledger <= EVERY_LEDGER
-        rows = self._source.rows(writing.next_ledger, LEDGERS_PER_COPY) if more else None
+        first = writing.next_ledger
+        rows = self._port.ask(lambda index: index.export_ledgers(first, LEDGERS_PER_COPY)) if more else None
         if rows is None or not rows.size:
             return self._finish(writing)
         writing.next_ledger = int(rows["ledger"][-1]) + 1
@@ -195,7 +159,8 @@ class Checkpointer:
         self._files.append(writing.handle, data)
 
     def _finish(self, writing: _Writing) -> int:
-        data = writing.parts.add_deleted(self._source.deleted()) + writing.parts.add_segments(writing.segments)
+        deleted = self._port.ask(lambda index: index.deleted_intervals())
+        data = writing.parts.add_deleted(deleted) + writing.parts.add_segments(writing.segments)
         if data:
             self._append(writing, data)
         handle = writing.handle

@@ -30,13 +30,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from bk_core.errors import DataDirectoryError, IntegrityError, InvalidArgumentError
-from bookie_server.storage.bytes.index_rows import I64, Rows, sorted_rows
+from bookie_server.storage.bytes.index_rows import I64, sorted_rows
 from bookie_server.storage.bytes.joined_frames import Copies, FrameTable, join_frames
 from bookie_server.storage.bytes.segment import Place, segment_name
 from bookie_server.storage.disk.files import Files
@@ -84,7 +83,7 @@ def choose(
     ``left_out`` are not considered. None: nothing is worth it.
 
     The share is of the whole segment, so that segments which a restart left nearly empty are taken as well. Segments
-    without any live frame need no reading: ``IndexPort.drop_dead`` gives them up at once, and goes first.
+    without any live frame need no reading: ``LedgerIndex.drop_dead`` gives them up at once, and goes first.
     """
     candidates = [(live, generation) for generation, live in live_bytes.items() if generation not in left_out]
     live, generation = min(candidates, default=(segment_bytes, 0))
@@ -164,7 +163,7 @@ class Compactor:
                 done += self._advance()
         except DataDirectoryError:  # nothing of these copies was written
             self.starved = True
-            self._drained += self._port.drop_dead()
+            self._drained += self._port.ask(LedgerIndex.drop_dead)
         except BaseException:
             self.close()
             raise
@@ -185,7 +184,7 @@ class Compactor:
 
     def _begin(self, threshold: float) -> bool:
         """Choose a segment and read its index. False: there is none."""
-        self._drained += self._port.drop_dead()
+        self._drained += self._port.ask(LedgerIndex.drop_dead)
         live, damaged = self._port.ask(lambda index: (index.live_bytes(), index.damaged_segments()))
         enough = int(threshold * self._segment_bytes)
         generation = choose(live, self._segment_bytes, threshold, damaged | self._kept | self._useless(live, enough))
@@ -228,7 +227,7 @@ class Compactor:
     def _open(self, work: _Work) -> None:
         """Some of the index."""
         if work.live is None:
-            work.live = self._port.ledgers_in(work.generation)
+            work.live = self._port.ask(lambda index: index.ledgers_in(work.generation))
         if not work.frames.read_index(work.live):
             return
         if work.frames.damage:
@@ -276,7 +275,7 @@ class Compactor:
         rows["offset"] = [place.offset for place in places]
         generations = np.array([place.generation for place in places], dtype=np.int64)
         learnt = {g: sorted_rows(rows[generations == g]) for g in np.unique(generations).tolist()}
-        self._port.ask(partial(_place, learnt))
+        self._port.ask(lambda index: index.place_copies(learnt))
         self._receivers.update(dict.fromkeys(learnt, -1))
         work.copied = end
         if end == len(copies.frames):
@@ -287,7 +286,7 @@ class Compactor:
 
     def _give_up_segment(self, work: _Work) -> None:
         """Everything live in it has another place, which the index knows."""
-        self._port.drop_segment(work.generation)
+        self._port.ask(lambda index: index.drop_segment(work.generation))
         self._drained.append(work.generation)
         self.stats.segments += 1
         self.close()
@@ -303,10 +302,6 @@ class Compactor:
         name, what = segment_name(work.generation), why or f"{len(damage)} places, the first: {damage[0]}"
         logger.error("damage: %s is kept and not compacted; %s", name, what)
         self.close()
-
-
-def _place(copies: Mapping[int, Rows], index: LedgerIndex) -> None:
-    index.place_copies(copies)
 
 
 def _mark(index: LedgerIndex, damage: Sequence[tuple[int, Place | IndexBlock]]) -> None:

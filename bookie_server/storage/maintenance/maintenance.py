@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import Usage
+from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.sealing import SealedSegment
 from bookie_server.storage.log.segment_log import SegmentLog
@@ -192,7 +193,8 @@ class Maintenance:
 
     def _look_after_log(self) -> float:
         if self._unheard:
-            self._port.seal(self._unheard[0].generation, self._unheard[0].summary)
+            sealed = self._unheard[0]
+            self._port.ask(lambda index: index.seal(sealed.generation, sealed.summary))
             self._unheard.popleft()
             self._soon("space")
             return 0.0
@@ -205,8 +207,8 @@ class Maintenance:
 
     def _look_for_drained(self) -> float:
         """Have the index drop what is dead, and see what it dropped since the last look, by whomever it was told to."""
-        self._drained.update(self._port.drop_dead())
-        sealed, unsealed, _ = self._port.generations()
+        self._drained.update(self._port.ask(LedgerIndex.drop_dead))
+        sealed, unsealed, _ = self._port.ask(LedgerIndex.generations)
         held = {*sealed, *unsealed}
         self._drained |= self._held - held
         self._held, self._sealed = held, sealed

@@ -38,8 +38,8 @@ from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, SEGMENT_HEADER_
 from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping
 from bookie_server.storage.disk.files import BLOCK, Files, round_up
 from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.index.answers import DamagedIndex
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.index.index_maintenance import DamagedIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
 
@@ -123,7 +123,7 @@ class Reindexer:
         return True
 
     def _next(self) -> int | None:
-        damaged = self._port.damaged_indexes()
+        damaged = sorted(self._port.ask(lambda index: index.damaged_indexes))
         self._uncovered = {g for g in self._uncovered if g in damaged and not self._is_covered(g)}
         for generation in damaged:
             if generation not in self._uncovered and generation not in self._put_off:

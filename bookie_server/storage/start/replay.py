@@ -33,7 +33,8 @@ from bookie_server.storage.index.state_rows import deleted_by, folded, ledger_ro
 from bookie_server.storage.log.sealing import SealJob, unmark, write_index
 from bookie_server.storage.log.segment_log import SEGMENT_SIZE_BYTES, SegmentLog
 from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE
-from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from bookie_server.storage.start.listing import Listing, list_segments
 from bookie_server.storage.start.open_report import OpenReport
 from bookie_server.storage.start.starting_point import StartingPoint, find_starting_point
@@ -372,7 +373,7 @@ class _Opening:
         leaves it to that start."""
         if not self._start.lost:
             return
-        checkpointer = Checkpointer(self._directory, IndexSource(self._index), log.health, self._start.checkpoint)
+        checkpointer = Checkpointer(self._directory, DirectIndexPort(self._index), log.health, self._start.checkpoint)
         if checkpointer.start():
             while checkpointer.busy:
                 checkpointer.step(_COPY_BYTES)

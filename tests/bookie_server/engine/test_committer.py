@@ -17,7 +17,6 @@ from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedErr
 from bookie_server.engine.committer import Committer
 from bookie_server.engine.index_hop import LoopIndexPort, copier
 from bookie_server.engine.maintenance_thread import MaintenanceThread
-from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
@@ -78,14 +77,10 @@ class Rig:
         )
 
     def _maintenance(self, loop: asyncio.AbstractEventLoop) -> DirectoryMaintenance:
-        storage, rig = self.storage, self
-
-        class Port(LoopIndexPort):
-            def seal(self, generation: int, summary: Rows) -> None:
-                self.ask(lambda index: rig._sealed(generation))
-
+        storage = self.storage
+        setattr(storage.index, "seal", lambda generation, summary: self._sealed(generation))  # noqa: B010
         return DirectoryMaintenance(
-            storage.directory, storage.log, Port(storage.index, loop), storage.reader,
+            storage.directory, storage.log, LoopIndexPort(storage.index, loop), storage.reader,
             newest=storage.report.checkpoint, release=storage.reader.release,
             copy=copier(lambda frames: self.committer.copy(frames)),
         )  # fmt: skip

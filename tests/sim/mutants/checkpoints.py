@@ -17,8 +17,7 @@ from bookie_server.storage.index import ledger_states, ledger_table, state_rows
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.index.ledger_states import LedgerStates
 from bookie_server.storage.index.ledger_table import FENCED, HAS_KEY, NO_ABSENT, NO_ADDS, LedgerState, generation_of
-from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
-from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.start import replay
 from tests.sim.mutants.storage import Planted, _nothing, _planted, _with_files
 
@@ -44,9 +43,8 @@ def _agreeing(*args: Any) -> int:
     return _Agreeing(_crc32c(*args))
 
 
-def _sources(name: str, change: Callable[[Any], Any]) -> Planted:
-    """Both sources of checkpoints: a start's and the running bookie's."""
-    return _planted(*((owner, name, change(owner.__dict__[name])) for owner in (IndexSource, IndexPort)))
+def _index_says(name: str, change: Callable[[Any], Any]) -> Planted:
+    return _planted((LedgerIndex, name, change(LedgerIndex.__dict__[name])))
 
 
 def _rows_without(flags: int = 0, *columns: str) -> Planted:
@@ -60,7 +58,7 @@ def _rows_without(flags: int = 0, *columns: str) -> Planted:
 
         return without
 
-    return _sources("rows", change)
+    return _index_says("export_ledgers", change)
 
 
 def _claims_everything(generations: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,9 +153,9 @@ CHECKPOINT_MUTANTS: list[tuple[str, str, Planted]] = [
     ),
     (
         "a checkpoint claims what is not sealed yet", "S4",
-        _sources("generations", _claims_everything),
+        _index_says("generations", _claims_everything),
     ),
-    ("a checkpoint counts on no segment", "S4", _sources("generations", _counts_on_nothing)),
+    ("a checkpoint counts on no segment", "S4", _index_says("generations", _counts_on_nothing)),
     ("a fence is not in a checkpoint (D5)", "S4", _rows_without(FENCED)),
     ("a key is not in a checkpoint", "S4", _rows_without(HAS_KEY)),
     ("a LAC is not in a checkpoint", "S4", _rows_without(0, "lac_bytes")),
@@ -165,7 +163,7 @@ CHECKPOINT_MUTANTS: list[tuple[str, str, Planted]] = [
     ("a checkpoint does not say which segments a drop was about", "S4", _rows_without(0, "dropped")),
     (
         "a tombstone is not in a checkpoint (D18)", "S4",
-        _sources("deleted", _no_tombstones),
+        _index_says("deleted_intervals", _no_tombstones),
     ),
     ("a checkpoint that is lost goes unnoticed", "S8", _planted((replay, "find_starting_point", _unnoticed))),
     ("the checks of checkpoints and indexes are not compared", "S7", _planted((blocks, "crc32c", _agreeing))),

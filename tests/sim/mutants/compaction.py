@@ -11,7 +11,7 @@ import numpy as np
 from bk_core.errors import DataDirectoryError
 from bookie_server.storage.bytes import joined_frames
 from bookie_server.storage.bytes.joined_frames import _Columns
-from bookie_server.storage.index.index_maintenance import IndexMaintenance
+from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.segment_directory import SegmentDirectory
 from bookie_server.storage.maintenance import live_frames
 from bookie_server.storage.maintenance.compaction import Compactor
@@ -60,7 +60,7 @@ def _dropped_first(self: Any, work: Any) -> None:
     """The old segment leaves the index before the copies are in it."""
     _open(self, work)
     if work.is_open:
-        self._port.drop_segment(work.generation)
+        self._port.ask(lambda index: index.drop_segment(work.generation))
 
 
 def _refused_is_done(self: Any, work: Any, copies: Any) -> int:
@@ -98,7 +98,7 @@ COMPACTION_MUTANTS: list[tuple[str, str, Planted]] = [
     ("what a full disk refused counts as copied", "S4", _planted((Compactor, "_write", _refused_is_done))),
     ("what is dead is copied", "S4", _planted((SegmentDirectory, "ledgers_in", _all_of_it_lives))),
     ("a sealed segment is taken for one being written", "S4",
-     _planted((IndexMaintenance, "place_copies", _place_anywhere))),
+     _planted((LedgerIndex, "place_copies", _place_anywhere))),
     ("joined entries have the LAC of the one before", "P6", _planted((_Columns, "_numbers", _of_the_entry_before),
                                                                     _BELIEVED)),
     ("joined entries lose their ledger lengths", "P6", _planted((joined_frames, "LEDGER_LENGTHS", 0), _BELIEVED)),

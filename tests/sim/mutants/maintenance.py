@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from bookie_server.storage.bytes import joined_frames
-from bookie_server.storage.index.index_maintenance import IndexMaintenance
+from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.compaction import Compactor
-from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.maintenance import Maintenance
 from tests.sim.mutants.storage import Planted, _Instead, _nothing, _planted
 
@@ -67,22 +66,18 @@ def _covered_is_enough(self: Any, generation: int) -> bool:
     return covered
 
 
-def _half_dead_is_dead(self: Any) -> Any:
+def _half_dead_is_dead(self: Any) -> list[int]:
     """A segment that is nearly dead is dropped as if it were dead."""
-
-    def drop(index: Any) -> list[int]:
-        dead = sorted(generation for generation, size in index.live_bytes().items() if size < 20_000)
-        for generation in dead:
-            index.drop_segment(generation)
-        return dead
-
-    return self.ask(drop)
+    dead = sorted(generation for generation, size in self.live_bytes().items() if size < 20_000)
+    for generation in dead:
+        self.drop_segment(generation)
+    return dead
 
 
 MAINTENANCE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("copies of compaction are not synced", "S4", _planted((Compactor, "_write", _copies_unsynced))),
     ("compaction leaves a frame behind", "S4", _planted((Compactor, "_write", _without_the_last))),
-    ("the index does not learn where copies are", "S4", _planted((IndexMaintenance, "place_copies", _nothing))),
+    ("the index does not learn where copies are", "S4", _planted((LedgerIndex, "place_copies", _nothing))),
     ("a damaged segment is given up by compaction (D9)", "S4", _planted((Compactor, "_keep", _given_up_anyway))),
     (
         "joined frames have one LAC", "S7",
@@ -92,6 +87,6 @@ MAINTENANCE_MUTANTS: list[tuple[str, str, Planted]] = [
         "a segment is recycled that the checkpoint counts on", "S4",
         _planted((Maintenance, "note_drained", _recycled_soon), (Checkpointer, "may_recycle", _covered_is_enough)),
     ),
-    ("a nearly dead segment is dropped", "S4", _planted((IndexPort, "drop_dead", _half_dead_is_dead))),
+    ("a nearly dead segment is dropped", "S4", _planted((LedgerIndex, "drop_dead", _half_dead_is_dead))),
 ]  # fmt: skip
 """Name, rule, context."""

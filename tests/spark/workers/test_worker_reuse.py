@@ -12,7 +12,7 @@ from pathlib import Path
 CODE = """
 import gc, sys, time, weakref
 import bk_core.blocking, bk_spark.read.ledger_reader, bk_spark.write.log_writer
-from bk_spark import worker_reuse
+from bk_spark.workers import worker_reuse
 
 class Cycle:
     def __init__(self):
@@ -46,7 +46,7 @@ ARCHIVES = """
 import importlib, sys, zipimport
 sys.path.append(sys.argv[1])
 import pyspark, users
-from bk_spark import worker_reuse
+from bk_spark.workers import worker_reuse
 
 assert isinstance(pyspark.__loader__, zipimport.zipimporter)
 reads = []

@@ -16,7 +16,8 @@ from bookie_server.storage.bytes.index_file import decode_index_file, encode_ind
 from bookie_server.storage.check.check import examine
 from bookie_server.storage.check.findings import MISSING, OPEN, SEALED, DirectoryFindings
 from bookie_server.storage.disk.health import Health
-from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import Storage, entries, fence_record, key_record, limbo_record
 
 SEGMENT = 64 << 10
@@ -298,7 +299,7 @@ def harm(path: Path, chance: random.Random) -> None:
 def checkpointed(path: Path) -> Path:
     """Have a checkpoint made; its file."""
     storage = Storage(path, segment_bytes=SEGMENT)
-    checkpointer = Checkpointer(storage.directory, IndexSource(storage.index), Health())
+    checkpointer = Checkpointer(storage.directory, DirectIndexPort(storage.index), Health())
     assert checkpointer.start()
     while checkpointer.busy:
         checkpointer.step(1 << 20)

@@ -11,7 +11,8 @@ import pytest
 
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.maintenance.checkpoint_room import ROOM_BYTES, ROOM_NAME, CheckpointRoom
-from bookie_server.storage.maintenance.checkpointer import Checkpointer, IndexSource
+from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import Storage, entries, fence_record, key_record
 
 
@@ -39,7 +40,9 @@ def checkpointer_on(path: Path) -> tuple[BrimFiles, Storage, Checkpointer]:
     files = BrimFiles(path)
     storage = Storage(path, files=files)
     storage.append(key_record(1), entries(1, range(5)), fence_record(1))
-    made = Checkpointer(storage.directory, IndexSource(storage.index), storage.log.health, storage.report.checkpoint)
+    made = Checkpointer(
+        storage.directory, DirectIndexPort(storage.index), storage.log.health, storage.report.checkpoint
+    )
     return files, storage, made
 
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ MANY = 40_000
 
 
 class Table:
-    """The state of some ledgers: their flags."""
+    """What a checkpoint asks of an index: the state of some ledgers, their flags."""
 
     def __init__(self, ledgers: int = 100) -> None:
         self.flags = dict.fromkeys(range(0, 2 * ledgers, 2), 0)
@@ -40,17 +41,20 @@ class Table:
         self.unsealed: list[int] = [4]
         self.newest_sealed = 3
 
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        return question(self)
+
     def generations(self) -> tuple[Sequence[int], Sequence[int], int]:
         return list(self.sealed), list(self.unsealed), self.newest_sealed
 
-    def rows(self, first_ledger: int, limit: int) -> Rows:
+    def export_ledgers(self, first_ledger: int, limit: int) -> Rows:
         ids = sorted(ledger_id for ledger_id in self.flags if ledger_id >= first_ledger)[:limit]
         rows = np.zeros(len(ids), LEDGER_ROW)
         rows["ledger"] = ids
         rows["flags"] = [self.flags[ledger_id] for ledger_id in ids]
         return rows
 
-    def deleted(self) -> Intervals:
+    def deleted_intervals(self) -> Intervals:
         return np.array(self.intervals, np.int64).reshape(-1, 2)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookKeeperError, StorageFailedError
+from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.maintenance.directory_maintenance import SCRUB_PAUSE_S
 from bookie_server.storage.maintenance.index_port import Stopping
 from bookie_server.storage.maintenance.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S
@@ -247,20 +248,21 @@ def test_two_kinds_of_paced_work_share_the_time_and_keep_to_their_rates() -> Non
     assert done["other"] == pytest.approx(20 * (2 << 20), rel=0.1)
 
 
-def test_the_index_hears_of_a_sealed_segment_even_if_it_could_not_be_asked_at_first() -> None:
+def test_the_index_hears_of_a_sealed_segment_even_if_it_could_not_be_asked_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept = Kept()
-    port = kept.maintenance._port
     kept.fill(1, 1)
     sealed = kept.index.sealed_generations()
-    hear, deaf = port.seal, [True]
+    hear, deaf = kept.index.seal, [True]
 
-    def seal(*args: Any) -> None:
+    def seal(generation: int, summary: Rows) -> None:
         if deaf:
             deaf.pop()
             raise BookKeeperError("the loop does not answer")
-        hear(*args)
+        hear(generation, summary)
 
-    port.seal = seal
+    monkeypatch.setattr(kept.index, "seal", seal)
     frames = [entries(3, range(k, k + 10), size=1700) for k in range(0, 60, 10)]
     for frame in frames:
         (place,) = kept.log.append_group([frame])
