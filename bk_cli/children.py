@@ -4,17 +4,42 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from pathlib import Path
 
 from bk_core.errors import PortInUseError
 
+PORTS = range(20_000, 32_768)
+"""Where free ports are looked for: below those that a kernel gives to outgoing connections. One of these may be
+taken by any client between the choice and the start, or while its server restarts."""
+
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses at this moment. Raises PortInUseError when there is none."""
+    return free_ports(1, host)[0]
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> tuple[int, ...]:
+    """Different ports that nobody uses: held together until all are known. Raises PortInUseError."""
+    held: list[socket.socket] = []
+    try:
+        for port in random.sample(PORTS, len(PORTS)):
+            held.append(socket.socket())
+            try:
+                held[-1].bind((host, port))
+            except OSError:
+                held.pop().close()
+            if len(held) == count:
+                return tuple(int(probe.getsockname()[1]) for probe in held)
+    finally:
+        for probe in held:
+            probe.close()
+    raise PortInUseError(
+        "there are not enough free ports",
+        value=f"{count} of {PORTS.start} to {PORTS.stop - 1} on {host}",
+        remedy="stop what listens there, or choose a port",
+    )
 
 
 def check_port_free(host: str, port: int, who: str) -> None:

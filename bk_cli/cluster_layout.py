@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from bk_cli.children import free_port
+from bk_cli.children import free_port, free_ports
 from bk_core.errors import DataDirectoryError, InvalidArgumentError
 
 HOST = "127.0.0.1"
@@ -50,7 +49,7 @@ def choose(data_dir: Path, wanted: Wanted) -> Layout:
 def _first(wanted: Wanted) -> Layout:
     count = BOOKIES if wanted.bookies is None else wanted.bookies
     first = BOOKIE_PORT if wanted.port is None else wanted.port
-    ports = tuple(first + i for i in range(count)) if first else _free_ports(count)
+    ports = tuple(first + i for i in range(count)) if first else free_ports(count)
     if wanted.zookeeper_uri is not None:
         return Layout(0, ports)
     chosen = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
@@ -76,18 +75,6 @@ def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
         )
     added = tuple(saved.bookie_ports[-1] + 1 + i for i in range(count - len(saved.bookie_ports)))
     return Layout(saved.zookeeper_port, saved.bookie_ports + added)
-
-
-def _free_ports(count: int) -> tuple[int, ...]:
-    """Different free ports: held together until all are known."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return tuple(int(probe.getsockname()[1]) for probe in probes)
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def _keep(option: str, given: int | None, saved: int) -> None:

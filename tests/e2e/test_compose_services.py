@@ -18,7 +18,7 @@ from typing import IO, Any
 import pytest
 import yaml
 
-from bk_cli.cluster_layout import _free_ports
+from bk_cli.children import free_ports
 from bk_cli.zookeeper_server import ZooKeeperServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(600)]
@@ -47,7 +47,7 @@ class Services:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self.zookeeper = ZooKeeperServer()
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
