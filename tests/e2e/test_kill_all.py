@@ -13,7 +13,7 @@ from bk_cli.cluster import LocalCluster
 from bk_core.blocking import LedgerWriter, connect
 from bk_core.errors import BookKeeperError, WindowFullError
 
-ROUNDS = 20
+ROUNDS = 8
 ENSEMBLES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2)]
 
 

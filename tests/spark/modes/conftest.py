@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test here runs three times: on a classic driver, through Spark Connect and on a standalone cluster.
+"""Every test here runs on a classic driver; what may differ, also through Spark Connect or on a standalone cluster.
 
-``pytest tests/spark/modes -k connect`` runs one mode. One session and its servers serve all tests of a mode, and one
-cluster of bookies all of them.
+Connect is another driver: another API, errors and tables that travel. A standalone cluster has other workers: tasks,
+and what they are sent. ``also_on`` names them for a test; ``pytest tests/spark/modes -k connect`` runs one mode. One
+session and its servers serve all tests of a mode, and one cluster of bookies all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,16 @@ STANDALONE = {
 }
 
 
-@pytest.fixture(scope="session", params=MODES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = [str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize")]
+    if "mode" in metafunc.fixturenames and "mode" not in chosen:
+        more = [name for mark in metafunc.definition.iter_markers("also_on") for name in mark.args]
+        metafunc.parametrize(
+            "mode", [mode for mode in MODES if mode in ("classic", *more)], indirect=True, scope="session"
+        )
+
+
+@pytest.fixture(scope="session")
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -15,6 +15,7 @@ from tests.spark.modes.kit import Source, refusal, texts
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
+@pytest.mark.also_on("connect", "standalone")
 def test_rows_come_back_in_order_with_their_places(source: Source) -> None:
     source.append(source.rows(100))
     source.append(source.rows(5, start=100))
@@ -52,6 +53,7 @@ def test_bounds_select_a_part_of_a_log_and_of_a_ledger(source: Source) -> None:
     assert source.values(f"ledger:{ledger}", startingEntryId="2", endingEntryId="4") == wanted[2:4]
 
 
+@pytest.mark.also_on("connect")
 def test_a_load_is_a_snapshot_however_often_it_is_used(source: Source) -> None:
     source.fill(10)
     frame = source.load()
@@ -65,6 +67,7 @@ def test_a_load_is_a_snapshot_however_often_it_is_used(source: Source) -> None:
     assert source.load().count() == 15
 
 
+@pytest.mark.also_on("connect")
 def test_limit_cache_and_pandas_work(source: Source) -> None:
     wanted = source.fill(50)
     frame = source.load()
@@ -78,6 +81,7 @@ def test_limit_cache_and_pandas_work(source: Source) -> None:
     assert [bytes(value).decode() for value in table.sort_values("offset")["value"]] == wanted
 
 
+@pytest.mark.also_on("connect")
 def test_a_filter_is_not_pushed_into_later_uses_of_the_frame(source: Source) -> None:
     source.fill(10)
     frame = source.load()
@@ -86,6 +90,7 @@ def test_a_filter_is_not_pushed_into_later_uses_of_the_frame(source: Source) -> 
     assert frame.where("offset = 1").union(frame).count() == 11
 
 
+@pytest.mark.also_on("connect")
 def test_writes_keep_a_sort_and_take_empty_frames(source: Source) -> None:
     shuffled = source.rows(40, partitions=4).orderBy("value")
     source.append(shuffled)
@@ -93,6 +98,7 @@ def test_writes_keep_a_sort_and_take_empty_frames(source: Source) -> None:
     assert source.values() == sorted(f"row {i}" for i in range(40))
 
 
+@pytest.mark.also_on("connect")
 def test_explaining_and_describing_touch_nothing(source: Source, client: BookKeeper) -> None:
     frame = source.load()
     frame.explain()
@@ -100,6 +106,7 @@ def test_explaining_and_describing_touch_nothing(source: Source, client: BookKee
     assert source.log not in client.store.list_logs()
 
 
+@pytest.mark.also_on("connect", "standalone")
 def test_the_format_can_be_registered_by_hand(source: Source) -> None:
     import pyspark_bookkeeper
 
@@ -116,6 +123,7 @@ def test_a_ledger_that_no_log_names_is_read(source: Source, client: BookKeeper, 
     assert [(row.log, row.offset) for row in frame.collect()] == [(None, None)]
 
 
+@pytest.mark.also_on("connect", "standalone")
 def test_several_logs_and_ledgers_are_read_in_one_load(source: Source) -> None:
     first, second = f"{source.log}.a", f"{source.log}.b"
     source.append(source.rows(3), first)
@@ -130,6 +138,7 @@ def test_several_logs_and_ledgers_are_read_in_one_load(source: Source) -> None:
     assert sorted(texts(source.reader(ledgerIds=",".join(map(str, ledgers))).load())) == wanted
 
 
+@pytest.mark.also_on("connect")
 def test_overwriting_replaces_all_rows_at_once_and_needs_a_log(source: Source) -> None:
     writer = source.rows(2, start=50).write.format("bookkeeper").option("metadataServiceUri", source.uri)
     assert "BK_NO_SUCH_LOG" in refusal(lambda: writer.mode("overwrite").save(source.log))
@@ -139,6 +148,7 @@ def test_overwriting_replaces_all_rows_at_once_and_needs_a_log(source: Source) -
     assert [row.offset for row in source.load().collect()] == [10, 11]
 
 
+@pytest.mark.also_on("connect", "standalone")
 @pytest.mark.rule("N5")
 def test_a_job_with_a_transaction_counts_once_however_often_it_runs(source: Source) -> None:
     for _ in range(2):
@@ -152,6 +162,7 @@ def test_a_job_with_a_transaction_counts_once_however_often_it_runs(source: Sour
     )
 
 
+@pytest.mark.also_on("connect", "standalone")
 @pytest.mark.rule("K10")
 def test_a_column_sends_each_row_to_its_log(source: Source) -> None:
     rows = source.rows(6).selectExpr("value", f"concat('{source.log}.', substr(value, 5) % 2) AS log")

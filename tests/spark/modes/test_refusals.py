@@ -38,6 +38,7 @@ def test_spark_refuses_statements_that_no_python_source_can_do(source: Source, t
     assert STATEMENTS[statement] in refusal(lambda: source.sql(statement.replace("{}", table)))
 
 
+@pytest.mark.also_on("connect")
 @pytest.mark.parametrize("mode_of_save", ["error", "errorifexists", "ignore", None])
 def test_a_save_needs_a_mode_that_python_sources_have(source: Source, mode_of_save: str | None) -> None:
     writer = source.rows(1).write.format("bookkeeper").options(metadataServiceUri=source.uri)
@@ -66,6 +67,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.also_on("connect")
 @pytest.mark.rule("E1")
 @pytest.mark.parametrize("case", ERRORS)
 def test_a_wrong_option_is_one_line_with_a_code_and_a_remedy(source: Source, case: str) -> None:
@@ -87,6 +89,7 @@ def test_what_the_cluster_lacks_is_said_on_the_driver(source: Source) -> None:
     assert "CAST(`id` AS STRING) AS value" in told
 
 
+@pytest.mark.also_on("connect", "standalone")
 @pytest.mark.rule("N4")
 def test_a_bad_row_fails_its_task_and_publishes_nothing(source: Source) -> None:
     source.fill(2)

@@ -39,6 +39,7 @@ def counted(source: Source, name: str) -> int:
 # --- temporary views ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.also_on("connect")
 def test_a_temporary_view_is_queried_joined_and_frozen_at_its_first_use(source: Source, view: str) -> None:
     text = source.sql(f"SELECT CAST(value AS STRING) AS text FROM {view} WHERE offset BETWEEN 3 AND 4 ORDER BY offset")
     assert [row.text for row in text] == ["row 3", "row 4"]
@@ -49,6 +50,7 @@ def test_a_temporary_view_is_queried_joined_and_frozen_at_its_first_use(source: 
     assert counted(source, view) == 15
 
 
+@pytest.mark.also_on("connect")
 def test_rows_are_inserted_through_a_view_of_one_column(source: Source, view: str) -> None:
     options = source.sql_options()
     source.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view}_in (value BINARY) USING bookkeeper OPTIONS ({options})")
@@ -67,6 +69,7 @@ def test_one_view_serves_reads_and_inserts_when_it_ignores_the_columns_of_reads(
     source.sql(f"DROP VIEW {view}_io")
 
 
+@pytest.mark.also_on("connect")
 def test_overwriting_through_a_view_or_a_table_replaces_all_rows(source: Source, view: str) -> None:
     options = source.sql_options()
     source.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view}_in (value STRING) USING bookkeeper OPTIONS ({options})")
@@ -81,6 +84,7 @@ def test_overwriting_through_a_view_or_a_table_replaces_all_rows(source: Source,
         source.sql(f"DROP TABLE {view}_t")
 
 
+@pytest.mark.also_on("connect")
 def test_a_global_view_and_a_view_made_of_a_frame_work(source: Source, view: str) -> None:
     source.sql(f"CREATE GLOBAL TEMPORARY VIEW {view}_g USING bookkeeper OPTIONS ({source.sql_options()})")
     assert counted(source, f"global_temp.{view}_g") == 10
@@ -93,6 +97,7 @@ def test_a_global_view_and_a_view_made_of_a_frame_work(source: Source, view: str
 # --- catalog tables: reads ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.also_on("connect")
 def test_a_table_is_read_with_its_options_and_sees_new_rows(source: Source, table: str) -> None:
     assert counted(source, table) == 10
     source.append(source.rows(5))
@@ -122,6 +127,7 @@ def test_what_else_a_table_is_created_with_changes_nothing(source: Source, name:
         source.sql(f"DROP TABLE {name}")
 
 
+@pytest.mark.also_on("connect")
 def test_a_persistent_view_of_a_table_plans_each_query_anew(source: Source, table: str) -> None:
     source.sql(f"CREATE VIEW {table}_v AS SELECT offset, CAST(value AS STRING) AS text FROM {table}")
     try:
@@ -132,6 +138,7 @@ def test_a_persistent_view_of_a_table_plans_each_query_anew(source: Source, tabl
         source.sql(f"DROP VIEW {table}_v")
 
 
+@pytest.mark.also_on("connect")
 def test_a_cached_table_stays_as_it_is_until_it_is_uncached(source: Source, table: str) -> None:
     source.sql(f"CACHE TABLE {table}")
     source.append(source.rows(1))
@@ -140,6 +147,7 @@ def test_a_cached_table_stays_as_it_is_until_it_is_uncached(source: Source, tabl
     assert counted(source, table) == 11
 
 
+@pytest.mark.also_on("connect")
 def test_the_catalog_api_creates_a_table_too(source: Source, name: str) -> None:
     source.fill(4)
     source.spark.catalog.createTable(name, source="bookkeeper", metadataServiceUri=source.uri, log=source.log)
@@ -157,6 +165,7 @@ def test_a_table_shows_no_option_and_dropping_it_leaves_the_log(source: Source, 
     assert len(source.values()) == 10
 
 
+@pytest.mark.also_on("connect")
 @pytest.mark.rule("K2")
 @pytest.mark.parametrize("secret", ["ledgerPassword 'hidden'", "readMode 'fence'", "bookkeeper.readTimeoutMs '5'"])
 def test_no_table_holds_a_password_or_a_read_mode(source: Source, name: str, secret: str) -> None:
@@ -208,6 +217,7 @@ def test_rows_from_one_table_never_go_into_the_log_that_the_other_reads(source: 
         source.sql(f"DROP TABLE {table}_in")
 
 
+@pytest.mark.also_on("connect")
 def test_every_way_to_write_a_table_takes_options(source: Source, sink: str) -> None:
     given = {"metadataServiceUri": source.uri, "log": source.log}
     source.sql(f"INSERT INTO {sink} WITH ({source.with_options()}) SELECT 'by sql'")
@@ -216,6 +226,7 @@ def test_every_way_to_write_a_table_takes_options(source: Source, sink: str) -> 
     assert source.values() == ["by sql", "row 0", "row 1"]
 
 
+@pytest.mark.also_on("connect")
 def test_new_tables_are_made_of_frames_and_their_rows_read_with_options(source: Source, name: str) -> None:
     given = {"metadataServiceUri": source.uri, "log": source.log}
     try:

@@ -72,6 +72,7 @@ def copy(source: Source, tmp_path: Path) -> Copy:
     return Copy(source, tmp_path)
 
 
+@pytest.mark.also_on("connect", "standalone")
 @pytest.mark.rule("N5")
 def test_each_row_is_copied_once_over_restarts_and_a_lost_commit_file(copy: Copy) -> None:
     copy.source.fill(10)
@@ -100,6 +101,7 @@ def test_limits_hold_for_available_now_and_once_takes_everything(copy: Copy) -> 
     assert copy.values() == copy.source.values()
 
 
+@pytest.mark.also_on("connect")
 @pytest.mark.parametrize("trigger", [{}, {"processingTime": "100 milliseconds"}], ids=["default", "processingTime"])
 def test_a_running_query_takes_new_rows_and_reports_its_lag(copy: Copy, trigger: dict[str, str]) -> None:
     copy.source.fill(3)
@@ -122,6 +124,7 @@ def test_complete_mode_replaces_the_log_with_each_batch(copy: Copy) -> None:
     assert sorted(copy.values()) == ["row 0: 2", "row 1: 2"]
 
 
+@pytest.mark.also_on("connect")
 def test_a_batch_function_writes_once_with_a_transaction(copy: Copy) -> None:
     wanted = copy.source.fill(6)
     uri, log = copy.source.uri, copy.log
@@ -136,6 +139,7 @@ def test_a_batch_function_writes_once_with_a_transaction(copy: Copy) -> None:
     assert copy.values() == wanted
 
 
+@pytest.mark.also_on("connect")
 def test_tables_are_streamed_from_with_their_options_and_into_with_given_ones(copy: Copy, name: str) -> None:
     source = copy.source
     wanted = source.fill(4)
@@ -154,6 +158,7 @@ def test_tables_are_streamed_from_with_their_options_and_into_with_given_ones(co
         source.sql(f"DROP TABLE {name}_in")
 
 
+@pytest.mark.also_on("connect")
 def test_a_stream_may_end_in_memory_and_start_at_the_latest_row(copy: Copy, name: str) -> None:
     copy.options["startingOffsets"] = "latest"
     copy.source.fill(5)

@@ -22,6 +22,7 @@ def collected(source: Source) -> Iterator[None]:
     source.spark.conf.unset(SETTING)
 
 
+@pytest.mark.also_on("connect", "standalone")
 @pytest.mark.usefixtures("collected")
 def test_each_task_leaves_one_line_about_what_it_did(source: Source) -> None:
     source.append(source.rows(10, partitions=2))
