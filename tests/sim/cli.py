@@ -23,7 +23,7 @@ from tests.sim.wanted import WANTED
 
 ROOT = Path(__file__).parents[2]
 
-SHORT = (("protocol", 60.0), ("storage", 40.0), ("disk", 15.0), ("logs", 15.0), ("threads", 30.0))
+SHORT = (("protocol", 30.0), ("storage", 30.0), ("disk", 10.0), ("logs", 10.0), ("threads", 20.0))
 """The short form: profiles and seconds."""
 
 SHORT_SCOPES = ("pair", "one-recovery", "pair-crash", "change", "change-lost", "close-and-recovery")
@@ -54,13 +54,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="run so long, the time shared by the profiles")
     parser.add_argument("--schedules", type=int, help="run so many in all, counting those of --resume")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file, and keep it up to date")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed to begin with")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        metavar="SEED",
+        help="the seed to begin with, else the short form takes new ones",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, help="repeat one schedule and print its last steps")
     parser.add_argument("--engine", choices=ENGINES)
     parser.add_argument("--omit", default="", help="leave out these disturbances of the seed: 3,7")
     parser.add_argument("--shrink", action="store_true", help="find which disturbances a failing seed needs")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="put known defects back: all, or these")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every n-th of the mutants: a sample")
     parser.add_argument(
         "--crash-points", nargs="*", metavar="WORKLOAD", help="stop the machine at every operation of all, or these"
     )
@@ -261,7 +268,7 @@ def _mutants(ask: argparse.Namespace) -> int:
     from tests.sim.mutants.table import EQUIVALENT, Verdict, cases, try_case
 
     every = [case for case in cases() if ask.profile in (None, case.profile)]
-    names = [case.name for case in every if not ask.mutants or case.name in ask.mutants]
+    names = [case.name for case in every if not ask.mutants or case.name in ask.mutants][:: ask.every]
     unknown = sorted(set(ask.mutants or ()) - {case.name for case in every})
     if unknown:
         print(f"no such mutants: {', '.join(unknown)}", file=sys.stderr)
