@@ -19,6 +19,7 @@ import numpy as np
 
 from bk_core.entries.frame import FrameExtent, FrameKind
 from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector, build_index
 from bookie_server.storage.bytes.index_rows import (
     DENSE,
@@ -29,9 +30,8 @@ from bookie_server.storage.bytes.index_rows import (
     sparse_of,
     summary_of,
 )
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.cache import Remembered, SparseIndex
-from bookie_server.storage.index.index import IndexBlock, LedgerIndex
+from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.search import SPARSE_SECTION
 

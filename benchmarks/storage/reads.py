@@ -15,7 +15,8 @@ from benchmarks.storage.machine import DiskCounters
 from benchmarks.storage.world import ENTRY_BYTES, Ledger, Store, ledgers_of, scaled_segment
 from bookie_server.engine.holdings import IndexHoldings, answer_read
 from bookie_server.machine import events
-from bookie_server.storage.bytes.segment import Place, segment_name
+from bookie_server.machine.places import Place, Unresolved
+from bookie_server.storage.bytes.segment import segment_name
 from bookie_server.storage.log.segment_reader import SegmentReader
 
 SEGMENT_BYTES = 64 << 20
@@ -49,7 +50,7 @@ class RandomReader:
         self.from_disk.append(DiskCounters.now(self._folder).read_bytes - disk.read_bytes)
 
     def _once(self, ledger_id: int, entry_id: int) -> Place:
-        resolved: dict[events.Place, object] = {}
+        resolved: dict[Unresolved, object] = {}
         while True:
             plan = self._holdings.plan(ledger_id, entry_id, entry_id, _PART_BYTES, resolved)
             if not plan.unresolved:

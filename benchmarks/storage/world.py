@@ -17,7 +17,7 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FRAME_HEADER_BYTES, encode_frame, parse_header
 from bk_core.entries.frame_layout import assemble
 from bk_core.model import DigestType
-from bookie_server.storage.bytes.segment import Place
+from bookie_server.machine.places import Place
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.index.index import LedgerIndex

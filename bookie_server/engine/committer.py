@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
-from bookie_server.storage.bytes.segment import Place
+from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)

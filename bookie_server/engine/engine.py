@@ -20,7 +20,7 @@ from bk_core.wire.lane import Reason
 from bookie_server.engine.log_driver import LogDriver, OpenLog
 from bookie_server.machine import events
 from bookie_server.machine.machine import BookieMachine
-from bookie_server.storage.bytes.segment import Place
+from bookie_server.machine.places import Place
 from bookie_server.storage.maintenance.storage_stats import StorageStats
 
 logger = logging.getLogger(__name__)

@@ -17,12 +17,12 @@ from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine import events
 from bookie_server.machine.events import Piece
+from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.machine.state import LedgerFacts, Pending, Plan
 from bookie_server.storage.bytes.membership import RunMembers, striping_of
-from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.index.cache import Remembered
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.index.search import IndexBlock
 from bookie_server.storage.log.segment_reader import SegmentReader
 
 logger = logging.getLogger(__name__)
@@ -58,11 +58,11 @@ class IndexHoldings:
         """Whether anything of the ledger is or was here: an entry, a record, its deletion."""
         return self._index.is_deleted(ledger_id) or self._index.folded(ledger_id)[0] is not None
 
-    def add(self, pending: Pending, place: events.Place) -> None:
+    def add(self, pending: Pending, place: Place) -> None:
         header, frame = pending.header, pending.frame
         if header.kind == FrameKind.ENTRIES:
             striping = striping_of(frame, header)
-            self._index.add_frame(header.ledger_id, pending.extent, cast(Place, place), striping=striping)
+            self._index.add_frame(header.ledger_id, pending.extent, place, striping=striping)
         else:
             self._index.add_record(header.kind, header.ledger_id, bytes(record_payload(frame, header)))
 
@@ -72,9 +72,9 @@ class IndexHoldings:
         first: EntryId,
         last: EntryId,
         bytes_max: int,
-        resolved: Mapping[events.Place, object],
+        resolved: Mapping[Unresolved, object],
     ) -> Plan:
-        known = cast(Mapping[Place | IndexBlock, Remembered], resolved)
+        known = cast(Mapping[Unresolved, Remembered], resolved)
         for frames_max in _FRAMES_MAX:
             found = self._index.lookup(ledger_id, first, last, frames_max=frames_max, resolved=known)
             if found.unresolved:
@@ -87,8 +87,8 @@ class IndexHoldings:
         unknown = tuple(EntryRange(gap.first, min(gap.last, through), gap.reason) for gap in gaps)
         return Plan(pieces, absent, unknown, (), through)
 
-    def learn(self, ledger_id: LedgerId, place: events.Place, membership: object) -> None:
-        self._index.learn(ledger_id, cast(Place | IndexBlock, place), cast(Remembered, membership))
+    def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
+        self._index.learn(ledger_id, place, cast(Remembered, membership))
 
     def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
         found = self._index.lookup(ledger_id, first, last, frames_max=1)
@@ -108,20 +108,20 @@ class IndexHoldings:
         wanted = Piece(most, 0, _ID_MAX, True) if most is not None and most != last.place else None
         return Piece(last.place, last.entry_id, last.entry_id), wanted
 
-    def mark_damaged(self, ledger_id: LedgerId, place: events.Place) -> None:
-        self._index.mark_damaged(ledger_id, cast(Place | IndexBlock, place))
+    def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
+        self._index.mark_damaged(ledger_id, place)
 
 
 def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
     """One piece a frame, as many frames as ``bytes_max`` allows (at least one), and the last id these answer for."""
-    pieces: dict[events.Place, Piece] = {}  # in order of first id; neighbouring runs of one frame become one piece
+    pieces: dict[Place, Piece] = {}  # in order of first id; neighbouring runs of one frame become one piece
     size = 0
     for run in found:
         known = pieces.get(run.place)
         if known is None:
             if size >= bytes_max:
                 return tuple(pieces.values()), run.first - 1
-            size += cast(Place, run.place).size
+            size += run.place.size
         pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
     return tuple(pieces.values()), through
 
@@ -138,7 +138,7 @@ def answer_read(
 
 
 def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memoryview | None:
-    place = cast(Place, piece.place)
+    place = piece.place
     if reader.is_given_up(place.generation):
         return None
     try:
@@ -153,21 +153,20 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
         return None
 
 
-def _read_membership(reader: SegmentReader, place: events.Place) -> object | None:
-    wanted = cast(Place | IndexBlock, place)
-    if reader.is_given_up(wanted.generation):
+def _read_membership(reader: SegmentReader, place: Unresolved) -> object | None:
+    if reader.is_given_up(place.generation):
         return None
     try:
-        return reader.membership(wanted)
+        return reader.membership(place)
     except IntegrityError as error:
-        _note_damage(reader, wanted, error)
+        _note_damage(reader, place, error)
     except Exception:
         logger.exception("%s cannot be read", place)
     # A run is asked because something in it is damaged: naming it once more would say nothing new.
     return RunMembers((), (), (), ()) if isinstance(place, Place) and place.is_run else None
 
 
-def _note_damage(reader: SegmentReader, place: Place | IndexBlock, error: IntegrityError) -> None:
+def _note_damage(reader: SegmentReader, place: Unresolved, error: IntegrityError) -> None:
     """A line for each damaged frame, and one for a file that is of no use as a whole, however much was in it."""
     if isinstance(place, IndexBlock):
         name = index_name(place.generation)

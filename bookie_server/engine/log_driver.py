@@ -22,7 +22,7 @@ from bookie_server.engine.holdings import answer_read
 from bookie_server.engine.index_hop import DEADLINE_S, copier, wait_for
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine import events
-from bookie_server.storage.bytes.segment import Place
+from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.compaction import Copy

@@ -15,8 +15,8 @@ from bk_core.errors import LocalProtocolError
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.engine.holdings import IndexHoldings
-from bookie_server.machine import events
 from bookie_server.machine.events import Piece
+from bookie_server.machine.places import Place, Unresolved
 from bookie_server.machine.state import LedgerFacts, Pending, Plan
 
 _REMEMBERED_MAX = 1 << 17
@@ -53,7 +53,7 @@ class SpreadHoldings:
     def facts(self, ledger_id: LedgerId) -> LedgerFacts:
         return self._of(ledger_id).facts(ledger_id)
 
-    def add(self, pending: Pending, place: events.Place) -> None:
+    def add(self, pending: Pending, place: Place) -> None:
         """Raises LocalProtocolError for a frame that was written to another directory than its ledger is in."""
         ledger_id, number = pending.header.ledger_id, pending.ledger.log.number
         if ledger_id not in self._found:
@@ -72,11 +72,11 @@ class SpreadHoldings:
         first: EntryId,
         last: EntryId,
         bytes_max: int,
-        resolved: Mapping[events.Place, object],
+        resolved: Mapping[Unresolved, object],
     ) -> Plan:
         return self._of(ledger_id).plan(ledger_id, first, last, bytes_max, resolved)
 
-    def learn(self, ledger_id: LedgerId, place: events.Place, membership: object) -> None:
+    def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
         self._of(ledger_id).learn(ledger_id, place, membership)
 
     def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
@@ -91,5 +91,5 @@ class SpreadHoldings:
     def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
         return self._of(ledger_id).tail(ledger_id)
 
-    def mark_damaged(self, ledger_id: LedgerId, place: events.Place) -> None:
+    def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
         self._of(ledger_id).mark_damaged(ledger_id, place)

@@ -15,13 +15,12 @@ from typing import TypeAlias
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.port import LacEvidence, ReadTrailer
 from bk_core.wire.lane import AttachMode, Reason
+from bookie_server.machine.places import Place, Unresolved
 
 StreamId: TypeAlias = int
 RequestId: TypeAlias = tuple[StreamId, int]
 TimerId: TypeAlias = RequestId | None
 """A watch's request, or None for the one that makes LACs durable."""
-Place: TypeAlias = object
-"""Where a frame stands; only the storage looks inside."""
 
 # --- events: the add stream ---
 
@@ -308,7 +307,7 @@ class ReadMemberships:
     """Find out which ids the frames at these places of this log hold; MembershipsRead follows."""
 
     request: RequestId
-    places: Sequence[Place]
+    places: Sequence[Unresolved]
     log: int = 0
 
 

@@ -19,13 +19,13 @@ from bookie_server.machine.events import (
     MembershipsRead,
     PauseStream,
     Piece,
-    Place,
     ReadFrames,
     ReadMemberships,
     RequestId,
     ResumeStream,
     StreamId,
 )
+from bookie_server.machine.places import Unresolved
 from bookie_server.machine.turns import FairQueue
 
 LEDGER_ID_MAX: LedgerId = (1 << 63) - 2  # the last one is the storage's own
@@ -73,8 +73,8 @@ class Request:
         self.urgent = fencing or urgent  # goes before others
         self.asking: ReadFrames | ReadMemberships | None = None  # waits until the storage may be asked
         self.pieces: Sequence[Piece] | None = None  # being read
-        self.resolving: Sequence[Place] | None = None  # frames whose members are being read
-        self.resolved: dict[Place, object] = {}
+        self.resolving: Sequence[Unresolved] | None = None  # frames whose members are being read
+        self.resolved: dict[Unresolved, object] = {}
 
     @property
     def stream(self) -> StreamId:
@@ -246,7 +246,7 @@ class Requests:
         request.pieces = pieces
         self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
 
-    def resolve(self, request: Request, places: Sequence[Place]) -> None:
+    def resolve(self, request: Request, places: Sequence[Unresolved]) -> None:
         """Have the members of these frames read; then the request runs again."""
         request.resolving = places
         self._ask(request, ReadMemberships(request.request_id, places, self._core.log_of(request.ledger_id)))
@@ -299,7 +299,7 @@ class Requests:
                 self._core.holdings.learn(request.ledger_id, place, membership)
         self.run(request)
 
-    def _mark_damaged(self, request: Request, places: Sequence[Place], found: Sequence[object | None]) -> bool:
+    def _mark_damaged(self, request: Request, places: Sequence[Unresolved], found: Sequence[object | None]) -> bool:
         damaged = [place for place, thing in zip(places, found, strict=True) if thing is None]
         for place in damaged:
             self._core.holdings.mark_damaged(request.ledger_id, place)

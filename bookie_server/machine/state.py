@@ -16,7 +16,8 @@ from typing import Protocol
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
-from bookie_server.machine.events import Commit, Piece, Place, RequestId, StreamId
+from bookie_server.machine.events import Commit, Piece, RequestId, StreamId
+from bookie_server.machine.places import Place, Unresolved
 
 _WAITING_FACTOR = 3
 """So many times what may wait for a commit may wait to be looked at: a message of each of a crowd of writers."""
@@ -81,7 +82,7 @@ class Plan:
     pieces: tuple[Piece, ...]
     absent: tuple[EntryRange, ...]
     unknown: tuple[EntryRange, ...]
-    unresolved: tuple[Place, ...]
+    unresolved: tuple[Unresolved, ...]
     answered_through: EntryId
 
 
@@ -104,13 +105,13 @@ class Holdings(Protocol):
         first: EntryId,
         last: EntryId,
         bytes_max: int,
-        resolved: Mapping[Place, object],
+        resolved: Mapping[Unresolved, object],
     ) -> Plan:
         """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2). ``resolved``: what the
         storage said of frames that an earlier plan named as unresolved."""
         ...
 
-    def learn(self, ledger_id: LedgerId, place: Place, membership: object) -> None:
+    def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
         """What the storage said of an unresolved frame."""
         ...
 
@@ -130,7 +131,7 @@ class Holdings(Protocol):
         """The last entry alone, and one entry that carries the greatest LAC where the last one does not (RULES P5)."""
         ...
 
-    def mark_damaged(self, ledger_id: LedgerId, place: Place) -> None:
+    def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
         """The bytes at ``place`` fail their checks: no plan uses them again."""
         ...
 

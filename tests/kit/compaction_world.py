@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import decode_index_file
-from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.compaction import Compactor

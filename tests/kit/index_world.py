@@ -13,6 +13,7 @@ import numpy as np
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
 from bk_core.entries.frame_layout import IDS, STRIPED
 from bk_core.wire.lane import Reason
+from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import (
     INDEX_RECORDS_PER_BLOCK,
     IndexHeader,
@@ -25,9 +26,8 @@ from bookie_server.storage.bytes.index_file import (
 )
 from bookie_server.storage.bytes.index_rows import RUN, pack_row
 from bookie_server.storage.bytes.membership import RunMembers, Striping, runs_of_ids
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.cache import Remembered, SparseIndex
-from bookie_server.storage.index.index import IndexBlock, LedgerIndex, Lookup
+from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.search import SPARSE_SECTION
 

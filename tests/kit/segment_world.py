@@ -25,8 +25,8 @@ from bk_core.entries.frame import (
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
 from bk_core.wire.lane import Reason
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.membership import Membership
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex, Lookup

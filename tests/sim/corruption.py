@@ -21,9 +21,10 @@ from typing import Any
 from bk_core.entries.frame import FrameHeader, FrameKind, entry_ids_of, parse_header, record_payload
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, IntegrityError
 from bk_core.wire.lane import Reason
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import lac_of
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
-from bookie_server.storage.bytes.segment import Place, decode_segment_header
+from bookie_server.storage.bytes.segment import decode_segment_header
 from bookie_server.storage.disk.files import Files, Handle
 from tests.sim.corruption_image import BLOCK, Image
 from tests.sim.disk import SECTOR

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from bk_core.errors import IntegrityError
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import decode_index_file, decode_index_header, encode_index_file
-from bookie_server.storage.bytes.segment import Place, decode_segment_header
+from bookie_server.storage.bytes.segment import decode_segment_header
 from bookie_server.storage.index.checkpoint import decode_checkpoint, encode_checkpoint
 from bookie_server.storage.log.segment_reader import check_stored_frame
 from tests.sim.corruption import FULL_EVERY, Verdict, judge, recorded_position

@@ -29,8 +29,8 @@ from bookie_server.engine.holdings import IndexHoldings, answer_read
 from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import decode_index_file
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_log import SegmentLog

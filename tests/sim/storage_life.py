@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 from bk_core.entries.frame import FrameKind, entry_ids_of, frame_extent, parse_header, record_payload
 from bk_core.errors import DataDirectoryError
 from bk_core.wire.lane import Reason
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import lac_of
-from bookie_server.storage.bytes.segment import Place
 from tests.kit.segment_world import drop_record, entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.storage import StorageBackEnd, ask, own_store

@@ -35,6 +35,7 @@ from bk_core.entries.frame import (
     frame_tag,
 )
 from bk_core.errors import IntegrityError
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import StateCollector, pack_row
 from bookie_server.storage.bytes.membership import striping_of
 from bookie_server.storage.bytes.segment import (
@@ -44,7 +45,6 @@ from bookie_server.storage.bytes.segment import (
     GROUP_MAGIC,
     SEGMENT_HEADER_BYTES,
     GroupHeader,
-    Place,
     decode_group_header,
     placement_stamp,
 )

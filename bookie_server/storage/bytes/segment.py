@@ -35,21 +35,6 @@ _PLACE = struct.Struct("<QQ")
 _NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free|unsealed)")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """Where a frame lies: segment generation, offset in the segment, bytes. With ``run_of`` ≥ 0 several small frames of
-    that ledger lie there, maybe with other things between them (docs/formats.md §3.5)."""
-
-    generation: int
-    offset: int
-    size: int
-    run_of: int = -1
-
-    @property
-    def is_run(self) -> bool:
-        return self.run_of >= 0
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
     """The first block of a segment. ``incarnation`` is 16 bytes; ``newest_sealed`` 0 if none was sealed."""

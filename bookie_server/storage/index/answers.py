@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from bk_core.model import EntryId
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine.events import Piece
+from bookie_server.machine.places import Place, Unresolved
 from bookie_server.storage.bytes.index_rows import Rows
-from bookie_server.storage.bytes.segment import Place
-from bookie_server.storage.index.search import IndexBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Lookup:
     pieces: tuple[Piece, ...]
     absent: tuple[tuple[EntryId, EntryId], ...]
     unknown: tuple[EntryRange, ...]
-    unresolved: tuple[Place | IndexBlock, ...]
+    unresolved: tuple[Unresolved, ...]
     through: EntryId
 
 

@@ -11,11 +11,11 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TypeAlias
 
+from bookie_server.machine.places import IndexBlock, Unresolved
 from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.bytes.membership import RunMembers, Runs, Striping
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.ledger_frames import BlockFrames, column
-from bookie_server.storage.index.search import SPARSE_SECTION, IndexBlock, Search
+from bookie_server.storage.index.search import SPARSE_SECTION, Search
 
 INDEX_CACHE_BYTES = 64 << 20
 _ENTRY_BYTES = 300
@@ -68,13 +68,13 @@ class IndexCache:
 
     def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max
-        self._entries: OrderedDict[Place | IndexBlock, Remembered] = OrderedDict()
-        self._of_generation: dict[int, set[Place | IndexBlock]] = {}
+        self._entries: OrderedDict[Unresolved, Remembered] = OrderedDict()
+        self._of_generation: dict[int, set[Unresolved]] = {}
         self._bytes = 0
         self.hits = 0
         self.misses = 0
 
-    def get(self, place: Place | IndexBlock) -> Remembered | None:
+    def get(self, place: Unresolved) -> Remembered | None:
         entry = self._entries.get(place)
         if entry is None:
             self.misses += 1
@@ -83,7 +83,7 @@ class IndexCache:
         self._entries.move_to_end(place)
         return entry
 
-    def put(self, place: Place | IndexBlock, entry: Remembered) -> None:
+    def put(self, place: Unresolved, entry: Remembered) -> None:
         self._drop(place)
         self._entries[place] = entry
         self._of_generation.setdefault(place.generation, set()).add(place)
@@ -96,7 +96,7 @@ class IndexCache:
         for place in list(self._of_generation.get(generation, ())):
             self._drop(place)
 
-    def _drop(self, place: Place | IndexBlock) -> None:
+    def _drop(self, place: Unresolved) -> None:
         entry = self._entries.pop(place, None)
         if entry is None:
             return

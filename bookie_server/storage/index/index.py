@@ -19,16 +19,16 @@ from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, frame_ext
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine.events import Piece
+from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.index_rows import I64, Rows
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping, striping_of
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.answers import DamagedIndex, LastEntry, LedgerStatus, Lookup
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
 from bookie_server.storage.index.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER, LedgerStates
 from bookie_server.storage.index.ledger_table import LedgerState
-from bookie_server.storage.index.search import DamagedPlaces, IndexBlock, Search, greatest_intact
+from bookie_server.storage.index.search import DamagedPlaces, Search, greatest_intact
 from bookie_server.storage.index.segment_directory import Reach, SegmentDirectory
 
 __all__ = [
@@ -161,7 +161,7 @@ class LedgerIndex:
 
     # --- what the reader says ---------------------------------------------------------------------------------------
 
-    def mark_damaged(self, ledger_id: LedgerId, place: Place | IndexBlock) -> None:
+    def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
         """What is at ``place`` failed its check twice (RULES S5). A frame serves no more, a run only what is intact in
         it, an index block nothing: ids that no other frame holds are UNKNOWN. Does nothing for what is not indexed."""
         generation = place.generation
@@ -178,7 +178,7 @@ class LedgerIndex:
             return
         self._damage.add(place)
 
-    def learn(self, ledger_id: LedgerId, place: Place | IndexBlock, membership: Remembered) -> None:
+    def learn(self, ledger_id: LedgerId, place: Unresolved, membership: Remembered) -> None:
         """Remember, within the cache's bound, what the reader said of an unresolved place."""
         unsealed = self._unsealed.get(place.generation)
         if unsealed is not None and isinstance(membership, Striping) and isinstance(place, Place):
@@ -196,7 +196,7 @@ class LedgerIndex:
         last: EntryId,
         *,
         frames_max: int = FRAMES_MAX,
-        resolved: Mapping[Place | IndexBlock, Remembered] | Mapping[Place, Remembered] | None = None,
+        resolved: Mapping[Unresolved, Remembered] | Mapping[Place, Remembered] | None = None,
     ) -> Lookup:
         """Where the entries first to last (both inclusive) are. ``resolved`` holds what the reader said of places that
         an earlier answer named as unresolved."""
@@ -206,9 +206,9 @@ class LedgerIndex:
         place = self._at_once(ledger_id, first, last)
         if place is not None:
             return Lookup((Piece(place, first, last),), (), (), (), last)
-        told = cast(Mapping[Place | IndexBlock, Remembered], resolved or {})
+        told = cast(Mapping[Unresolved, Remembered], resolved or {})
 
-        def known(place: Place | IndexBlock) -> Remembered | None:
+        def known(place: Unresolved) -> Remembered | None:
             answer = told.get(place)
             return self.cache.get(place) if answer is None else answer
 

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.entries.frame import FrameExtent
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_rows import DENSE, RUN, STRIPE, Rows, striping_of_count
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.search import DENSE_CODE, RUN_CODE, UNRESOLVED_CODE, Search, code_of
 
 STRIDE = 4  # generation, offset, size | code << 32, LAC carried

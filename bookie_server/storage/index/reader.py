@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from bk_core.errors import IntegrityError
+from bookie_server.machine.places import IndexBlock
 from bookie_server.storage.bytes.index_file import (
     IndexSections,
     decode_index_block,
@@ -18,7 +19,7 @@ from bookie_server.storage.bytes.segment import index_name
 from bookie_server.storage.disk.files import BLOCK, Files, Handle
 from bookie_server.storage.index.cache import SparseIndex
 from bookie_server.storage.index.ledger_frames import BlockFrames
-from bookie_server.storage.index.search import SPARSE_SECTION, IndexBlock
+from bookie_server.storage.index.search import SPARSE_SECTION
 
 _Read = Callable[[int, int], bytes]
 """Bytes by offset and size."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from bookie_server.machine.places import Place, Unresolved
 from bookie_server.storage.bytes.membership import Frame, Membership, RunMembers, Striping, cover, runs_of
-from bookie_server.storage.bytes.segment import Place
 
 UNRESOLVED_MAX = 8
 """Places that one answer names."""
@@ -24,15 +23,6 @@ OTHER_SECTIONS = -2
 DENSE_CODE, RUN_CODE, UNRESOLVED_CODE = 0, 1, 2  # what a row is; above them indices of _STRIPINGS
 _STRIPINGS: list[Striping] = []
 _CODE_OF: dict[Striping, int] = {}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class IndexBlock:
-    """A block of the ``.idx`` of a sealed segment: its number among the index blocks, or SPARSE_SECTION for all sparse
-    records together. Named where a look-up needs it, as a :class:`Place` is where a frame must say what it holds."""
-
-    generation: int
-    number: int
 
 
 def code_of(striping: Striping) -> int:
@@ -93,7 +83,7 @@ class Columns(Protocol):
     def place(self, k: int, ledger_id: int) -> Place: ...
 
 
-Known = Callable[[Place | IndexBlock], object | None]
+Known = Callable[[Unresolved], object | None]
 """What the disk has said of a place, as far as it is remembered."""
 
 
@@ -111,7 +101,7 @@ class Search:
         self.frames_max, self.known, self.damage = frames_max, known, damage
         self.frames: list[Frame] = []
         self.sources: list[tuple[Columns, int] | Place] = []  # of each frame
-        self.unresolved: list[Place | IndexBlock] = []
+        self.unresolved: list[Unresolved] = []
         self.lost: list[tuple[int, int]] = []  # ids that may stand in what cannot be read
 
     @property
@@ -123,7 +113,7 @@ class Search:
         if through < self.through:
             self.through = through
 
-    def resolve(self, place: Place | IndexBlock, first: int) -> None:
+    def resolve(self, place: Unresolved, first: int) -> None:
         """The disk must say what is at ``place``, whose ids begin at ``first``; or nothing is said from there on, if
         the answer has a part before it."""
         if first > self.first and (self.is_full or (self.frames and not self.unresolved)):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_rows import I64, LAC_IS_RUN, LAST_IS_RUN, SUMMARY_ROW, Rows
-from bookie_server.storage.bytes.segment import Place
 
 _CHUNK_ROWS = 512
 _TOPS_MAX = 16  # segments whose end is asked for: more only if the greatest ones are damaged

@@ -15,14 +15,14 @@ from typing import TypeVar
 from bk_core.entries.frame import check_frame, entry_ids_of, frame_extent, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
+from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.membership import runs_of_ids, striping_of
 from bookie_server.storage.bytes.run_frames import check_stored_frame, entries_of_run, members_of_run
-from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.cookie import Identity
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.index.cache import Remembered
 from bookie_server.storage.index.reader import IndexReader
-from bookie_server.storage.index.search import IndexBlock
 
 __all__ = ["OPEN_SEGMENTS_MAX", "SegmentReader", "check_stored_frame"]
 
@@ -85,7 +85,7 @@ class SegmentReader:
         last = frame_extent(frame).last
         return slice_frame(frame, last, last)
 
-    def membership(self, place: Place | IndexBlock) -> Remembered:
+    def membership(self, place: Unresolved) -> Remembered:
         """What a look-up wants to know of a place that it named as unresolved: which ids the frame holds, which frames
         of a damaged run are intact, or what an index block says. Raises as :meth:`read`."""
         if isinstance(place, IndexBlock):

@@ -35,12 +35,12 @@ from typing import TypeAlias
 import numpy as np
 
 from bk_core.errors import DataDirectoryError, IntegrityError, InvalidArgumentError
+from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.index_rows import I64, sorted_rows
 from bookie_server.storage.bytes.joined_frames import Copies, FrameTable, join_frames
-from bookie_server.storage.bytes.segment import Place, segment_name
+from bookie_server.storage.bytes.segment import segment_name
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.index.search import IndexBlock
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.live_frames import LiveFrames, together
 
@@ -304,6 +304,6 @@ class Compactor:
         self.close()
 
 
-def _mark(index: LedgerIndex, damage: Sequence[tuple[int, Place | IndexBlock]]) -> None:
+def _mark(index: LedgerIndex, damage: Sequence[tuple[int, Unresolved]]) -> None:
     for ledger_id, place in damage:
         index.mark_damaged(ledger_id, place)

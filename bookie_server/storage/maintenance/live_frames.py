@@ -20,13 +20,14 @@ from bk_core.entries.batch import I64, U8, array_view
 from bk_core.entries.digest import crc32c
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FRAME_MAGIC, FRAME_VERSION, FrameKind
 from bk_core.errors import IntegrityError
+from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.index_file import IndexSections, decode_index_block, decode_index_header
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, RUN, Rows
 from bookie_server.storage.bytes.joined_frames import FRAME_HEAD, FrameTable, dense_rows, frame_sizes
 from bookie_server.storage.bytes.run_frames import check_stored_frame, members_of_run
-from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, Place, index_name, segment_name, stamp_seed
+from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, index_name, segment_name, stamp_seed
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
-from bookie_server.storage.index.search import SPARSE_SECTION, IndexBlock
+from bookie_server.storage.index.search import SPARSE_SECTION
 
 WINDOW_BYTES = 1 << 20
 """Bytes of a segment read at a time; more only for one larger frame."""
@@ -53,7 +54,7 @@ class LiveFrames:
         self._handle: Handle | None = None
         self.read_bytes = 0
         """Bytes read so far."""
-        self.damage: list[tuple[int, Place | IndexBlock]] = []
+        self.damage: list[tuple[int, Unresolved]] = []
         """What failed its check twice, with its ledger (−1: of an index block). Nothing is given out after that."""
 
     def read_index(self, live: I64) -> bool:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bk_core.entries.digest import crc32c
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import (
     INDEX_ROW,
     BuiltIndex,
@@ -34,7 +35,7 @@ from bookie_server.storage.bytes.index_file import (
 )
 from bookie_server.storage.bytes.index_rows import RUN, Rows
 from bookie_server.storage.bytes.scan import ScannedSegment
-from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, SEGMENT_HEADER_BYTES, Place, index_name, segment_name
+from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, SEGMENT_HEADER_BYTES, index_name, segment_name
 from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping
 from bookie_server.storage.disk.files import BLOCK, Files, round_up
 from bookie_server.storage.disk.health import NO_SPACE, Health

@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.index_rows import RUN, Rows
 from bookie_server.storage.bytes.scan import ScannedSegment
-from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, describe, names_damage, overlapping
 from bookie_server.storage.disk.files import BLOCK, Files
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.index.search import OTHER_SECTIONS, IndexBlock
+from bookie_server.storage.index.search import OTHER_SECTIONS
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
 

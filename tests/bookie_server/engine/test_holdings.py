@@ -18,10 +18,10 @@ from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, pa
 from bk_core.metadata import open_store
 from bk_core.transport.grpc import GrpcTransport
 from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.machine.places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending, Plan
 from bookie_server.main import Bookie
 from bookie_server.storage.bytes.membership import runs_of_ids
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.index.answers import Lookup
 from bookie_server.storage.index.index import LedgerIndex
 from tests.kit.amount import examples

@@ -27,7 +27,7 @@ from bookie_server.engine.maintenance_thread import MaintenanceThread, maintaine
 from bookie_server.identity.opening import OpenStorage
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
-from bookie_server.storage.bytes.segment import Place
+from bookie_server.machine.places import Place
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import Stopping

@@ -13,8 +13,8 @@ from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.spread import SpreadHoldings
 from bookie_server.machine.core import _NO_EXTENT
+from bookie_server.machine.places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.disk.space import SpaceLimits, SpaceWatches, Usage, choose_directory
 from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex
 from tests.kit.segment_world import entries

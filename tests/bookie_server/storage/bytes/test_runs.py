@@ -12,12 +12,12 @@ import pytest
 from bk_core.entries.frame import decode_frame, frame_extent, split_frames
 from bk_core.errors import IntegrityError
 from bk_core.wire.lane import Reason
+from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import decode_index_file
 from bookie_server.storage.bytes.membership import RunMembers
-from bookie_server.storage.bytes.segment import Place, index_name, segment_name
+from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.cache import SparseIndex
-from bookie_server.storage.index.index import IndexBlock
 from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.reader import IndexReader
 from bookie_server.storage.index.search import SPARSE_SECTION, DamagedPlaces, Search

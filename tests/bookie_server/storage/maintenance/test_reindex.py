@@ -10,10 +10,9 @@ import pytest
 
 from bk_core.errors import StorageFailedError
 from bk_core.wire.lane import Reason
+from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import decode_index_file
-from bookie_server.storage.bytes.segment import Place
 from bookie_server.storage.disk.files import BLOCK
-from bookie_server.storage.index.index import IndexBlock
 from bookie_server.storage.index.search import SPARSE_SECTION
 from bookie_server.storage.maintenance.reindex import PUT_OFF_STEPS
 from tests.kit.amount import some
