@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -86,19 +87,21 @@ def test_where_messages_send_their_readers_there_is_something_to_read() -> None:
     assert "docs/spark.md#options of project pyspark-bookkeeper" in refusal(path="events", zzzzz="1")
 
 
-def options_table() -> str:
-    rows = ["| option | for | default | meaning |", "|---|---|---|---|"]
+def options_list() -> str:
+    """What docs/spark.md says of the options, in lines of at most 100 columns."""
+    items = []
     for d in OPTIONS:
-        name = f"`{d.name}`" + "".join(f" (also `{alias}`)" for alias in d.aliases)
         uses = "all" if d.uses == _ALL else ", ".join(use.value for use in d.uses)
-        default = f"`{d.default}`" if d.default else "–"
-        rows.append(f"| {name} | {uses} | {default} | {d.doc} |")
-    return "\n".join(rows) + "\n"
+        default = f"; default `{d.default}`" if d.default else ""
+        also = "".join(f"; also `{alias}`" for alias in d.aliases)
+        item = f"- **`{d.name}`** ({uses}{default}{also}): {d.doc}"
+        items.append(textwrap.fill(item, 100, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
+    return "\n".join(items) + "\n"
 
 
-def test_the_documentation_has_the_table() -> None:
-    page, table = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8"), options_table()
-    assert table in page, f"docs/spark.md is to have this:\n{table}"
+def test_the_documentation_has_the_list() -> None:
+    page, options = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8"), options_list()
+    assert options in page, f"docs/spark.md is to have this:\n{options}"
 
 
 def test_options_survive_pickling_and_hide_the_password() -> None:
