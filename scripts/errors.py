@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,16 +20,35 @@ HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 <!-- Written by scripts/errors.py from bk_core/errors.py; do not edit. -->
 # Errors
 
-Every error is one line: `[BK_CODE] what; value; remedy. (not applied | outcome unknown)`. *Not applied* means that the
-operation certainly did not happen and may be tried again; *outcome unknown* means that it may have: look before you
-repeat it. A particular case may know better than its class, so the line that was printed decides.
+Every error is one line: `[BK_CODE] what; value; remedy. (not applied | outcome unknown)`.
 
-`bk` ends with: 0 success · 1 another error · 2 wrong usage or argument · 3 not found · 4 conflict, fenced or closed ·
-5 unavailable (metadata store, bookies, quorum, transport) · 6 integrity · 130 interrupted.
+- *Not applied*: the operation certainly did not happen. It may be tried again.
+- *Outcome unknown*: the operation may have happened. Look before you repeat it.
 
-| code | class | outcome | exit | meaning |
-|---|---|---|---|---|
+A particular case may know better than its class, so the line that was printed decides.
+
+## Exit codes
+
+`bk` ends with:
+
+- 0: success
+- 1: another error
+- 2: wrong usage or argument
+- 3: not found
+- 4: conflict, fenced or closed
+- 5: unavailable (metadata store, bookies, quorum, transport)
+- 6: integrity
+- 130: interrupted
+
+`bk bookie run` also ends with 70 after a bug of ours, and with 74 when its disk failed
+([what to do](bookie.md#failing-disks)).
+
+## Codes
+
+In brackets: the outcome of the class, and the exit code of `bk`. An error stands below its base.
+
 """
+COLUMNS = 100
 
 
 def classes(base: type[errors.BookKeeperError] = errors.BookKeeperError) -> Iterator[type[errors.BookKeeperError]]:
@@ -46,14 +66,15 @@ def depth_of(cls: type) -> int:
 def render() -> str:
     from bk_cli.exit_codes import exit_code_of
 
-    rows = []
+    items = []
     for cls in classes():
         meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
         if cls is errors.BookKeeperError:
             meaning = "Base of all errors."
-        name = "&nbsp;&nbsp;" * depth_of(cls) + f"`{cls.__name__}`"
-        rows.append(f"| `{cls.code}` | {name} | {cls.outcome.value} | {exit_code_of(cls)} | {meaning} |")
-    return HEAD + "\n".join(rows) + "\n"
+        indent = "  " * depth_of(cls)
+        item = f"- **`{cls.code}`** `{cls.__name__}` ({cls.outcome.value}, {exit_code_of(cls)}): {meaning}"
+        items.append(textwrap.fill(item, COLUMNS, initial_indent=indent, subsequent_indent=indent + "  "))
+    return HEAD + "\n".join(items) + "\n"
 
 
 def main() -> int:
