@@ -73,7 +73,14 @@ def render() -> str:
             meaning = "Base of all errors."
         indent = "  " * depth_of(cls)
         item = f"- **`{cls.code}`** `{cls.__name__}` ({cls.outcome.value}, {exit_code_of(cls)}): {meaning}"
-        items.append(textwrap.fill(item, COLUMNS, initial_indent=indent, subsequent_indent=indent + "  "))
+        items += textwrap.wrap(
+            item,
+            COLUMNS,
+            initial_indent=indent,
+            subsequent_indent=indent + "  ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
     return HEAD + "\n".join(items) + "\n"
 
 
