@@ -21,14 +21,16 @@ PAGE = (Path(__file__).parents[3] / "docs" / "coming-from-kafka.md").read_text(e
 NAMES = {name for definition in OPTIONS for name in (definition.name, *definition.aliases)}
 WORD = re.compile(r"`([^`]+)`")
 NO_OPTIONS = {"key", "value", "headers", "timestamp"}
-"""Names of columns in the table of writes."""
+"""Names of columns in the list of writes."""
 
 
-def table(heading: str) -> list[list[str]]:
-    """The rows of the table below a heading."""
+def pairs(heading: str) -> list[tuple[str, str]]:
+    """What stands before and behind the arrow of each item below a heading; the behind ends at a colon."""
     section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
-    return [[cell.strip(" |") for cell in row] for row in rows[1:]]
+    items = [" ".join(item.split()) for item in re.findall(r"^- (.*(?:\n  .*)*)", section, re.MULTILINE)]
+    parts = [item.partition(" → ") for item in items]
+    assert all(arrow for _, arrow, _ in parts), items
+    return [(theirs, ours.partition(": ")[0]) for theirs, _, ours in parts]
 
 
 def words(cell: str) -> list[str]:
@@ -39,7 +41,7 @@ def parsed(use: Use = Use.READ, **more: str) -> BkOptions:
     return parse_options({"metadataserviceuri": "zk://localhost:2181/ledgers", "log": "events", **more}, use)
 
 
-READS, WRITES, COLUMNS = table("Options of reads and streams"), table("Options of writes"), table("Columns")
+READS, WRITES, COLUMNS = pairs("Options of reads and streams"), pairs("Options of writes"), pairs("Columns")
 
 
 def test_every_option_that_the_page_names_exists() -> None:
@@ -123,9 +125,10 @@ def test_the_columns_are_those_of_the_codec() -> None:
 
 
 def test_limits_and_settings_are_those_of_the_code() -> None:
-    assert "5 MiB − 1 KiB" in PAGE
+    page = " ".join(PAGE.split())
+    assert "5 MiB − 1 KiB" in page
     assert ENTRY_BYTES_MAX == (5 << 20) - (1 << 10)
-    assert f"At most {fan_out.LOGS_MAX} logs a write" in PAGE
+    assert f"At most {fan_out.LOGS_MAX} logs a write" in page
     assert ClientConfig().frame_bytes == 1 << 20
     assert parsed(**{"bookkeeper.readTimeoutMs": "500"}).client_settings
 
