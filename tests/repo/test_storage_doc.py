@@ -148,7 +148,7 @@ def test_small_files_are_those_of_the_code() -> None:
 
 def test_every_name_of_a_file_is_in_the_list() -> None:
     (chapter,) = re.findall(r"^## 1\. (.*?)^## ", STORAGE, re.DOTALL | re.MULTILINE)
-    listed = set(re.findall(r"^\| `([^`]+)` \|", chapter, re.MULTILINE))
+    listed = set(re.findall(r"^- `([^`]+)`:", chapter, re.MULTILINE))
     shown = {"<generation>": f"{7:016x}", "<number>": f"{7:016x}"}
     names = {re.sub(r"<\w+>", lambda found: shown[found[0]], name) for name in listed}
     inside = {segment.segment_name(7), segment.index_name(7), segment.free_name(7), checkpoint.checkpoint_name(7)}
@@ -160,9 +160,10 @@ def test_every_name_of_a_file_is_in_the_list() -> None:
 
 
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
-    assert f"`SEGMENTS_KEPT_FREE` = {segment_pool.SEGMENTS_KEPT_FREE}" in STORAGE
-    assert f"in chunks of {checkpointer.LEDGERS_PER_COPY} " in STORAGE
-    assert f"`BACKLOG_BYTES_MAX` = {commit.BACKLOG_BYTES_MAX >> 20} MiB" in STORAGE
+    text = " ".join(STORAGE.split())
+    assert f"`SEGMENTS_KEPT_FREE` = {segment_pool.SEGMENTS_KEPT_FREE}" in text
+    assert f"in chunks of {checkpointer.LEDGERS_PER_COPY} " in text
+    assert f"`BACKLOG_BYTES_MAX` = {commit.BACKLOG_BYTES_MAX >> 20} MiB" in text
     assert RESERVE_SEGMENTS == 2, "docs/storage.md says: two of them are the reserve"
 
 
@@ -178,7 +179,7 @@ def messages() -> str:
 
 def test_what_the_log_is_said_to_say_it_says() -> None:
     (chapter,) = re.findall(r"^## 5\. (.*?)^## ", STORAGE, re.DOTALL | re.MULTILINE)
-    quoted = re.findall(r'"([^"]+)"', chapter)
+    quoted = re.findall(r'"([^"]+)"', " ".join(chapter.split()))
     parts = [part.strip() for quote in quoted for part in quote.split("…")]
     known = messages()
     assert len(parts) > 25
