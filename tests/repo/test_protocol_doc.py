@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/protocol.md names every event, effect, request and state of the code, and its tables are the code's own.
+"""docs/protocol.md names every event, effect, request and state of the code, and its lists are the code's own.
 
-Between ``<!-- table: name -->`` and ``<!-- end -->`` stands what is made here from docstrings, the machines' MOVES and
+Between ``<!-- list: name -->`` and ``<!-- end -->`` stands what is made here from docstrings, the machines' MOVES and
 the tables of the sweeps; ``pytest --rewrite tests/repo/test_protocol_doc.py`` writes it anew.
 """
 
@@ -12,6 +12,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -39,8 +40,9 @@ from tests.protocol import test_transitions_recovery as recovery_sweep
 from tests.protocol import test_transitions_writer as writer_sweep
 
 DOC = Path(__file__).parents[2] / "docs" / "protocol.md"
-LINES_MAX = 620
-BLOCK = re.compile(r"(?<=<!-- table: )([a-z ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+CHARACTERS_MAX = 45_000
+COLUMNS = 100
+BLOCK = re.compile(r"(?<=<!-- list: )([a-z ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 SHAPES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 2, 2), (5, 3, 3), (6, 3, 2), (6, 3, 3), (7, 3, 3)]
 
 
@@ -73,19 +75,23 @@ def meaning_of(cls: type) -> str:
     text = inspect.cleandoc(cls.__doc__ or "")
     assert text, f"{cls.__name__} needs a docstring"
     assert not text.startswith(f"{cls.__name__}("), f"{cls.__name__} needs a docstring"
-    first = re.sub(r"\s+", " ", text.split("\n\n")[0]).replace("``", "`").replace("|", "\\|")
+    first = re.sub(r"\s+", " ", text.split("\n\n")[0]).replace("``", "`")
     return re.sub(r":(?:func|class|meth):`\.*(.*?)`", lambda found: found[1].rpartition(".")[2], first)
 
 
-def words_table(module: ModuleType) -> list[str]:
+def item(text: str) -> str:
+    """An item of a list, in lines that fit the page."""
+    return textwrap.fill(f"- {text}", COLUMNS, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+def words_list(module: ModuleType) -> list[str]:
     rows = sorted(dataclasses_of(module), key=lambda cls: ("event", "effect", "request", "part").index(kind_of(cls)))
-    made = [f"| {kind_of(cls)} | `{cls.__name__}` | {meaning_of(cls)} |" for cls in rows]
-    return ["| | name | meaning |", "|---|---|---|", *made]
+    return [item(f"{kind_of(cls)} `{cls.__name__}`: {meaning_of(cls)}") for cls in rows]
 
 
-def sweep_table(table: Mapping[tuple[str, str], str], order: Iterable[str]) -> list[str]:
-    """One row a state; events that lead nowhere are left out."""
-    out = ["| in | what may lead where | cannot happen |", "|---|---|---|"]
+def sweep_list(table: Mapping[tuple[str, str], str], order: Iterable[str]) -> list[str]:
+    """One item a state: what may lead where, and what cannot happen; events that lead nowhere are left out."""
+    out = []
     for state in order:
         leads: dict[str, list[str]] = {}
         never: list[str] = []
@@ -96,23 +102,24 @@ def sweep_table(table: Mapping[tuple[str, str], str], order: Iterable[str]) -> l
             if before == state and IMPOSSIBLE in after.split():
                 never.append(f"`{event}`" + (" unasked" if after != IMPOSSIBLE else ""))
         where = "; ".join(f"{', '.join(names)} → {after}" for after, names in leads.items())
-        out.append(f"| `{state}` | {where or 'nothing'} | {', '.join(never)} |")
+        cannot = f". Cannot happen: {', '.join(never)}" if never else ""
+        out.append(item(f"in `{state}`: {where or 'nothing leads out'}{cannot}."))
     return out
 
 
-def moves_table(moves: Mapping[Any, Iterable[Any]]) -> list[str]:
-    out = ["| from | to |", "|---|---|"]
-    for state, targets in moves.items():
-        out.append(f"| `{state.name}` | {', '.join(target.name for target in targets) or 'nowhere'} |")
-    return out
+def moves_list(moves: Mapping[Any, Iterable[Any]]) -> list[str]:
+    return [
+        item(f"`{state.name}` → {', '.join(target.name for target in targets) or 'nowhere'}")
+        for state, targets in moves.items()
+    ]
 
 
-def follows_table(table: Mapping[str, str]) -> list[str]:
+def follows_list(table: Mapping[str, str]) -> list[str]:
     """What a sequence asks next, or how it ends."""
-    out = ["| after | comes |", "|---|---|"]
+    out = []
     for name, following in table.items():
         comes = (each if each in ("done", "fails") else f"`{each}`" for each in following.split())
-        out.append(f"| `{name}` | {', '.join(comes)} |")
+        out.append(item(f"`{name}` → {', '.join(comes)}"))
     return out
 
 
@@ -127,32 +134,32 @@ def quorum_table() -> list[str]:
     return out
 
 
-TABLES: dict[str, Callable[[], list[str]]] = {
+LISTS: dict[str, Callable[[], list[str]]] = {
     "quorums": quorum_table,
-    "client words": lambda: words_table(events),
-    "bookie words": lambda: words_table(machine_events),
-    "leadership words": lambda: words_table(leadership_events),
-    "sequence words": lambda: words_table(ask),
-    "writer moves": lambda: sweep_table(writer_sweep.TABLE, WriterState.__members__),
-    "recovery moves": lambda: sweep_table(recovery_sweep.TABLE, Phase.__members__),
-    "reader moves": lambda: sweep_table(reader_sweep.READ_TABLE, reader_sweep.READ_STATES),
-    "follower moves": lambda: sweep_table(reader_sweep.TABLE, reader_sweep.FOLLOW_STATES),
-    "bookie moves": lambda: sweep_table(bookie_sweep.TABLE, bookie_sweep.STATES),
-    "leadership moves": lambda: moves_table(leadership_states.MOVES),
-    "change steps": lambda: follows_table(sequence_sweep.CHANGE),
-    "vacuum steps": lambda: follows_table(sequence_sweep.VACUUM),
-    "compaction steps": lambda: follows_table(sequence_sweep.COMPACTION),
+    "client words": lambda: words_list(events),
+    "bookie words": lambda: words_list(machine_events),
+    "leadership words": lambda: words_list(leadership_events),
+    "sequence words": lambda: words_list(ask),
+    "writer moves": lambda: sweep_list(writer_sweep.TABLE, WriterState.__members__),
+    "recovery moves": lambda: sweep_list(recovery_sweep.TABLE, Phase.__members__),
+    "reader moves": lambda: sweep_list(reader_sweep.READ_TABLE, reader_sweep.READ_STATES),
+    "follower moves": lambda: sweep_list(reader_sweep.TABLE, reader_sweep.FOLLOW_STATES),
+    "bookie moves": lambda: sweep_list(bookie_sweep.TABLE, bookie_sweep.STATES),
+    "leadership moves": lambda: moves_list(leadership_states.MOVES),
+    "change steps": lambda: follows_list(sequence_sweep.CHANGE),
+    "vacuum steps": lambda: follows_list(sequence_sweep.VACUUM),
+    "compaction steps": lambda: follows_list(sequence_sweep.COMPACTION),
 }
 
 
-def test_tables_of_the_protocol_page_are_the_codes_own(request: pytest.FixtureRequest) -> None:
+def test_lists_of_the_protocol_page_are_the_codes_own(request: pytest.FixtureRequest) -> None:
     text = DOC.read_text(encoding="utf-8")
-    assert {found[1] for found in BLOCK.finditer(text)} == set(TABLES)
-    wanted = BLOCK.sub(lambda found: found[1] + found[2] + "\n".join(TABLES[found[1]]()) + "\n", text)
+    assert {found[1] for found in BLOCK.finditer(text)} == set(LISTS)
+    wanted = BLOCK.sub(lambda found: found[1] + found[2] + "\n".join(["", *LISTS[found[1]](), "", ""]), text)
     if request.config.getoption("--rewrite"):
         DOC.write_text(wanted, encoding="utf-8")
         return
-    assert text == wanted, "pytest --rewrite tests/repo/test_protocol_doc.py writes the tables anew; read the diff"
+    assert text == wanted, "pytest --rewrite tests/repo/test_protocol_doc.py writes the lists anew; read the diff"
 
 
 def enums_of(package: ModuleType) -> list[type[enum.Enum]]:
@@ -182,10 +189,10 @@ def section(title: str) -> str:
     return found[1]
 
 
-def state_rows(text: str) -> list[str]:
-    """First cells of the tables whose head is ``state``."""
-    tables = re.findall(r"^\| state \|.*?\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    return [name for table in tables for name in re.findall(r"^\| `(\w+)`", table, re.MULTILINE)]
+def states_of(text: str) -> list[str]:
+    """What the lists of states name."""
+    lists = re.findall(r"^States:\n\n((?:[- ] .*\n)+)", text, re.MULTILINE)
+    return [name for each in lists for name in re.findall(r"^- `(\w+)`:", each, re.MULTILINE)]
 
 
 def test_every_enum_of_states_has_its_section() -> None:
@@ -194,13 +201,13 @@ def test_every_enum_of_states_has_its_section() -> None:
 
 @pytest.mark.parametrize("states", SECTIONS, ids=SECTIONS.values())
 def test_a_section_explains_its_machines_states_and_no_others(states: type[enum.Enum]) -> None:
-    assert state_rows(section(SECTIONS[states])) == list(states.__members__)
+    assert states_of(section(SECTIONS[states])) == list(states.__members__)
 
 
 def test_states_that_are_not_in_an_enum_are_those_of_the_sweeps() -> None:
-    assert state_rows(section("Range read")) == list(reader_sweep.READ_STATES)
-    assert state_rows(section("Follower")) == list(reader_sweep.FOLLOW_STATES)
-    assert state_rows(section("Bookie")) == list(bookie_sweep.STATES)
+    assert states_of(section("Range read")) == list(reader_sweep.READ_STATES)
+    assert states_of(section("Follower")) == list(reader_sweep.FOLLOW_STATES)
+    assert states_of(section("Bookie")) == list(bookie_sweep.STATES)
 
 
 def test_the_tables_of_sequences_name_requests_and_every_request_is_in_one() -> None:
@@ -221,4 +228,4 @@ ELSEWHERE = {"LedgerMetadata", "LedgerState", "NewExtent"}
 
 
 def test_the_page_stays_short() -> None:
-    assert len(DOC.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
+    assert len(DOC.read_text(encoding="utf-8")) <= CHARACTERS_MAX
