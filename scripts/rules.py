@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"mark\.rule\(([^)]*)\)")
 SCENARIO = re.compile(r"\A# rule: (.+)")
 RULE = re.compile(r"^- \*\*([A-Z]+\d+)\b(.*?)(?=^- \*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
-INVARIANT = re.compile(r"^\| ((?:I\d+(?:, )?)+) \|", re.MULTILINE)
+INVARIANT = re.compile(r"^- \*\*((?:I\d+(?:, )?)+)\*\*:", re.MULTILINE)
 NOT_BUILT = "*(Not built yet.)*"
 
 
