@@ -199,5 +199,28 @@ def test_links_in_the_pages_lead_somewhere() -> None:
     assert broken == []
 
 
+PAGE_COLUMNS_MAX = 100
+ONE_LINK = re.compile(r"\s*(?:[-*] )?(?:<https?://\S+>|https?://\S+|\[[^\]]*\]\([^)]*\))[.,]?")
+
+
+def test_pages_are_no_wider_than_100_columns() -> None:
+    """Code and lines that are one link may be; results are generated and decisions stay as they were written."""
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+    wide = []
+    for page in [*pages, *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(
+            r"^ *```.*?^ *```$",
+            lambda block: "\n" * block[0].count("\n"),
+            page.read_text(encoding="utf-8"),
+            flags=re.DOTALL | re.MULTILINE,
+        )
+        wide += [
+            f"{relative(page)}:{number}: {len(line)} columns"
+            for number, line in enumerate(text.splitlines(), 1)
+            if len(line) > PAGE_COLUMNS_MAX and not ONE_LINK.fullmatch(line)
+        ]
+    assert wide == [], "wrap the prose; a table whose rows are longer is a list"
+
+
 def head(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").splitlines()[:3] + [""] * 3
