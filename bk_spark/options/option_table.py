@@ -193,7 +193,7 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         kind=Kind.DURATION,
         uses=(Use.STREAM,),
         default="15m",
-        doc="With `minEntriesPerTrigger`: after so long since the last one a micro-batch takes what there is.",
+        doc="With `minEntriesPerTrigger`: so long after the last micro-batch, the next one takes what there is.",
     ),
     OptionDefinition(
         name="onOverwrite",
@@ -201,15 +201,15 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         uses=(Use.STREAM,),
         default="fail",
         choices=("fail", "skip"),
-        doc="What a stream does when a log was overwritten: `fail`, or `skip` the rows that it has not read and that "
-        "are gone, and go on with those that replaced them.",
+        doc="What a stream does when a log was overwritten: `fail`, or `skip`: go on with the rows that replaced the "
+        "old ones, without those that it had not read yet.",
     ),
     OptionDefinition(
         name="failOnDataLoss",
         kind=Kind.BOOLEAN,
         uses=_READS,
         default="true",
-        doc="`false`: go on from the earliest offset left when wanted ones were trimmed or the ledger was deleted.",
+        doc="`false`: if rows to read were trimmed, or the ledger was deleted, go on from the earliest offset left.",
     ),
     OptionDefinition(
         name="txnAppId",
@@ -267,8 +267,8 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         name="columns",
         kind=Kind.TEXT,
         uses=_READS,
-        doc="Only these columns, in this order: `offset,value`. What is not named is not made, nor read where all can "
-        "do without. Short for a `.schema(…)` of the same columns.",
+        doc="Only these columns, in this order: `offset,value`. The source does not make other columns, nor read what "
+        "only they need. Short for a `.schema(…)` of the same columns.",
     ),
     OptionDefinition(
         name="corruptEntries",
@@ -276,8 +276,8 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         uses=_READS,
         default="fail",
         choices=("fail", "skip", "null"),
-        doc="What an entry does that was read and cannot be decoded: `fail` ends the query, `skip` leaves it out, "
-        "`null` makes a row whose data columns are null. Never hides an entry that cannot be read.",
+        doc="What happens with an entry that was read and cannot be decoded: `fail` ends the query, `skip` leaves it "
+        "out, `null` makes a row whose data columns are null. Never hides an entry that cannot be read.",
     ),
     OptionDefinition(
         name="nullValues",
@@ -285,7 +285,7 @@ OPTIONS: tuple[OptionDefinition, ...] = (
         uses=(Use.WRITE,),
         default="fail",
         choices=("fail", "skip", "empty"),
-        doc="What a null `value` does with `codec=raw`: `fail` ends the job before anything is published, `skip` "
+        doc="What happens with a null `value` in `codec=raw`: `fail` ends the job before anything is published, `skip` "
         "leaves the row out, `empty` writes an entry without bytes. The other codecs keep nulls.",
     ),
     OptionDefinition(
