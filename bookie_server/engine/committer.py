@@ -2,7 +2,7 @@
 """The commit thread: takes what is queued for the log, one group at a time.
 
 Nothing here waits for anything but the disk's sync of a group: spares, sealing and all other upkeep have a thread of
-their own (``maintenance.py``). Copies that compaction makes take turns with groups, so that neither starves.
+their own (``maintenance_thread.py``). Copies that compaction makes take turns with groups, so that neither starves.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
 
 
 def test_files_are_opened_and_synced_in_one_place() -> None:
-    """DESIGN's storage rule: ``storage/files.py`` alone opens, syncs and renames what the bookie stores."""
+    """DESIGN's storage rule: ``storage/disk/files.py`` alone opens, syncs and renames what the bookie stores."""
     calls = re.compile(
         r"\bos\.(open|fsync|fdatasync|pwritev?|rename|replace|ftruncate|posix_fallocate|unlink)\("
         r"|(?<!def )(?<![.\w])open\("
