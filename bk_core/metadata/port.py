@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port to the metadata store: blocking calls, every write a compare-and-set.
 
-Adapters: :mod:`bk_core.metadata.zookeeper` (Apache's own layout) and :mod:`bk_core.metadata.tree.memory`. One contract
+Adapters: :mod:`bk_core.metadata.tree.store` over ZooKeeper and :mod:`bk_core.metadata.tree.memory`. One contract
 suite runs over both. Errors are ours (:mod:`bk_core.errors`), chained from the store's. Unless a method says otherwise
 it may raise ``MetadataUnavailableError`` (deadline passed; a write may have been applied, ``outcome`` says so) and
 ``MetadataCorruptError``. Callbacks of watches run on a thread of the adapter and must not block.

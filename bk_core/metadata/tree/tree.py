@@ -2,7 +2,7 @@
 """What Apache's layout needs of a store: a tree of versioned nodes with sessions, ephemeral nodes and one-shot watches.
 
 Two implementations: :mod:`bk_core.metadata.zookeeper.session` (kazoo) and :mod:`bk_core.metadata.tree.memory`. The
-parts in :mod:`bk_core.metadata.zookeeper` are written once, over this; so tests on the memory adapter run the same code
+parts in :mod:`bk_core.metadata.tree` are written once, over this; so tests on the memory adapter run the same code
 and the same bytes. Paths are absolute. The exceptions here are answers of the store and never leave the package; a call
 without an answer raises MetadataUnavailableError.
 """
