@@ -100,7 +100,7 @@ def options_list() -> str:
 
 
 def test_the_documentation_has_the_list() -> None:
-    page, options = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8"), options_list()
+    page, options = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8"), options_list()
     assert options in page, f"docs/spark.md is to have this:\n{options}"
 
 
