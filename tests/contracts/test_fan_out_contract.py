@@ -124,8 +124,8 @@ def test_a_rival_in_one_log_is_outlasted_and_both_are_there(
 ) -> None:
     made(store, "a", "b")
     rival, theirs = metadata_world.open(), ledger(store, 5)
-    before_write(store, 1, lambda: publish(rival, {"b": [theirs]}, PublishId.job("rival")))
     ledgers = {"a": [ledger(store)], "b": [ledger(store)]}
+    before_write(store, 0, lambda: publish(rival, {"b": [theirs]}, PublishId.job("rival")))
     found = publish(store, ledgers, JOB)
     assert (found["a"].base_offset, found["b"].base_offset) == (0, 5)
     assert ends(store, "a", "b") == [2, 7]

@@ -88,12 +88,14 @@ def members(*unions: Any) -> tuple[type, ...]:
     return tuple(cls for union in unions for cls in get_args(union) or (union,))
 
 
-def checked_step(machine: Any, event: Any, names: str, effects_known: tuple[type, ...]) -> list[Any] | None:
+def checked_step(
+    machine: Any, event: Any, names: str, effects_known: tuple[type, ...], twin: Any = None
+) -> list[Any] | None:
     """The effects of a step; None if the machine said, naming both, that this cannot happen in its state.
 
     Either way the event is as it was, and a twin does the same; after a refusal the machine is as it was too.
     """
-    event_was, other = words(event), twin_of(machine)
+    event_was, other = words(event), twin_of(machine) if twin is None else twin
     effects, said = None, ""
     try:
         effects = machine.step(event)
@@ -129,10 +131,11 @@ def sweep(
     for build in situations.values():
         for event in events(build()):
             machine = build()
+            twin = twin_of(machine)  # as it is after each step too
             for _ in range(2):
                 state, kind = state_of(machine), type(event).__name__
                 names = told(machine) if told else state
-                effects = checked_step(machine, event, names, effects_known)
+                effects = checked_step(machine, event, names, effects_known, twin)
                 seen[state, kind].add(IMPOSSIBLE if effects is None else state_of(machine))
                 if state in ends:
                     assert effects == [], f"{state} {event}"

@@ -54,7 +54,6 @@ WANTED: dict[str, tuple[str, ...]] = {
         "sync failed",
     ),
     "logs": (
-        "aborted before an attempt",
         "answer lost, applied",
         "answer lost, late",
         "answer lost, never",

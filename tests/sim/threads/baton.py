@@ -14,7 +14,7 @@ import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Protocol
 
 REAL_DEADLINE_S = 20.0
@@ -57,20 +57,21 @@ class Turn:
 
 
 class Turns:
-    """One run. ``files``: ends of the names of source files whose every line is a point; ``opcodes``: every
-    instruction of them. ``patience_s``: waits up to this may run out although somebody could run."""
+    """One run. ``lines_of``: modules whose every line is a point; ``opcodes``: every instruction of them.
+    ``patience_s``: waits up to this may run out although somebody could run."""
 
     def __init__(
         self,
         engine: Engine,
         *,
-        files: tuple[str, ...] = (),
+        lines_of: Sequence[ModuleType] = (),
         opcodes: bool = False,
         points_max: int = 400_000,
         horizon_s: float = 4 * 3600.0,
         patience_s: float = 1.0,
     ) -> None:
-        self._engine, self._files, self._opcodes = engine, files, opcodes
+        self._engine, self._opcodes = engine, opcodes
+        self._files = {str(module.__file__) for module in lines_of}
         self._points_max, self._horizon_s, self._patience_s = points_max, horizon_s, patience_s
         self.threads: list[Turn] = []
         self.now = 0.0
@@ -248,7 +249,7 @@ class Turns:
         code = frame.f_code
         wanted = self._wanted.get(code)
         if wanted is None:
-            wanted = self._wanted[code] = code.co_filename.endswith(self._files)
+            wanted = self._wanted[code] = code.co_filename in self._files
         if not wanted:
             return None
         frame.f_trace_opcodes = self._opcodes

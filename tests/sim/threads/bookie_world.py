@@ -14,6 +14,8 @@ from typing import Any, cast
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.wire.lane import Reason
+from bookie_server.engine import committer, index_hop, log_driver, maintenance_thread
+from bookie_server.engine import engine as engine_module
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.log_driver import OpenLog
@@ -22,6 +24,7 @@ from bookie_server.engine.spread import SpreadHoldings
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
+from bookie_server.storage.maintenance import maintenance
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.sim.storage import StorageBackEnd, ask
 from tests.sim.threads.baton import Turns
@@ -30,8 +33,8 @@ from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.loop import a_while, run_under
 from tests.sim.threads.witness import Stream, Witness
 
-FILES = ("/committer.py", "/log_driver.py", "/maintenance.py", "/index_hop.py", "/bookie_server/engine/engine.py")
-"""Each line of these is a point, in three runs of four (of ``storage/maintenance.py`` too)."""
+LINES_OF = (committer, log_driver, maintenance_thread, maintenance, index_hop, engine_module)
+"""Each line of these is a point, in three runs of four."""
 LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0, major_compaction_interval_s=1000.0)
 SEGMENT_BYTES = 32 << 10
 
@@ -48,7 +51,7 @@ class BookieWorld:
         self.acked = 0
         engine = RandomEngine(random) if random.random() < 0.6 else PriorityEngine(random)
         self.time_passes = engine.time_passes
-        self.turns = Turns(engine, files=FILES if random.random() < 0.75 else ())
+        self.turns = Turns(engine, lines_of=LINES_OF if random.random() < 0.75 else ())
         self.disks = [TurnsDisk() for _ in range(random.choice((1, 1, 2)))]
         self.back_ends: list[StorageBackEnd] = []
         self.streams: list[Stream] = []

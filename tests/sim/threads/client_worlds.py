@@ -19,10 +19,11 @@ from typing import Any
 
 import bk_core.client.budget as budget_module
 import bk_core.client.writer as writer_module
-from bk_core.client import BookKeeper, ClientConfig
+from bk_core.client import BookKeeper, ClientConfig, append_queue, room
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, WindowFullError
+from bk_core.logs import appender
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
 from tests.kit.memory_cluster import MemoryBookKeeper
@@ -30,7 +31,7 @@ from tests.sim.threads.baton import Turns
 from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.loop import a_while, run_under
 
-FILES = ("/client/writer.py", "/append_queue.py", "/client/room.py", "/client/budget.py", "/appender.py")
+LINES_OF = (writer_module, append_queue, room, budget_module, appender)
 CONFIG = ClientConfig(window_bytes_max=600, frame_bytes=120, slow_bookie_bytes_max=1 << 20)
 PATIENCE_S = 600.0
 PASSWORD = b"secret"
@@ -44,7 +45,7 @@ class ClientWorld:
     def __init__(self, seed: int) -> None:
         self.seed, self.random = seed, Random(f"{self.kind}:{seed}")
         engine = RandomEngine(self.random) if self.random.random() < 0.6 else PriorityEngine(self.random, horizon=4000)
-        self.turns = Turns(engine, files=FILES if self.random.random() < 0.85 else ())
+        self.turns = Turns(engine, lines_of=LINES_OF if self.random.random() < 0.85 else ())
         self.turns.lines_count = False
         self.sometimes: Counter[str] = Counter()
         self.acked = 0

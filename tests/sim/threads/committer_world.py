@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
+from bookie_server.engine import committer
 from bookie_server.engine.committer import Committer
 from bookie_server.machine.places import Place
 from tests.kit.lanes import frame
@@ -22,7 +23,6 @@ from tests.sim.threads.disks import TurnsDisk
 from tests.sim.threads.loop import run_under
 
 PATIENCE_S = 5.0
-FILES = ("/committer.py",)
 BIG = 24_000
 """Bytes of a frame of which two do not fit into one segment."""
 
@@ -31,7 +31,7 @@ class CommitterWorld:
     """One order of one case."""
 
     def __init__(self, engine: Engine, case: Case, *, lines: bool = False) -> None:
-        self.turns, self._case = Turns(engine, files=FILES if lines else ()), case
+        self.turns, self._case = Turns(engine, lines_of=[committer] if lines else ()), case
         self.disk = TurnsDisk()
         self.answers: asyncio.Queue[Sequence[Place] | BookKeeperError] = asyncio.Queue()
         self._given: list[bytes] = []

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from random import Random
+from types import ModuleType
 
 import pytest
 
@@ -15,15 +17,15 @@ from tests.sim.threads.engines import EveryPath, PriorityEngine, RandomEngine
 from tests.sim.threads.loop import run_under
 from tests.sim.threads.stand_ins import Condition, Lock, Thread, replaced
 
-HERE = ("test_turns.py",)
+HERE = (sys.modules[__name__],)
 Body = Callable[[Turns], None]
 
 
-def failures(body: Body, seeds: int, *, files: tuple[str, ...] = ()) -> dict[int, str]:
+def failures(body: Body, seeds: int, *, lines_of: Sequence[ModuleType] = ()) -> dict[int, str]:
     found = {}
     for seed in range(seeds):
         random = Random(seed)
-        turns = Turns(RandomEngine(random) if seed % 2 else PriorityEngine(random, horizon=60), files=files)
+        turns = Turns(RandomEngine(random) if seed % 2 else PriorityEngine(random, horizon=60), lines_of=lines_of)
         with replaced(turns):
             turns.run(lambda turns=turns: body(turns))
         if turns.failures:
@@ -52,16 +54,16 @@ def counting(turns: Turns, *, locked: bool) -> None:
 
 
 def test_an_update_outside_the_lock_is_lost_in_some_order_and_never_inside() -> None:
-    lost = failures(lambda turns: counting(turns, locked=False), 200, files=HERE)
+    lost = failures(lambda turns: counting(turns, locked=False), 200, lines_of=HERE)
     assert lost
-    assert failures(lambda turns: counting(turns, locked=True), 100, files=HERE) == {}
+    assert failures(lambda turns: counting(turns, locked=True), 100, lines_of=HERE) == {}
 
 
 def test_every_way_through_a_tiny_case_is_tried_once_and_finds_the_lost_update() -> None:
     ways = EveryPath(preemptions=2, limit=100_000)
     lost = 0
     for engine in ways.engines():
-        turns = Turns(engine, files=HERE)
+        turns = Turns(engine, lines_of=HERE)
         turns.run(lambda turns=turns: counting(turns, locked=False))
         lost += bool(turns.failures)
     assert ways.exhausted
@@ -70,7 +72,7 @@ def test_every_way_through_a_tiny_case_is_tried_once_and_finds_the_lost_update()
 
 def test_a_seed_repeats_what_it_found() -> None:
     def digest(seed: int) -> tuple[int, list[str]]:
-        turns = Turns(RandomEngine(Random(seed)), files=HERE)
+        turns = Turns(RandomEngine(Random(seed)), lines_of=HERE)
         turns.run(lambda: counting(turns, locked=False))
         return turns.digest, [failure.splitlines()[0] for failure in turns.failures]
 

@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+from bk_core.metadata import worker
+from bk_core.metadata.tree import watches
 from bk_core.metadata.tree.memory import MemoryCluster, MemoryTree
 from bk_core.metadata.tree.watches import Watches, read_data
 from bk_core.metadata.worker import Worker
@@ -15,7 +17,7 @@ from tests.sim.threads.baton import Turns
 from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.stand_ins import Event, Thread, replaced
 
-FILES = ("/metadata/watches.py", "/metadata/worker.py")
+LINES_OF = (watches, worker)
 CHANGES = 4
 
 
@@ -54,7 +56,7 @@ def test_who_listens_is_told_the_last_state_whatever_the_order(first: int) -> No
     for seed in range(first, first + 100):
         random = Random(seed)
         engine = RandomEngine(random) if seed % 2 else PriorityEngine(random, horizon=200)
-        turns = Turns(engine, files=FILES if seed % 3 == 0 else ())
+        turns = Turns(engine, lines_of=LINES_OF if seed % 3 == 0 else ())
         with replaced(turns):
             turns.run(lambda turns=turns: listening(turns))
         assert turns.failures == [], f"seed {seed}"
