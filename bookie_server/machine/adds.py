@@ -15,7 +15,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 
-from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, check_frame, frame_extent, split_frames
+from bk_core.entries.frame import (
+    APACHE_BYTES,
+    FrameExtent,
+    FrameHeader,
+    FrameKind,
+    check_frame,
+    frame_extent,
+    split_frames,
+)
 from bk_core.errors import IntegrityError
 from bk_core.model import LedgerId
 from bk_core.wire.lane import AttachMode, Reason
@@ -242,6 +250,8 @@ class Adds:
     ) -> Refusal | None:
         if header.kind != FrameKind.ENTRIES or header.ledger_id != ledger.ledger_id:
             return Reason.BAD_REQUEST, f"a frame of kind {header.kind}, ledger {header.ledger_id}"
+        if header.flags & APACHE_BYTES:  # what stands at its ids could not be compared: the digest's type is not known
+            return Reason.BAD_REQUEST, "entries in Apache's own form, which this lane does not carry"
         problem = self._state_problem(session, ledger)
         if problem:
             return problem

@@ -11,6 +11,7 @@ import crc32c
 import pytest
 
 from bk_core.wire.lane import Reason
+from tests.kit.apache_frames import encode_apache
 from tests.kit.lanes import DEADLINE_S, Listener, open_lane
 
 
@@ -30,6 +31,20 @@ HOSTILE = {
     "an id of 2^63 - 1": sealed(2, TWO + struct.pack("<qq", 10, 2**63 - 1), b"xy", count=2),
     "a LAC that no digest covers": sealed(4, TWO + struct.pack("<qq", 5, 5), b"xy", count=2, lac=2**62),
 }
+
+
+def test_entries_in_apaches_form_at_ids_that_are_taken_are_refused_and_the_bookie_lives(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with asyncio.timeout(30), open_lane("grpc", tmp_path) as lane:
+            await lane.write(7, 0, [b"a", b"b"])
+            listener = Listener()
+            session = lane.attach(7, listener)
+            entries = [struct.pack(">qqqq", 7, entry_id, -1, 1) + b"digest" + b"x" for entry_id in (0, 1)]
+            lane.transport.send(lane.bookie_id, session, bytes(encode_apache(7, entries, session=session)))
+            assert await listener.ended(session) == (0, Reason.BAD_REQUEST)
+            assert (await lane.read(7, 0, 1))[0] == {0: b"a", 1: b"b"}
+
+    asyncio.run(story())
 
 
 @pytest.mark.rule("P5")
