@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Container
 
 from bk_core.entries.frame import (
-    APACHE_BYTES,
     FrameExtent,
     FrameHeader,
     FrameKind,
@@ -24,6 +23,7 @@ from bk_core.entries.frame import (
     frame_extent,
     split_frames,
 )
+from bk_core.entries.frame_layout import APACHE_BYTES
 from bk_core.errors import IntegrityError
 from bk_core.model import LedgerId
 from bk_core.wire.lane import AttachMode, Reason

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everybody at once on one log, under every fault: clean, repeatable, and blind to no defect."""
+"""Everybody at once on one log, under every fault: clean and repeatable."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.sim.logs import LogViolation, run_log_schedule
-from tests.sim.mutants.logs import MUTANTS
+from tests.sim.logs import run_log_schedule
 
 SOMETIMES = {
     "answer lost, applied",
@@ -68,15 +65,3 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
     assert [run_log_schedule(7).fingerprint for _ in range(2)] == [779912635] * 2  # under any PYTHONHASHSEED
-
-
-@pytest.mark.sim
-@pytest.mark.parametrize(("rule", "planted"), [pytest.param(rule, planted, id=name) for name, rule, planted in MUTANTS])
-def test_a_defect_that_is_put_back_is_found(rule: str, planted: Callable[[], AbstractContextManager[None]]) -> None:
-    with planted(), pytest.raises(LogViolation):
-        _run(range(3000))
-
-
-def _run(seeds: range) -> None:
-    for seed in seeds:
-        run_log_schedule(seed)

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that publish into several logs at once, beside everybody else and under every fault: clean, repeatable, and
-blind to no defect."""
+"""Jobs that publish into several logs at once, beside everybody else and under every fault: clean and repeatable."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 
 from tests.sim.log_fan_out import run_fan_out_schedule
-from tests.sim.logs import LogViolation
-from tests.sim.mutants.fan_out import MUTANTS
 
 SOMETIMES = {
     "fan-out done",
@@ -49,15 +44,3 @@ def test_several_logs_get_all_of_a_write_or_none_whatever_fails() -> None:
 @pytest.mark.sim
 def test_a_seed_is_a_schedule() -> None:
     assert len({run_fan_out_schedule(7).fingerprint for _ in range(2)}) == 1
-
-
-@pytest.mark.sim
-@pytest.mark.parametrize(("rule", "planted"), [pytest.param(rule, planted, id=name) for name, rule, planted in MUTANTS])
-def test_a_defect_that_is_put_in_is_found(rule: str, planted: Callable[[], AbstractContextManager[None]]) -> None:
-    with planted(), pytest.raises(LogViolation):
-        _run(range(600))
-
-
-def _run(seeds: range) -> None:
-    for seed in seeds:
-        run_fan_out_schedule(seed)

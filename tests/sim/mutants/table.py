@@ -8,6 +8,7 @@ violation; the engine that suits it best tries it.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,22 +23,21 @@ from tests.sim.logs import run_log_schedule
 from tests.sim.mutants import exhaustive, fan_out, logs, protocol
 from tests.sim.mutants.admission import ADMISSION_MUTANTS
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
+from tests.sim.mutants.collector import COLLECTOR_MUTANTS
 from tests.sim.mutants.compaction import COMPACTION_MUTANTS
 from tests.sim.mutants.damage import DAMAGE_MUTANTS
 from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
 from tests.sim.mutants.marks import MARK_MUTANTS
+from tests.sim.mutants.spread import SPREAD_MUTANTS
 from tests.sim.mutants.storage import STORAGE_MUTANTS
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
-from tests.sim.storage_attempts import Attempt
 
 Planted = Callable[[], AbstractContextManager[None]]
 
 EQUIVALENT = (
     ("D18", "a ledger that is deleted is forgotten and comes back by a late add",
      "the tombstone lost by replay is a storage mutant; a machine that takes adds after it: test_machine_deletions"),
-    ("D20", "garbage collection removes live data",
-     "an engine of its own: tests/sim/test_collector_schedule.py puts eleven shortcuts of the collector back"),
     ("D21", "the journal's mark passes data that is not flushed",
      "there is no journal beside the data; the nearest, a group that calls itself durable, is a storage mutant"),
     ("D23", "an open tail loses a write quorum unnoticed", "re-replication is not built yet"),
@@ -59,13 +59,13 @@ EQUIVALENT = (
 @dataclass(frozen=True, slots=True)
 class Case:
     """One mutant and what tries it. ``attempts`` yields calls that raise on a violation; one that has an ``engine`` and
-    a ``name`` (``storage_attempts.Attempt``) is told by them."""
+    a ``name`` (``attempts.Attempt``) is told by them."""
 
     name: str
     rule: str
     engine: str
     planted: Planted
-    attempts: Callable[[], Iterator[Callable[[], None]]]
+    attempts: Callable[[], Iterator[Callable[[], object]]]
     unit: str = "schedules"
 
     @property
@@ -97,7 +97,7 @@ class Verdict:
 
 def cases() -> list[Case]:
     """Every mutant, grouped by engine."""
-    return [*_exhaustive(), *_protocol(), *_storage(), *_admission(), *_logs()]
+    return [*_exhaustive(), *_protocol(), *_bookie(), *_logs()]
 
 
 def _exhaustive() -> Iterator[Case]:
@@ -136,56 +136,35 @@ def _random() -> Iterator[Callable[[], None]]:
         seed += 1
 
 
-def _storage() -> Iterator[Case]:
-    from tests.kit.damaged_world import DamagedWorld
-    from tests.sim import test_compaction_mutants as compacting
-    from tests.sim import test_damage_mutants as scrubbing
-    from tests.sim.storage_attempts import attempts
+def _bookie() -> Iterator[Case]:
+    from tests.sim import attempts  # which imports many tests
+    from tests.sim.collector_schedule import CollectorWorld
+    from tests.sim.spread_schedule import run_spread_schedule
 
-    for name, rule, planted in (*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS):
-        yield Case(name, rule, "disk", planted, attempts, "attempts")
-    compaction = partial(_tests, "compaction tests", compacting.ATTEMPTS)
-    for name, rule, planted in COMPACTION_MUTANTS:
-        yield Case(name, rule, "disk", planted, compaction, "attempts")
-    scripts = [partial(lambda script: script(DamagedWorld()), script) for script in scrubbing.SCRIPTS]
-    scrub = partial(_tests, "scrub and index tests", scripts)
-    for name, rule, planted in DAMAGE_MUTANTS:
-        yield Case(name, rule, "disk", planted, scrub, "attempts")
-
-
-def _admission() -> Iterator[Case]:
-    from tests.bookie_server.machine.test_admission_mutants import STORIES
-
-    for name, rule, planted in ADMISSION_MUTANTS:
-        stories = partial(_tests, "stories of admission", STORIES)
-        yield Case(name, rule, "stories", planted, stories, "attempts")
+    of_storage = (*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS)
+    engines: list[tuple[str, Sequence[tuple[str, str, Planted]], Callable[[], Iterator[Callable[[], object]]]]] = [
+        ("disk", of_storage, attempts.of_storage),
+        ("disk", COMPACTION_MUTANTS, lambda: iter(attempts.COMPACTION)),
+        ("disk", DAMAGE_MUTANTS, lambda: iter(attempts.DAMAGE)),
+        ("stories", ADMISSION_MUTANTS, lambda: iter(attempts.ADMISSION)),
+        ("collector", COLLECTOR_MUTANTS, lambda: _seeds(lambda seed: CollectorWorld(seed).run())),
+        ("directories", SPREAD_MUTANTS, lambda: _seeds(run_spread_schedule)),
+    ]
+    for engine, mutants, tries in engines:
+        for name, rule, planted in mutants:
+            yield Case(name, rule, engine, planted, tries, "attempts")
 
 
-def _tests(engine: str, calls: Sequence[Callable[[], object]]) -> Iterator[Attempt]:
-    """Tests as attempts. A mutant may break them in its own way: whatever a test raises, it has noticed."""
-
-    def run(call: Callable[[], object]) -> None:
-        try:
-            call()
-        except Exception as error:
-            raise AssertionError(str(error) or type(error).__name__) from error
-
-    for call in calls:
-        inner = getattr(call, "func", call)
-        yield Attempt(engine, getattr(inner, "__name__", "").replace("<lambda>", ""), partial(run, call))
+def _seeds(run: Callable[[int], object]) -> Iterator[Callable[[], object]]:
+    for seed in itertools.count():
+        yield partial(run, seed)
 
 
 def _logs() -> Iterator[Case]:
-    def attempts(run: Callable[[int], object]) -> Iterator[Callable[[], None]]:
-        seed = 0
-        while True:
-            yield lambda seed=seed: run(seed)
-            seed += 1
-
     for name, rule, planted in logs.MUTANTS:
-        yield Case(name, rule, "logs", planted, partial(attempts, run_log_schedule))
+        yield Case(name, rule, "logs", planted, lambda: _seeds(run_log_schedule))
     for name, rule, planted in fan_out.MUTANTS:
-        yield Case(name, rule, "logs", planted, partial(attempts, run_fan_out_schedule))
+        yield Case(name, rule, "logs", planted, lambda: _seeds(run_fan_out_schedule))
 
 
 def try_case(name: str, seconds: float) -> Verdict:
