@@ -239,15 +239,14 @@ def _same_under_hash_seeds() -> bool:
 
 
 def _crash_points(ask: argparse.Namespace) -> int:
-    from tests.sim.crash_points import EVERY_RESTART, VARIANTS, explore, report
-    from tests.sim.storage_workloads import WORKLOADS
+    from tests.sim.crash_points import EVERY_RESTART, VARIANTS, explore, report, workloads
 
-    unknown = sorted(set(ask.crash_points) - set(WORKLOADS))
+    unknown = sorted(set(ask.crash_points) - set(workloads()))
     if unknown:
         print(f"no such workloads: {', '.join(unknown)}", file=sys.stderr)
         return 2
     logging.disable(logging.CRITICAL)
-    began, names = time.monotonic(), ask.crash_points or list(WORKLOADS)
+    began, names = time.monotonic(), ask.crash_points or list(workloads())
     ways = [*VARIANTS, EVERY_RESTART] if ask.restarts else list(VARIANTS)
     with ProcessPoolExecutor(ask.jobs) as pool:
         done = list(pool.map(explore, names, [ways] * len(names)))

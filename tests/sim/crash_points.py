@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -152,12 +152,19 @@ def _restarts_at(steps: Sequence[Step], point: int, how: Variant, seed: int) -> 
     return second - 1
 
 
+def workloads() -> Mapping[str, Sequence[Step]]:
+    """By name: those of storage, and those of segments in a second life."""
+    from tests.sim import test_recycling  # which imports this
+
+    return {**WORKLOADS, **test_recycling.WORKLOADS}
+
+
 def explore(name: str, ways: Sequence[Variant] = VARIANTS, *, seed: int = 0, stride: int = 1) -> Found:
     """One workload in all these variants; violations are noted and the search goes on with the next variant.
 
     With ``stride`` each operation is tried in one variant of so many, each variant at other operations.
     """
-    steps = WORKLOADS[name]
+    steps = workloads()[name]
     found = Found(name, operations_of(steps))
     for number, how in enumerate(ways):
         found.variants += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.attempts import COMPACTION, DAMAGE, SCHEDULES, STORAGE
+from tests.sim.attempts import SCHEDULES, STORAGE
 from tests.sim.storage_schedule import run_storage_schedule
 from tests.sim.wanted import WANTED
 
@@ -25,7 +25,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.timeout(300)
 def test_without_a_defect_nothing_is_found() -> None:
     """What fails on the product as it is would count as a kill of every mutant."""
-    for attempt in (*STORAGE, *COMPACTION, *DAMAGE):  # those of admission are the tests of admission
+    for attempt in STORAGE:  # the other attempts are tests, and pass as such
         attempt()
 
 

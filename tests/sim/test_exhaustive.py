@@ -63,10 +63,9 @@ def test_the_counts_are_the_same_under_every_hash_seed() -> None:
     assert "change" in printed.pop()
 
 
-@pytest.mark.parametrize(
-    "name", ["D1", "D5-not-logged", "D5-not-replayed", "D6", "D11", "D12", "D13", "D13-order", "D27"]
-)
+@pytest.mark.parametrize("name", ["D1", "D13"])
 def test_a_known_defect_put_back_is_found_by_what_it_loses(name: str) -> None:
+    """Two of them; ``scripts/sim --mutants`` tries all."""
     defect = mutant(name)
 
     with defect.planted():
