@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import TypeVar
 
+from bk_core.after_fork import check_can_connect
 from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.deletion import Hints, delete_record
@@ -42,7 +43,6 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, Led
 from bk_core.placement import choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
-from bk_core.transport.after_fork import check_can_connect
 from bk_core.transport.port import Transport
 
 H = TypeVar("H", LedgerWriter, LedgerReader)

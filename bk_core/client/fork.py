@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
+from bk_core.after_fork import WAY_OUT
 from bk_core.errors import ForkedHandleError
-from bk_core.transport.after_fork import WAY_OUT
 
 _generation = 0
 

@@ -2,7 +2,7 @@
 """The transport over our gRPC lane, for asyncio: one channel and three long-lived streams a bookie.
 
 Made on first use and again after a break; nothing happens at import or in ``__init__``, because Spark forks (RULES K4).
-After a fork of a process that used it, the child is refused (:mod:`bk_core.transport.after_fork`).
+After a fork of a process that used it, the child is refused (:mod:`bk_core.after_fork`).
 Messages are raw bytes to gRPC; what they mean is in ``lane_streams.py``.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import grpc
 
+from bk_core.after_fork import check_can_connect, holds_grpc
 from bk_core.errors import BookieUnreachableError, BookKeeperError, TransportError
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
-from bk_core.transport.after_fork import check_can_connect, holds_grpc
 from bk_core.transport.lane_streams import AddStream, ControlStream, LaneStream, ReadStream, evidence_of, too_late
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer

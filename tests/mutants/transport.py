@@ -10,7 +10,7 @@ FORK = "tests/transport/test_after_fork.py::"
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a forked child may connect although its parent used gRPC",
-        "bk_core/transport/after_fork.py",
+        "bk_core/after_fork.py",
         "    if _used_before_fork:\n        raise",
         "    if False:\n        raise",
         (FORK + "test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program",),
@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a child of a child may connect",
-        "bk_core/transport/after_fork.py",
+        "bk_core/after_fork.py",
         "_used_before_fork or _used, False",
         "_used, False",
         (FORK + "test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program",),
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a forked child frees what its parent's gRPC made",
-        "bk_core/transport/after_fork.py",
+        "bk_core/after_fork.py",
         "    if _used_before_fork:\n        for thing",
         "    if False:\n        for thing",
         (FORK + "test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program",),

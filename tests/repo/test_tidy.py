@@ -146,7 +146,7 @@ def test_only_the_command_line_reads_the_environment() -> None:
         if re.search(r"\bos\.(environ|getenv)\b", p.read_text(encoding="utf-8")) and p.name != "main.py"
     ]
     assert found == [
-        "bk_core/transport/__init__.py",
+        "bk_core/__init__.py",
         "bk_spark/workers/task_log.py",
         "bk_spark/workers/worker_reuse.py",
     ]
