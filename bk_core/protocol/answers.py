@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of several bookies about one window of entry ids, put together. Pure, vectorised.
+"""Collects the answers of several bookies about one window of entry ids. Pure, vectorised.
 
-Used by reading (one copy of each entry is enough) and by recovery (which also counts who denies what). Three answers
-are kept apart (MUST 4): FOUND, ABSENT and UNKNOWN; what was not answered is none of them.
+Reading needs one copy of each entry; recovery also counts the bookies that deny one. FOUND, ABSENT and UNKNOWN differ
+(MUST 4); an id that was not answered is none of them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from bk_core.wire.lane import EntryRange
 
 @dataclass(slots=True)
 class Answer:
-    """What one bookie said so far about ids first to last of the window. ``heard``: something came since it was last
-    looked at; ``late``: it was silent for so long that others were asked too."""
+    """One bookie's answer so far about the ids ``first`` to ``last``. ``heard``: a part came since the last check;
+    ``late``: the bookie was silent for so long that others were asked too."""
 
     index: int
     first: EntryId
@@ -43,7 +43,7 @@ class Answer:
         return self.through is not None
 
     def denies(self, entry_id: EntryId) -> bool:
-        """Whether it said ABSENT, and did not say UNKNOWN too."""
+        """Whether the bookie said ABSENT and not UNKNOWN too."""
         absent, unknown = (any(r.first <= entry_id <= r.last for r in said) for said in (self.absent, self.unknown))
         return self.answers(entry_id) and absent and not unknown
 
@@ -53,10 +53,8 @@ class Answer:
 
 @dataclass(slots=True)
 class Window:
-    """Ids ``first`` to ``last`` and everything heard about them.
-
-    ``cursor`` is the next id to take; ``held`` are verified batches with entries at or above it.
-    """
+    """The ids ``first`` to ``last`` and all answers about them. ``cursor`` is the next id to take; ``held`` are the
+    verified batches with entries at or above it."""
 
     first: EntryId
     last: EntryId
@@ -73,7 +71,7 @@ class Window:
         self.answers[request] = Answer(index, first, self.last if last is None else last)
 
     def verified(self, request: int, frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
-        """A piece of an answer, verified. Raises IntegrityError, for an id that was not asked for too."""
+        """Verifies a part of an answer. Raises IntegrityError for a bad digest, or an id that was not asked for."""
         answer = self.answers[request]
         answer.heard, answer.size = True, answer.size + len(frames)
         batches = verified_batches(frames, digester, always=always)
@@ -86,10 +84,10 @@ class Window:
         return batches
 
     def add(self, batch: EntryBatch) -> None:
-        """Keep the entries of a verified batch that lie in the window and are not taken yet."""
+        """Keeps the entries of a verified batch that lie in the window and that nobody gave before."""
         ids = batch.entry_ids()
         wanted = (ids >= self.cursor) & (ids <= self.last)
-        wanted[wanted] = ~self._found[ids[wanted] - self.first]  # another bookie gave the rest already
+        wanted[wanted] = ~self._found[ids[wanted] - self.first]  # another bookie gave the others
         if not wanted.all():
             batch, ids = batch.select(wanted), ids[wanted]
         if len(batch):
@@ -104,7 +102,7 @@ class Window:
         answer.absent, answer.unknown, answer.problem = event.absent, event.unknown, event.detail
 
     def fail(self, request: int, problem: str) -> None:
-        """The bookie gave no (further) answer: everything from here on is UNKNOWN by it."""
+        """The answer failed or broke off: the bookie says UNKNOWN of every id that it was asked for."""
         answer = self.answers[request]
         answer.through = self.last
         answer.unknown, answer.problem, answer.failed = (EntryRange(answer.first, self.last),), problem, True
@@ -114,7 +112,7 @@ class Window:
         return [(request, answer) for request, answer in self.answers.items() if not answer.finished]
 
     def cancel_pending(self, but: int = 0) -> list[ev.CancelRead]:
-        """Forget requests that have not ended."""
+        """Forgets and cancels all requests that have not ended, except ``but``."""
         cancelled = [request for request, _ in self.pending() if request != but]
         for request in cancelled:
             del self.answers[request]
@@ -125,7 +123,7 @@ class Window:
         return all(answer.finished for answer in self.answers.values())
 
     def run_end(self) -> EntryId:
-        """First id at or above the cursor that nobody gave yet."""
+        """The first id at or above the cursor that nobody gave yet."""
         rest = self._found[self.cursor - self.first :]
         gaps = np.flatnonzero(~rest)
         return self.cursor + int(gaps[0] if gaps.size else rest.size)
@@ -136,7 +134,7 @@ class Window:
         return entry_id + 1 + int(hits[0]) if hits.size else self.last + 1
 
     def take(self) -> EntryBatch | None:
-        """The entries from the cursor to the end of the run, each once, in order; moves the cursor."""
+        """Takes the entries from the cursor to the first gap, each once, in order; moves the cursor to the gap."""
         end = self.run_end()
         if end == self.cursor:
             return None
@@ -152,16 +150,16 @@ class Window:
                 taken.append(batch.select(before))
                 kept.append(batch.select(~before))
         self.held, self.cursor = kept, end
-        return EntryBatch.merge_by_id(taken)  # even one: what was cut out of a striped frame still lists its ids
+        return EntryBatch.merge_by_id(taken)  # even one: a cut from a striped frame still lists ids
 
     def deniers(self, entry_id: EntryId, indices: tuple[int, ...]) -> set[int]:
-        """Which of ``indices`` say that the entry is absent; a set of bookies, never of messages (MUST 5)."""
+        """Those of ``indices`` that say ABSENT: two answers of one bookie count once (MUST 5)."""
         return {a.index for a in self.answers.values() if a.index in indices and a.denies(entry_id)}
 
     def waiting(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
-        """Whether one of ``indices`` may still say something about the entry."""
+        """Whether an answer of one of ``indices`` has not ended."""
         return any(a.index in indices and not a.finished for a in self.answers.values())
 
     def unanswered(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
-        """Whether one of ``indices`` finished below the entry, so that it has to be asked again."""
+        """Whether one of ``indices`` ended its answer below the entry, so that it must be asked again."""
         return any(a.index in indices and a.finished and not a.answers(entry_id) for a in self.answers.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:
-    """Whoever sends frames to an ensemble and keeps the ledger's record."""
+    """Bounds of whoever sends frames to an ensemble and writes the ledger's record."""
 
     reconnect_budget_ms: float = 2_000
     retry_delay_ms: float = 50
@@ -24,10 +24,10 @@ class DeliveryConfig:
 class WriterConfig(DeliveryConfig):
     """Times and bounds of one writer.
 
-    ``delay_ensemble_change``: a failed bookie is replaced only once an ack quorum of some write set needs it.
-    ``allow_degraded_writes``: without spares go on while there is an ack quorum of every write set, and look for spares
-    again every ``spare_retry_ms``. Both leave entries with fewer than Qw copies, which are marked at the close.
-    ``ensemble_changes_max``: in a row, without an entry confirmed in between.
+    ``delay_ensemble_change``: replace a failed bookie only once an ack quorum of some write set needs it.
+    ``allow_degraded_writes``: without a spare bookie, go on while every write set has an ack quorum, and look again
+    every ``spare_retry_ms``. Both leave entries with fewer than Qw copies; the close marks them.
+    ``ensemble_changes_max``: changes in a row without an entry confirmed in between.
     """
 
     explicit_lac_delay_ms: float = 5

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delivery of frames to an ensemble: sessions, acks, re-sending, and the confirmed id. Pure.
 
-The part that the writer and recovery share. A *lane* is one ensemble index: one bookie, one session at a time. Acks
-are (session, n): the first n frames of this session are durable (RULES P1), so a lane needs one queue and one
-watermark, and the confirmed id is arithmetic on E integers (RULES P2). Nothing carries over between sessions: a lane
-that comes back re-attaches under a new number and re-sends from its watermark.
+Writer and recovery share it. A *lane* is one ensemble index: one bookie, one session at a time. An ack (session, n)
+says that the first n frames of the session are durable (P1), so a lane needs only one queue and one watermark, and the
+confirmed id is computed from E watermarks (P2). Nothing carries over between sessions: a lane whose session broke
+attaches under a new number and re-sends from its watermark.
 
 Invariants: ``packets`` holds, in order, every packet that some lane may still have to send; a lane's watermark never
-passes a frame that is not durable on its bookie; acks of earlier sessions are void.
+passes a frame that is not durable on its bookie; acks of earlier sessions do not count.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LaneState(enum.Enum):
 
     IDLE = "idle"  # no session, nothing to send
     ATTACHED = "attached"
-    WAITING = "waiting"  # broken with frames outstanding; re-attaches when told
-    FAILED = "failed"  # given up; waits for a replacement
+    WAITING = "waiting"  # the session broke with entries still owed; attach() opens the next
+    FAILED = "failed"  # given up until the bookie is replaced
 
 
 @dataclass(slots=True)
@@ -42,15 +42,15 @@ class Lane:
     watermark: EntryId
     state: LaneState = LaneState.IDLE
     session: int = 0
-    next_number: int = 0  # packet number to send next
+    next_number: int = 0  # the packet to send next
     outstanding: deque[int] = field(default_factory=deque)  # numbers of packets sent and not acked in this session
     acked: int = 0  # frames acked in this session
-    progress: int = 0  # acks ever, to see whether it moves
-    abandoned: bool = False  # failed for good: nobody takes its index over
+    progress: int = 0  # acks in all sessions: the keeper sees whether it grows
+    abandoned: bool = False  # no replacement for now: no packets are kept for it
 
 
 class Delivery:
-    """Frames of one ledger on their way to one ensemble. Methods return effects; none is taken back."""
+    """Frames of one ledger on their way to one ensemble. Methods return effects, which must all be carried out."""
 
     def __init__(
         self, metadata: LedgerMetadata, *, confirmed: EntryId, mode: AttachMode, new_session: Callable[[], int]
@@ -60,7 +60,7 @@ class Delivery:
         self.packets: deque[Packet] = deque()
         self.base = 0  # number of packets[0]
         self.last_sent = confirmed
-        self._missed: dict[BookieId, None] = {}  # replaced bookies that lack entries of before
+        self._missed: dict[BookieId, None] = {}  # replaced bookies that lack entries from before
         self.retained_bytes = 0
         self._new_session = new_session
         self.common_session = new_session()  # shared by all lanes at first, so that one buffer serves all of them
@@ -79,13 +79,13 @@ class Delivery:
         return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
     def behind(self) -> tuple[BookieId, ...]:
-        """Bookies that still miss something, replaced ones too (RULES P8)."""
+        """The bookies, replaced ones included, that lack entries they should hold (P8)."""
         now = {lane.bookie: None for lane in self.lanes if lane.watermark < self.last_sent}
         return tuple({**self._missed, **now})
 
     @property
     def owing(self) -> bool:
-        """Whether a lane that has not failed still misses something."""
+        """Whether a lane that has not failed still lacks entries."""
         return any(lane.watermark < self.last_sent and lane.state is not LaneState.FAILED for lane in self.lanes)
 
     @property
@@ -98,14 +98,14 @@ class Delivery:
         return max(failed) <= spared
 
     def is_impossible(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
-        """Whether it acks what was never sent in its session, or less than before: no honest bookie says that."""
+        """Whether the ack covers frames never sent in its session, or fewer than the last ack: the bookie is broken."""
         if not self.is_current(event.index, event.session):
             return False
         lane = self.lanes[event.index]
         return not 0 <= event.frames - lane.acked <= len(lane.outstanding)
 
     def unacked_bytes(self, index: int) -> int:
-        """Bytes kept for this lane."""
+        """Bytes of packets from this lane's first unacked one on."""
         lane = self.lanes[index]
         first = lane.outstanding[0] if lane.outstanding else lane.next_number
         if first <= self.base:
@@ -113,11 +113,11 @@ class Delivery:
         return sum(self.packets[n - self.base].size for n in range(first, self.end))
 
     def attach_all(self) -> list[ev.SessionEffect]:
-        """Open sessions before the first packet, so that it finds the connections made."""
+        """Opens all sessions before the first packet, so that it need not wait for connections."""
         return [effect for index in range(len(self.lanes)) for effect in self.attach(index)]
 
     def push(self, packet: Packet) -> list[ev.SessionEffect]:
-        """Take the next packet and send it to every lane that can send."""
+        """Takes the next packet and sends it on every lane that can send."""
         assert packet.first == self.last_sent + 1, (packet.first, self.last_sent)
         self.packets.append(packet)
         self.retained_bytes += packet.size
@@ -131,18 +131,18 @@ class Delivery:
         return effects
 
     def attach(self, index: int) -> list[ev.SessionEffect]:
-        """(Re-)attach a lane under a session number it never had, and re-send what its watermark does not cover."""
+        """Attaches a lane under a new session number and re-sends every frame above its watermark."""
         lane = self.lanes[index]
         fresh = lane.session == 0
         lane.session = self.common_session if fresh else self._new_session()
         lane.acked = 0
         self._rewind(lane, LaneState.ATTACHED)
         effects = [ev.AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
-        self._release()  # a lane that owed nothing of all that waited for it has caught up without an ack
+        self._release()  # a lane with no frame in the waiting packets catches up without an ack
         return effects
 
     def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
-        """Take an ack; False if it is of an earlier session or says nothing new."""
+        """Takes an ack; False if it is of an earlier session or covers nothing new."""
         lane = self.lanes[event.index]
         if lane.session != event.session or lane.state is not LaneState.ATTACHED or event.frames <= lane.acked:
             return False
@@ -159,32 +159,32 @@ class Delivery:
         return lane.state is LaneState.ATTACHED and lane.session == session
 
     def broken(self, index: int) -> bool:
-        """The lane's session is over; True if it has something to send again."""
+        """The lane's session broke; True if the lane has frames to send again."""
         lane = self.lanes[index]
         owed = lane.watermark < self.last_sent
         self._rewind(lane, LaneState.WAITING if owed else LaneState.IDLE)
         return owed
 
     def fail(self, index: int) -> list[ev.SessionEffect]:
-        """Give the lane up until it is replaced."""
+        """Gives the lane up until its bookie is replaced."""
         lane = self.lanes[index]
         was = lane.state
         self._rewind(lane, LaneState.FAILED)
         return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
     def abandon(self, indices: Iterable[int], *, abandoned: bool = True) -> None:
-        """Failed lanes get no replacement for now: nothing is kept for them. Or (False) they get one after all, while
-        everything above the confirmed id is still here: the lanes that are left hold an ack quorum of what went."""
+        """Keeps no packets for these failed lanes for now; or (False) keeps them again, for a replacement. Every packet
+        above the confirmed id is still here then: those dropped are on all other lanes, which make ack quorums."""
         for index in indices:
             self.lanes[index].abandoned = abandoned
         self._release()
 
     def replace(self, index: int, bookie: BookieId, confirmed: EntryId) -> None:
-        """Another bookie takes the index from ``confirmed`` + 1 on; acks of the old one are void (RULES P2)."""
+        """Another bookie takes the index from ``confirmed`` + 1 on; acks of the old one no longer count (P2)."""
         old = self.lanes[index]
         if old.watermark < confirmed:
             self._missed[old.bookie] = None
-        # keep the old session's number: attach() then draws a new one, which no stale callback can carry
+        # with the old session's number: attach() then draws a new one, and late callbacks of the old are ignored
         self.lanes[index] = Lane(bookie, confirmed, session=old.session, next_number=self._first_above(confirmed))
         self._release()
 
@@ -207,13 +207,13 @@ class Delivery:
         return effects
 
     def _raise_watermark(self, lane: Lane) -> None:
-        """Everything before the first frame that is not acked or not sent is durable on this lane's bookie."""
+        """The lane's bookie holds every entry of its own before the first frame that is not acked or not sent."""
         first = lane.outstanding[0] if lane.outstanding else lane.next_number
         reached = self.packets[first - self.base].first - 1 if first < self.end else self.last_sent
         lane.watermark = max(lane.watermark, reached)
 
     def _rewind(self, lane: Lane, state: LaneState) -> None:
-        """What its watermark does not cover is to be sent again."""
+        """Sends everything above the lane's watermark again, once it is attached."""
         lane.state, lane.next_number = state, self._first_above(lane.watermark)
         lane.outstanding.clear()
 
@@ -221,8 +221,8 @@ class Delivery:
         return next((n for n, packet in enumerate(self.packets, self.base) if packet.last > watermark), self.end)
 
     def _release(self) -> None:
-        """Forget packets that every lane has; none while a failed lane waits for its replacement, which needs what the
-        failed bookie had above the first entry id of the change (MUST 6)."""
+        """Drops packets that every lane has. Drops none while a failed lane waits for its replacement: the new bookie
+        needs everything from the first entry id of the ensemble change on (MUST 6)."""
         kept = [lane for lane in self.lanes if not lane.abandoned]
         if any(lane.state is LaneState.FAILED for lane in kept):
             return

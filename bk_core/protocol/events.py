@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a machine (events, in the past tense) and what it asks for (effects, imperative).
+"""Events tell a machine what happened (past tense); effects tell its driver what to do (imperative).
 
-Effects are carried out in the order they are returned. A driver turns each request into exactly one event: an answer
-or a failure, its deadline included. Buffers inside events and effects are never written to by anybody.
+A driver carries out effects in the order they are returned. It answers each request with exactly one event: an answer,
+or a failure (a passed deadline is one). Nobody changes the buffers inside events and effects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
 
 
-# --- sessions with bookies (RULES P1) --------------------------------------------------------------------------------
+# --- sessions with bookies (P1) --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FramesAcked:
     """The first ``frames`` frames of this session are durable at the bookie."""
@@ -29,7 +29,7 @@ class FramesAcked:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The bookie refused a frame or the session; the first ``frames`` are durable."""
+    """The bookie refused a frame or the session; the first ``frames`` frames are durable."""
 
     index: int
     session: int
@@ -40,7 +40,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class SessionBroken:
-    """The stream is gone; frames above the last ack may be durable or not."""
+    """The stream broke; frames above the last ack may or may not be durable."""
 
     index: int
     session: int
@@ -59,7 +59,7 @@ class AttachSession:
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """Send a frame, which names its session already, on an attached session."""
+    """Send a frame on an attached session; the frame names the session already."""
 
     index: int
     bookie: BookieId
@@ -69,7 +69,7 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True)
 class DetachSession:
-    """Forget a session; nothing it says later is heard."""
+    """End a session; its later events are ignored."""
 
     index: int
     bookie: BookieId
@@ -83,7 +83,7 @@ SessionEffect: TypeAlias = AttachSession | SendFrame | DetachSession
 # --- metadata store ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class MetadataWritten:
-    """The compare-and-set was applied; this is the record now."""
+    """The compare-and-set was applied; ``metadata`` is the new record."""
 
     metadata: Versioned[LedgerMetadata]
 
@@ -102,14 +102,14 @@ class MetadataRead:
 
 @dataclass(frozen=True, slots=True)
 class MetadataCallFailed:
-    """A read or write of the store failed; a write may have been applied where the error's outcome is UNKNOWN."""
+    """A call to the metadata store failed; if the error's outcome is UNKNOWN, a write may have been applied."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class BookiesRead:
-    """The bookies registered as writable now; those that failed lately (``quarantined``) are taken last."""
+    """The bookies registered as writable now; those that failed lately (``quarantined``) are chosen last."""
 
     writable: tuple[BookieId, ...]
     quarantined: tuple[BookieId, ...] = ()
@@ -117,7 +117,7 @@ class BookiesRead:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Compare-and-set against ``version``."""
+    """Write the ledger's record if its version is still ``version`` (compare-and-set)."""
 
     metadata: LedgerMetadata
     version: int
@@ -125,7 +125,7 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ReadMetadata:
-    """Read the record of the machine's ledger; `fresh`: as it is now, unless it is closed."""
+    """Read the record of the machine's ledger. ``fresh``: a stale answer does not do, unless the ledger is closed."""
 
     fresh: bool = False
 
@@ -137,7 +137,7 @@ class ReadBookies:
 
 @dataclass(frozen=True, slots=True)
 class MarkUnderreplicated:
-    """Note in the store that these bookies miss entries of the ledger (RULES P8)."""
+    """Record in the metadata store that these bookies lack entries of the ledger (P8)."""
 
     bookies: tuple[BookieId, ...]
 
@@ -149,14 +149,14 @@ MetadataEffect: TypeAlias = WriteMetadata | ReadMetadata | ReadBookies | MarkUnd
 # --- time -------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The timer of this name ran out."""
+    """The timer ``name`` expired."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Fire once after ``delay_ms``; replaces a running timer of the same name."""
+    """Fire the timer ``name`` once after ``delay_ms``; this replaces a running timer of that name."""
 
     name: str
     delay_ms: float
@@ -164,7 +164,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Stop the timer of this name, if it runs."""
+    """Stop the timer ``name`` if it runs."""
 
     name: str
 
@@ -184,21 +184,21 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Every entry up to ``lac`` is confirmed: tell who waits."""
+    """Every entry up to ``lac`` is confirmed: tell the callers that wait for it."""
 
     lac: EntryId
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The machine is done for: everything unconfirmed fails with this error. Nothing follows."""
+    """The machine has failed and does nothing more; every caller that still waits gets this error."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Hint the LAC to a bookie (RULES P9): best effort, no answer expected."""
+    """Tell a bookie the LAC, so that idle readers see it (P9): best effort, no answer expected."""
 
     bookie: BookieId
     lac_body: bytes
@@ -206,7 +206,7 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class FinishClose:
-    """The ledger is CLOSED in the store at this end."""
+    """The ledger is CLOSED in the metadata store; ``metadata`` holds its end."""
 
     metadata: Versioned[LedgerMetadata]
 
@@ -221,7 +221,7 @@ class FailClose:
 # --- reading and recovery ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SendRead:
-    """Ask one bookie for entries first to last. ``fence`` makes it a recovery read."""
+    """Ask one bookie for the entries ``first`` to ``last``; with ``fence`` it is a recovery read, which also fences."""
 
     request: int
     bookie: BookieId
@@ -233,14 +233,14 @@ class SendRead:
 
 @dataclass(frozen=True, slots=True)
 class CancelRead:
-    """No more of this answer is wanted."""
+    """Stop the answer to this request; the rest of it is not wanted."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class FramesRead:
-    """A piece of an answer: whole frames, not verified yet."""
+    """A part of an answer: whole frames, not verified yet."""
 
     request: int
     frames: memoryview
@@ -248,8 +248,8 @@ class FramesRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """The end of an answer (RULES P4): ids from the first asked to ``answered_through`` were in a frame, ``absent`` or
-    ``unknown``; above it nothing is said."""
+    """The trailer that ends an answer (P4): each id up to ``answered_through`` came in a frame or is in ``absent`` or
+    ``unknown``. Ids above it were not answered."""
 
     request: int
     answered_through: EntryId
@@ -260,7 +260,7 @@ class ReadAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """No answer, or it was cut before its end: nothing is known of ids that did not arrive."""
+    """No answer came, or it broke off before its trailer: ids that did not arrive are UNKNOWN (P4)."""
 
     request: int
     message: str
@@ -276,7 +276,7 @@ class DeliverBatch:
 
 @dataclass(frozen=True, slots=True)
 class FinishRead:
-    """Every entry asked for was delivered."""
+    """Every requested entry was delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ class SendReadLac:
 
 @dataclass(frozen=True, slots=True)
 class SendWatchLac:
-    """Ask one bookie for its evidence once it has a LAC above ``above``, or after a while (RULES P10)."""
+    """Ask one bookie to send its evidence once it has a LAC above ``above``, or after a time-out of its own (P10)."""
 
     index: int
     bookie: BookieId
@@ -306,7 +306,8 @@ class SendWatchLac:
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """A bookie's evidence: only what is digested counts (RULES P5). For a fence: it is fenced durably."""
+    """A bookie's evidence of the LAC, which counts only with a valid digest (P5). After SendFence it also says that the
+    fence is durable."""
 
     index: int
     last_entry_frame: Buffer = b""
@@ -329,7 +330,7 @@ ReadEvent: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 
 @dataclass(frozen=True, slots=True)
 class FinishRecovery:
-    """The ledger is CLOSED in the store, by us or by another recoverer; this is its end."""
+    """The ledger is CLOSED in the metadata store, by us or by another recoverer; ``metadata`` holds its end."""
 
     metadata: Versioned[LedgerMetadata]
     recovered_entries: int
@@ -337,7 +338,7 @@ class FinishRecovery:
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Fire the timer ``again`` after ``factor`` times the time since this attempt began (RULES P7)."""
+    """Fire the timer ``again`` after ``factor`` × the duration of this attempt (P7)."""
 
     factor: float
 
@@ -345,14 +346,14 @@ class BackOff:
 # --- following a ledger that others write -----------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RefreshLac:
-    """Somebody wants the record and the LAC as they are now; ``caller`` is told by FinishRefresh."""
+    """A caller wants the record and the LAC as they are now; FinishRefresh answers ``caller``."""
 
     caller: int
 
 
 @dataclass(frozen=True, slots=True)
 class FinishRefresh:
-    """What ``caller`` asked for is known; or ``error`` says why it is not."""
+    """The record and the LAC that ``caller`` asked for are known, or ``error`` says why not."""
 
     caller: int
     error: BookKeeperError | None
@@ -365,13 +366,13 @@ class WatchMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataWatched:
-    """The watch is set, or ``error`` says why it is not."""
+    """The watch on the record is set, or ``error`` says why not."""
 
     error: BookKeeperError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged:
-    """The watch saw a newer record; None: it was deleted."""
+    """The watch saw a newer record, or (None) that the record was deleted."""
 
     metadata: Versioned[LedgerMetadata] | None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Following the LAC of a ledger that others write (RULES P9, P10). Pure.
 
-A watch runs on every bookie of the last fragment and on the ledger's record, so that neither a replaced bookie nor a
-quiet one hides progress; after ``stall_ms`` without any, a round: read the record, then the LAC of a quorum. What is
-reported is proven by a digest (RULES P5) or by the record. On CLOSED the end is the last entry, not the LAC (MUST 14,
-D30); following ends there, or when the ledger is deleted.
+The follower watches every bookie of the last fragment and the ledger's record, so that neither a replaced nor a silent
+bookie hides progress. After ``stall_ms`` without progress it starts a *round*: read the record, then the LAC of a
+quorum. It reports only a LAC that a digest (P5) or the record proves. A closed ledger ends at the last entry of its
+record, not at the LAC (MUST 14). Following ends when the ledger is closed or deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAUSED = -1
 
 
 class LedgerFollower:
-    """Follows from ``start`` until ``ended``. Confirm: ``lac`` or ``metadata`` is another. RefreshLac: at any time."""
+    """Follows from ``start`` until ``ended``. Confirm: ``lac`` or ``metadata`` changed. RefreshLac: at any time."""
 
     def __init__(
         self,
@@ -42,19 +42,19 @@ class LedgerFollower:
         self.error: BookKeeperError | None = None
         self.started, self.ended = False, metadata.value.is_closed
         self._proven = lac
-        self._progress = False  # since the last look for a stall
+        self._progress = False  # since the last check for a stall
         self._requests = 0
-        self._watches: dict[BookieId, tuple[int, EntryId]] = {}  # its request, or PAUSED, and the LAC it is above
-        self._reading = False  # a round has asked for the record
-        self._quorum: QuorumLacRead | None = None  # it has the record and asks the bookies
-        self._problem: BookKeeperError | None = None  # with the record of this round
+        self._watches: dict[BookieId, tuple[int, EntryId]] = {}  # request number (or PAUSED), LAC to exceed
+        self._reading = False  # a round waits for the record
+        self._quorum: QuorumLacRead | None = None  # a round waits for the bookies
+        self._problem: BookKeeperError | None = None  # why this round could not read the record
         self._again = False  # another round must follow
-        self._callers: list[int] = []  # they wait for this round
-        self._late_callers: list[int] = []  # they came after it began
+        self._callers: list[int] = []  # callers that this round answers
+        self._late_callers: list[int] = []  # callers that the next round answers
 
     @property
     def lac(self) -> EntryId:
-        """The last entry of a closed ledger, else the highest LAC proven so far."""
+        """The last entry of a closed ledger; of an open one the highest LAC proven so far."""
         value = self.metadata.value
         return value.last_entry_id if value.is_closed else self._proven
 
@@ -65,14 +65,14 @@ class LedgerFollower:
         return [ev.WatchMetadata(), *self._watch_bookies(), ev.SetTimer("stall", self.stall_ms)]
 
     def step(self, event: FollowEvent) -> list[FollowEffect]:
-        """What to do about ``event``; once ended only a refresh is answered."""
+        """Handles one event and returns the effects in order. After the end only RefreshLac has effects."""
         if isinstance(event, ev.RefreshLac):
             self._late_callers.append(event.caller)
             return self._leave() if self.ended else self._begin_round()
         if self.ended:
             found = event.metadata if isinstance(event, (ev.MetadataChanged, ev.MetadataRead)) else None
             if found is not None and found.version > self.metadata.version and self.error is None:
-                self.metadata = found  # copies move after the end too
+                self.metadata = found  # re-replication changes the ensembles of a closed ledger too
             return []
         if isinstance(event, (ev.LacAnswered, ev.LacFailed)):
             return self._heard(event)
@@ -87,12 +87,12 @@ class LedgerFollower:
     # --- the record --------------------------------------------------------------------------------------------------
     def _watched(self, error: BookKeeperError | None) -> list[FollowEffect]:
         if error is None:
-            self._again = True  # a change before the watch was set may have been missed, by a round under way too
+            self._again = True  # the record may have changed after a running round read it and before the watch
             return self._begin_round()
         return self._deleted() if isinstance(error, NoSuchLedgerError) else [ev.SetTimer("watch", self.stall_ms)]
 
     def _take(self, found: Versioned[LedgerMetadata]) -> list[FollowEffect]:
-        """A record as the store holds it; one that is not newer is stale and says nothing."""
+        """Takes a record from the store, unless ours is as new."""
         if found.version <= self.metadata.version:
             return []
         ensemble = self.metadata.value.last_fragment.ensemble
@@ -124,7 +124,7 @@ class LedgerFollower:
         return [*self._leave(), ev.Fail(error)]
 
     def _leave(self) -> list[FollowEffect]:
-        """Following is over: nobody is left waiting."""
+        """Ends: cancels all requests and answers all callers."""
         self.ended = True
         effects = [ev.CancelRead(request) for request, _ in self._watches.values() if request != PAUSED]
         effects += self._quorum.stop() if self._quorum is not None else []
@@ -134,12 +134,13 @@ class LedgerFollower:
 
     # --- rounds ------------------------------------------------------------------------------------------------------
     def _begin_round(self) -> list[FollowEffect]:
-        """One at a time. Who comes while one is under way waits for the next: this one may have looked too early."""
+        """Starts a round unless one runs. A caller that comes during a round is answered by the next one, because the
+        running round may have read the record before the call."""
         if self._reading or self._quorum is not None:
             return []
         self._reading, self._again, self._problem = True, False, None
         self._callers, self._late_callers = self._late_callers, []
-        return [ev.ReadMetadata(fresh=bool(self._callers))]  # no sync every other second where nobody asks
+        return [ev.ReadMetadata(fresh=bool(self._callers))]  # a sync() only for callers, not for each stall
 
     def _record_read(self, event: ev.MetadataRead | ev.MetadataCallFailed) -> list[FollowEffect]:
         if not self._reading:
@@ -165,7 +166,7 @@ class LedgerFollower:
 
     # --- bookies -----------------------------------------------------------------------------------------------------
     def _watch_bookies(self) -> list[FollowEffect]:
-        """Watch every bookie of the last fragment and no other."""
+        """Watches every bookie of the last fragment; cancels watches on others."""
         if not self.started:
             return []
         ensemble, effects = self.metadata.value.last_fragment.ensemble, list[FollowEffect]()
@@ -195,10 +196,10 @@ class LedgerFollower:
         return effects
 
     def _watch_heard(self, bookie: BookieId, above: EntryId, event: ev.LacEvent) -> list[FollowEffect]:
-        """Watch again: at once after news, else after a pause, so that no bookie makes us spin."""
+        """Watches the bookie again: at once if its LAC moved, else after a pause, so that no bookie makes us spin."""
         pause_ms, lac = self.stall_ms, above
         if isinstance(event, ev.LacAnswered):
-            with suppress(IntegrityError):  # a bookie that shows damaged evidence has said nothing
+            with suppress(IntegrityError):  # damaged evidence counts as no answer
                 lac, pause_ms = verified_lac(event, self.digester)[0], self.pause_ms
         if lac > above:
             return [*self._raise(lac), self._watch(bookie)]

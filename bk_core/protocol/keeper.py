@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeping lanes alive: re-attaching, its budget, and the add deadline (RULES P3). Pure; shared by writer and recovery.
+"""Keeps lanes attached and decides when a bookie has failed (P3). Pure; shared by writer and recovery.
 
-A broken session is reopened and re-sent for ``reconnect_budget_ms``; then the bookie has failed. So has one that acks
-nothing for ``add_timeout_ms`` while it owes acks, or stays more than ``slow_bookie_bytes_max`` behind for as long.
-What to do about a failed bookie is the caller's.
+A broken session is opened again, and re-sent, for ``reconnect_budget_ms``; then its bookie has failed. So has a bookie
+that for ``add_timeout_ms`` owes acks and sends none, or stays more than ``slow_bookie_bytes_max`` behind. The caller
+decides what to do about a failed bookie.
 """
 
 from __future__ import annotations
@@ -18,24 +18,22 @@ from bk_core.wire.lane import Reason
 KeeperEffect: TypeAlias = ev.SessionEffect | ev.SetTimer | ev.CancelTimer
 
 RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED})
-"""Refusals that say nothing against the bookie: re-attach, within the budget of a broken session."""
+"""After these refusals the session is opened again, within ``reconnect_budget_ms``; others fail the bookie."""
 
 STALL_TICKS = 4
-"""The add deadline is checked this many times within ``add_timeout_ms``."""
+"""How often the add deadline is checked in ``add_timeout_ms``."""
 
 
 class SessionKeeper:
-    """Looks after the lanes of one delivery."""
-
     def __init__(self, delivery: Delivery, config: DeliveryConfig) -> None:
         self.delivery, self.config = delivery, config
         size = len(delivery.lanes)
-        self._budgets = [False] * size  # whether the reconnect budget of an index runs
-        self._stalls = [(0, 0)] * size  # (progress seen, ticks without any)
+        self._budgets = [False] * size  # index → whether its reconnect budget runs
+        self._stalls = [(0, 0)] * size  # index → (progress seen, ticks without progress)
         self._ticking = False
 
     def pushed(self) -> list[KeeperEffect]:
-        """Something was pushed: watch that it is acked."""
+        """A packet was pushed: starts the check of the add deadline."""
         if self._ticking:
             return []
         self._ticking = True
@@ -43,8 +41,8 @@ class SessionKeeper:
         return [self._next_tick()]
 
     def step(self, event: ev.SessionEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
-        """What to do about ``event``, and the indices whose bookies have failed by it: they are given up. Events of
-        earlier sessions are ignored."""
+        """Handles one event; returns the effects and the indices whose bookies have failed, which are given up. Events
+        of earlier sessions are ignored."""
         effects, failed = self._timer(event.name) if isinstance(event, ev.TimerFired) else self._session(event)
         for index in failed:
             effects += [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
@@ -54,7 +52,7 @@ class SessionKeeper:
         index, effects = event.index, list[KeeperEffect]()
         if not isinstance(event, ev.SessionBroken):
             if self.delivery.is_impossible(event):
-                return [], [index]  # it acks what it was never sent: nothing of it is believed
+                return [], [index]  # the bookie is broken: none of its acks counts
             if self.delivery.acked(event):
                 effects += self._stop_budget(index)
         if isinstance(event, ev.FramesAcked) or not self.delivery.is_current(index, event.session):
@@ -69,7 +67,7 @@ class SessionKeeper:
         return effects, []
 
     def replaced(self, index: int) -> list[KeeperEffect]:
-        """Another bookie stands at ``index`` now: attach it and send what it has to hold."""
+        """Another bookie is at ``index`` now: attaches it and sends the entries that it has to hold."""
         self._stalls[index] = (0, 0)
         return [*self.delivery.attach(index)]
 
@@ -103,7 +101,7 @@ class SessionKeeper:
         return [self._next_tick()], failed
 
     def stop(self) -> list[KeeperEffect]:
-        """End all sessions and timers."""
+        """Ends all sessions and timers."""
         timers = [f"{kind}:{index}" for index in range(len(self.delivery.lanes)) for kind in ("retry", "budget")]
         return [*self.delivery.detach_all(), ev.CancelTimer("adds"), *map(ev.CancelTimer, timers)]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ensemble says about the end of a ledger: coverage, and the highest LAC that is proven. Pure.
+"""The highest LAC that an ensemble proves, and whether enough bookies answered. Pure.
 
-Sources: protocol document "Closing a ledger as a reader"; RULES P5:
-the LAC is evidence only when digested, so a bookie whose evidence fails its digest has not been heard.
+Sources: protocol document "Closing a ledger as a reader"; P5: a LAC counts only with its digest, so a bookie whose
+evidence fails its digest counts as not heard.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bk_core.protocol import events as ev
 
 
 def one_entry(frame: ev.Buffer, digester: Digester) -> EntryBatch:
-    """The entry of a one-entry frame, verified end to end. Raises IntegrityError."""
+    """The entry of a one-entry frame, verified. Raises IntegrityError."""
     batches = verified_batches(memoryview(frame), digester, always=True)
     if [len(batch) for batch in batches] != [1]:
         raise IntegrityError("evidence of a LAC must be one entry", value=f"ledger {digester.ledger_id}")
@@ -26,8 +26,8 @@ def one_entry(frame: ev.Buffer, digester: Digester) -> EntryBatch:
 
 
 def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, dict[EntryId, int]]:
-    """The highest LAC that a bookie's evidence proves (−1: none), and the ledger length at the entries that came with
-    it. Raises IntegrityError if any part of the evidence fails its digest."""
+    """The highest LAC that a bookie's evidence proves (−1: none), and entry id → ledger length for the entries that
+    came with it. Raises IntegrityError if any part of the evidence fails its digest."""
     lac, lengths = NO_ENTRY, dict[EntryId, int]()
     if event.lac_body:
         lac = parse_lac_body(event.lac_body, digester)
@@ -42,8 +42,8 @@ def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, di
 class LacQuery:
     """Answers of the last ensemble to a fence or a LAC read, whose requests are numbered from ``first_request`` on.
 
-    ``lac`` is never below the last fragment (MUST 9: its first entry id − 1). ``known`` are the indices heard;
-    ``problems`` says why others are not. ``lengths`` keeps the ledger length at entries that came as evidence.
+    ``lac`` is at least the last fragment's first entry id − 1 (MUST 9). ``known`` are the indices heard; ``problems``
+    says why the others are not. ``lengths`` maps entries that came as evidence to the ledger length there.
     """
 
     def __init__(self, digester: Digester, metadata: LedgerMetadata, *, first_request: int = 0) -> None:
@@ -57,17 +57,17 @@ class LacQuery:
 
     @property
     def covered(self) -> bool:
-        """No ack quorum is left unheard."""
+        """Whether every ack quorum has a bookie that was heard."""
         return quorum.covers(self.known, *self.sizes)
 
     @property
     def exhausted(self) -> bool:
-        """Every bookie answered or failed."""
+        """Whether every bookie answered or failed."""
         return len(self.known) + len(self.problems) == len(self.ensemble)
 
     @property
     def said(self) -> str:
-        """Why some were not heard."""
+        """Why some bookies were not heard."""
         return "; ".join(f"{self.ensemble[index]}: {why}" for index, why in sorted(self.problems.items()))
 
     def asked(self, event: ev.LacEvent) -> bool:
@@ -75,7 +75,7 @@ class LacQuery:
         return 0 <= event.index - self.first_request < len(self.ensemble)
 
     def hear(self, event: ev.LacEvent) -> None:
-        """Count a bookie, after verifying what it brought."""
+        """Verifies a bookie's evidence and counts the bookie."""
         index = event.index - self.first_request
         if index in self.known:
             return
@@ -94,10 +94,10 @@ class LacQuery:
 
 
 class QuorumLacRead:
-    """One quorum LAC read of the last ensemble; never fences (client.md §3.12).
+    """One quorum LAC read of the last ensemble; never fences.
 
-    Confirm once no ack quorum is left unheard, Fail when too few bookies could say. ``query`` is good for what it
-    proves (``lac``) before that too.
+    Ends with Confirm once every ack quorum has a bookie that was heard, or with Fail if too few answered.
+    ``query.lac`` is proven at any time, before the end too.
     """
 
     def __init__(self, metadata: LedgerMetadata, digester: Digester, *, first_request: int = 0) -> None:
@@ -110,7 +110,7 @@ class QuorumLacRead:
         ]
 
     def step(self, event: ev.LacEvent) -> list[ev.CancelRead | ev.Confirm | ev.Fail]:
-        """Hear one bookie. Nothing for an answer to another read, or once done."""
+        """Handles one bookie's answer. Answers to other reads, and all after the end, are ignored."""
         query = self.query
         if self.done or not query.asked(event):
             return []
@@ -129,7 +129,7 @@ class QuorumLacRead:
         return [ev.Fail(error)]
 
     def stop(self) -> list[ev.CancelRead]:
-        """No more answers are wanted."""
+        """Cancels the requests that are not answered."""
         self.done = True
         heard, first = self.query.known.keys() | self.query.problems.keys(), self.query.first_request
         return [ev.CancelRead(first + index) for index in range(len(self.ensemble)) if index not in heard]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a range of a ledger, in order, each entry once, from whichever replica can give it. Pure.
+"""Reads a range of a ledger: each entry once, in order, from any replica that can give it. Pure.
 
 Sources: protocol document "Writing to ledgers" (read up to the LAC), overview "If an entry is missing or invalid (a bad
 MAC for example), the client will make a request to a different bookie"; RULES P4; MUST4, MUST14.
 
-The range is known to exist: it ends at the LAC, or at the last entry of a closed ledger. So an entry that its whole
-write set denies is lost data and an error, never skipped; one that nobody denies but nobody gives is unreadable now.
+The range ends at the LAC or at the last entry of a closed ledger, so each entry of it exists. If the whole write set
+denies an entry, it is lost: an error, never skipped. If no replica gives it and not all deny it, it is unreadable now.
 
-A window of ids is asked of the fewest bookies that hold all of it: one where E = Qw, every Qw-th index where entries
-are striped, others in the next window. What is missing after that is asked of the other replicas, one at a time. Who
-is silent for ``speculative_ms`` is late: others are asked too, and the first good answer wins.
+The reader asks the fewest bookies that together hold a window of ids: one bookie where E = Qw, every Qw-th index where
+entries are striped, other bookies in the next window. It then asks the other replicas for what is missing, one at a
+time. A bookie that is silent for ``speculative_ms`` is late: others are asked too, and the first good answer wins.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ ReadEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.DeliverBatch | ev.Finis
 
 WINDOW_IDS = 1 << 18
 PASSES = 3
-"""How often all replicas of an entry are asked before it is called unreadable."""
+"""All replicas of an entry are asked this many times before it is unreadable."""
 
 
 class RangeRead:
-    """Entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring, so that readers spread over the
-    bookies; those in ``avoid`` are asked last. ``suspects`` are the bookies that failed or were late."""
+    """Reads the entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring of ensemble indices, so that
+    readers spread over the bookies. Bookies in ``avoid`` are asked last; ``suspects`` are those that failed or were
+    late."""
 
     def __init__(
         self,
@@ -57,13 +58,13 @@ class RangeRead:
         self.retry_delay_ms, self.speculative_ms = retry_delay_ms, speculative_ms
         self.next = first  # next id to deliver
         self.done = False
-        self.suspects: dict[BookieId, None] = {}  # in the order of their failures
-        self._avoid = dict.fromkeys(avoid)  # and those that failed in this pass
+        self.suspects: dict[BookieId, None] = {}  # in the order of failure
+        self._avoid = dict.fromkeys(avoid)  # `avoid` and the suspects
         self._always = digester.digest_type is DigestType.MAC
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
         self._request = 0
-        self._said: dict[int, str] = {}  # index → what it said of `next`: "" ABSENT, else why UNKNOWN
+        self._said: dict[int, str] = {}  # index → its answer about `next`: "" is ABSENT, else why UNKNOWN
         self._passes = 0
         self._fragment = -1
 
@@ -71,7 +72,7 @@ class RangeRead:
         return self._open_window()
 
     def step(self, event: ReadEvent) -> list[ReadEffect]:
-        """What to do about ``event``; nothing once done. Answers to requests of earlier windows are ignored."""
+        """Handles one event and returns the effects. Answers of earlier windows, and all after the end, are ignored."""
         window = self._window
         if self.done or window is None:
             return []
@@ -111,8 +112,8 @@ class RangeRead:
         return self._window
 
     def _ask_more(self, window: Window) -> list[ReadEffect]:
-        """Ask bookies that were not asked in this window: for all of it if who was asked had failed, else one for the
-        gap. Nothing if nobody is left who may have the first that is missing."""
+        """Asks bookies that were not asked in this window: several for all the rest if those asked before had failed,
+        else one for the gap. Returns nothing if no bookie is left that may have the first missing entry."""
         wanted = window.run_end()
         asked = {answer.index for answer in window.answers.values()}
         fresh = [index for index in self._replicas(wanted) if index not in self._said and index not in asked]
@@ -120,7 +121,7 @@ class RangeRead:
             return []
         failed = all(map(self._is_avoided, self._said))
         cover = [index for index in self._cover() if index not in asked] if failed else []
-        if any(index in fresh for index in cover):  # else it would ask the same bookies about `wanted` for ever
+        if any(index in fresh for index in cover):  # else the same bookies would be asked about `wanted` for ever
             asks = [self._ask(window, index, wanted, window.last) for index in cover]
         else:
             fresh.sort(key=self._is_avoided)
@@ -128,7 +129,7 @@ class RangeRead:
         return [*asks, ev.SetTimer("late", self.speculative_ms)]
 
     def _cover(self) -> list[int]:
-        """The fewest indices that together hold every id, without those to avoid where there is a choice."""
+        """The fewest indices that together hold every id; where there is a choice, none that is to be avoided."""
         size, write_quorum = self.metadata.ensemble_size, self.metadata.write_quorum_size
         chosen: list[int] = []
         residue, covered = self.prefer, 0
@@ -157,7 +158,7 @@ class RangeRead:
         return quorum.write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
 
     def _look_for_late(self, window: Window) -> list[ReadEffect]:
-        """Once in ``speculative_ms``: ask others for what those who were silent all the time do not give."""
+        """Every ``speculative_ms``: asks others in place of bookies that sent nothing since the last look."""
         silent = [answer for _, answer in window.pending() if not answer.heard]
         for _, answer in window.pending():
             answer.heard = False
@@ -169,7 +170,7 @@ class RangeRead:
         return [ev.SetTimer("late", self.speculative_ms)] if window.pending() else []
 
     def _exhausted(self) -> list[ReadEffect]:
-        """Every replica of the next entry was asked and none gave it."""
+        """No replica gave the next entry: asks all of them again after a pause, or fails."""
         said = {self._bookie(index): self._said[index] for index in self._replicas(self.next)}
         entry, lost = f"entry {self.next} of ledger {self.digester.ledger_id}", not any(said.values())
         self._passes += 1
@@ -207,7 +208,7 @@ class RangeRead:
         return effects
 
     def _in_order(self, window: Window, batch: EntryBatch) -> EntryBatch | None:
-        """The part of a plain batch that continues the run, by slicing alone; None if it does not continue it."""
+        """The part of an unstriped batch that follows what was delivered, as a slice; None if there is a gap."""
         if batch.ids is not None or batch.first_entry_id > window.cursor or window.held:
             return None
         return batch.slice(window.cursor - batch.first_entry_id, window.last + 1 - batch.first_entry_id)
@@ -219,8 +220,8 @@ class RangeRead:
         return ev.DeliverBatch(batch)
 
     def _settle(self, window: Window) -> list[ReadEffect]:
-        """An answer ended. Once all is here, or nobody is left to wait for but those who are late: deliver the run that
-        the answers make, and ask for what is missing."""
+        """An answer ended. Once the window is complete, or only late bookies are awaited, delivers the entries before
+        the first gap and asks for what is missing."""
         waiting = any(not answer.late for _, answer in window.pending())
         if waiting and window.run_end() <= window.last:
             return []
@@ -228,11 +229,11 @@ class RangeRead:
         batch = window.take()
         if batch is not None:
             effects.append(self._deliver(window, batch))
-            self.prefer += self._striped  # so that the windows use all bookies
+            self.prefer += self._striped  # the next window uses other bookies
         if window.cursor <= window.last:
             self._note_what_was_said(window)
         if window.pending() and window.cursor == window.first:
-            return self._ask_more(window)  # or the late ones are all that is left
+            return self._ask_more(window)  # if nobody is left to ask, wait for the late ones
         return [*effects, *window.cancel_pending(), *self._open_window()]
 
     def _note_what_was_said(self, window: Window) -> None:
@@ -242,4 +243,4 @@ class RangeRead:
             if answer.answers(self.next):
                 self._said[answer.index] = "" if answer.denies(self.next) else answer.problem or "cannot say"
             elif window.cursor == window.first:
-                self._said[answer.index] = "answered nothing"  # it was asked from `next` on
+                self._said[answer.index] = "answered nothing"  # it was asked for `next`

@@ -5,11 +5,12 @@ Sources: protocol document "Closing a ledger as a reader"; TLA actions ClientSta
 ReadLacResponse, ClientSendsRecoveryReadRequests, ClientReceivesRecoveryReadResponse, ClientWritesBackEntry,
 RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; RULES P4 to P7; MUST9, MUST10.
 
-CLAIM the ledger (its metadata says IN_RECOVERY; the new version is this attempt's epoch) → FENCE the last ensemble
-until no ack quorum is left unheard → READ on from the highest proven LAC with fencing reads, writing every entry back
-unchanged, until one is denied by too many for it to be acknowledged → CLOSE with exactly the claimed version. Reads go
-to the ensemble as it was at the claim; ensemble changes stay in memory until the close. What cannot be decided aborts
-and leaves the ledger IN_RECOVERY; whoever loses the close to another recoverer adopts the store's end.
+CLAIM: write IN_RECOVERY into the ledger's record; the version that this makes is the attempt's epoch. FENCE the last
+ensemble until every ack quorum has a bookie that answered. READ on from the highest proven LAC with fencing reads and
+write every entry back unchanged; stop at the first entry that so many bookies deny that no ack quorum can have it.
+CLOSE: write CLOSED against exactly the claimed version. Reads go to the ensemble as it was at the claim; ensemble
+changes stay in memory until the close. If an entry can neither be found nor ruled out, recovery stops and the ledger
+stays IN_RECOVERY. A recoverer that finds the ledger closed by another adopts that end (MUST 10).
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ RecoveryEffect: TypeAlias = WriteBackEffect | ev.MetadataEffect | _Asked | ev.Fa
 
 
 class Phase(enum.Enum):
-    """Where an attempt stands."""
+    """The step that an attempt is at."""
 
     CLAIM = "claim"
     FENCE = "fence"
     READ = "read"
-    LENGTH = "length"  # the end is the LAC itself: its entry says how long the ledger is
+    LENGTH = "length"  # the end is the LAC: read its entry, which holds the ledger's length
     DRAIN = "drain"  # the end is known; write-backs are outstanding
     CLOSE = "close"
     WAIT = "wait"  # another recoverer is at work
@@ -61,7 +62,7 @@ class Phase(enum.Enum):
 
 
 class LedgerRecovery:
-    """One recovery of one ledger, with its attempts. Step it with one event at a time."""
+    """One recovery of one ledger, with all its attempts. :meth:`step` takes one event and returns effects."""
 
     def __init__(
         self, digester: Digester, *, config: RecoveryConfig, new_session: Callable[[], int], random: RandomSource
@@ -69,8 +70,8 @@ class LedgerRecovery:
         self.digester, self.config, self.random, self._new_session = digester, config, random, new_session
         self.phase = Phase.CLAIM
         self.attempt = 0
-        self.metadata: Versioned[LedgerMetadata] | None = None  # as the store has it, by our last knowledge
-        self.frozen: LedgerMetadata | None = None  # as it was when the attempt began: reads go here
+        self.metadata: Versioned[LedgerMetadata] | None = None  # the record as last read or written
+        self.frozen: LedgerMetadata | None = None  # the record as this attempt claimed it: reads go to its ensembles
         self.recovered = 0
         self._query: LacQuery | None = None
         self._write_back: WriteBack | None = None
@@ -80,7 +81,7 @@ class LedgerRecovery:
         self._length: int | None = None
         self._intent: LedgerMetadata | None = None
         self._metadata_retries = 0
-        self._answer_lost = False  # of the last write
+        self._answer_lost = False  # the last write may have been applied
         self._claimed_from = -1  # version that the claim was written against
         self._epoch = -1  # version that the claim made
 
@@ -91,14 +92,14 @@ class LedgerRecovery:
 
     @property
     def failed_bookies(self) -> tuple[BookieId, ...]:
-        """Those that are about to be replaced."""
+        """The bookies that are about to be replaced."""
         return self._write_back.replaced_bookies if self._write_back is not None else ()
 
     def start(self) -> list[RecoveryEffect]:
         return self._begin_attempt()
 
     def step(self, event: RecoveryEvent) -> list[RecoveryEffect]:
-        """What to do about ``event``; nothing once DONE."""
+        """Handles one event and returns the effects in order. DONE ignores every event."""
         if self.phase is Phase.DONE:
             return []
         match event:
@@ -151,22 +152,22 @@ class LedgerRecovery:
             if answer_lost and value == self._intent and metadata.version == self._claimed_from + 1:
                 return self._begin_fencing(metadata)  # our claim was applied, its answer lost
             if self._intent is not None and value.state is LedgerState.IN_RECOVERY:
-                return self._wait()  # somebody claimed it between our read and our write
+                return self._wait()  # another client claimed the ledger between our read and our write
             self._intent = value.in_recovery()
             self._claimed_from = metadata.version
             return [ev.WriteMetadata(self._intent, metadata.version)]
         if self.phase is Phase.CLOSE and metadata.version == self._epoch:
-            return self._write_close()  # the close was lost before it was applied
+            return self._write_close()  # our close was not applied: write it again
         return self._wait()
 
     def _wait(self) -> list[RecoveryEffect]:
-        """Another recoverer holds a newer epoch: give it time to finish (RULES P7)."""
+        """Another recoverer has a newer epoch: wait, so that it can finish (P7)."""
         effects = self._drop_work()
         self.phase = Phase.WAIT
         return [*effects, ev.BackOff(2.0 + 2.0 * self.random.random())]
 
     def _metadata_retry(self, error: BookKeeperError | None) -> list[RecoveryEffect]:
-        """A call failed, or met another version (None): read again, at once where that is likely to help."""
+        """A call failed, or (None) met another version. Reads the record again, at once after the first conflict."""
         self._metadata_retries += 1
         self._answer_lost = error is not None and (self._answer_lost or error.outcome is Outcome.UNKNOWN)
         if error is not None and not isinstance(error, MetadataUnavailableError):
@@ -189,7 +190,7 @@ class LedgerRecovery:
         value = claimed.value
         self.phase, self.frozen, self._epoch = Phase.FENCE, value, claimed.version
         self._intent, self._length = None, None
-        # fences of each attempt have numbers of their own: late answers are not counted
+        # each attempt numbers its fences anew, so that late answers to an earlier attempt are not counted
         self._query = LacQuery(self.digester, value, first_request=(self.attempt - 1) * value.ensemble_size)
         return [ev.SendFence(i, bookie) for i, bookie in enumerate(self._query.ensemble, self._query.first_request)]
 
@@ -216,7 +217,7 @@ class LedgerRecovery:
 
     def _open_window(self, first: EntryId) -> list[RecoveryEffect]:
         if first > ENTRY_ID_MAX:
-            return self._end_found()  # no id is left that could have been acknowledged
+            return self._end_found()  # there is no higher entry id
         dropped = self._drop_window()
         self._window = Window(first, min(first + self.config.read_window_entries - 1, ENTRY_ID_MAX))
         last = self._window.last
@@ -248,10 +249,10 @@ class LedgerRecovery:
         return effects + (self._decide(window) if self.phase is Phase.READ else self._decide_length(window))
 
     def _decide(self, window: Window) -> list[RecoveryEffect]:
-        """Take what is found, in order; then see whether the next entry is denied, undecided or undecidable."""
+        """Takes the entries found, in order; then decides: the end, more answers awaited, or impossible to tell."""
         assert self._write_back is not None
         if self._write_back.retained_bytes > self.config.write_back_bytes_max:
-            return []  # acks bring us back here
+            return []  # the next acks call this again
         effects: list[RecoveryEffect] = []
         batch = window.take()
         if batch is not None:
@@ -319,7 +320,7 @@ class LedgerRecovery:
             assert self._length is not None
             self.phase, self._metadata_retries = Phase.CLOSE, 0
             self._intent = self._with_changes().closed_at(self._end, self._length)
-            return [*done, *self._drop_work(), *self._write_close()]  # no bookie that fails now matters any more
+            return [*done, *self._drop_work(), *self._write_close()]  # from here on a failing bookie does not matter
         return done
 
     def _write_close(self) -> list[RecoveryEffect]:
@@ -327,7 +328,7 @@ class LedgerRecovery:
         return [ev.WriteMetadata(self._intent, self._epoch)]
 
     def _with_changes(self) -> LedgerMetadata:
-        """The frozen metadata with this recovery's ensemble changes, without fragments that got no entry."""
+        """The claimed metadata with this recovery's ensemble changes, except fragments that got no entry."""
         assert self._write_back is not None
         changed, kept = self._write_back.metadata, len(self._claimed.fragments)
         used = tuple(f for i, f in enumerate(changed.fragments) if i < kept or f.first_entry_id <= self._end)
@@ -344,7 +345,7 @@ class LedgerRecovery:
         return effects if write_back is None else [*effects, *write_back.stop()]
 
     def _abort(self, why: str, remedy: str = "bring these bookies back and try again") -> list[RecoveryEffect]:
-        """Leave the ledger IN_RECOVERY; nothing of it was exposed, and the next attempt may succeed (MUST 9)."""
+        """Stops and leaves the ledger IN_RECOVERY. No end was shown to anybody, so a later one can go on (MUST 9)."""
         what = f"recovery of ledger {self.digester.ledger_id} could not finish: {why}"
         return self._fail(RecoveryInconclusiveError(what, remedy=remedy, outcome=Outcome.NOT_APPLIED))
 

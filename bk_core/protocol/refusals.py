@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie's refusal means to the writer of a ledger: the errors that end it. Pure."""
+"""The errors that end the writer of a ledger. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bk_core.wire.lane import Reason
 def refusal_error(
     reason: Reason, bookie: BookieId, ledger_id: LedgerId, lac: EntryId, lap: EntryId
 ) -> err.BookKeeperError | None:
-    """The error that ends the writer, where the refusal is about the ledger and not about the bookie."""
+    """The error that ends the writer; None if the refusal is about the bookie and not about the ledger."""
     if reason is Reason.FENCED:
         return fenced_error(ledger_id, f"bookie {bookie} refused an add", lac, lap)
     if reason is Reason.UNAUTHORIZED:
@@ -30,7 +30,7 @@ def refusal_error(
 
 
 def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> err.LedgerFencedError:
-    """Fenced means unknown (protocol document): what was in flight may be part of the ledger."""
+    """The outcome is UNKNOWN: entries in flight may be part of the ledger (MUST 11)."""
     in_flight = f"entries {lac + 1} to {lap} may or may not be part of it"
     return err.LedgerFencedError(
         f"ledger {ledger_id} was taken over by another client: {how}",
@@ -40,7 +40,7 @@ def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> e
 
 
 def conflict_error(ledger_id: LedgerId, how: str, lac: EntryId) -> err.MetadataConflictError:
-    """Somebody else keeps the record, or closed the ledger elsewhere."""
+    """Another client keeps changing the record, or closed the ledger at another entry."""
     return err.MetadataConflictError(
         f"ledger {ledger_id} {how}",
         value=f"this writer's last confirmed entry is {lac}",
@@ -50,7 +50,7 @@ def conflict_error(ledger_id: LedgerId, how: str, lac: EntryId) -> err.MetadataC
 
 
 def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, value: str) -> err.QuorumTimeoutError:
-    """Entries that cannot be confirmed within a bound (MUST 12)."""
+    """Entries were not confirmed within a bound (MUST 12)."""
     return err.QuorumTimeoutError(
         f"entries {lac + 1} to {lap} of ledger {ledger_id} reached no ack quorum {when}",
         value=value,
@@ -59,8 +59,8 @@ def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, va
 
 
 def unknown_error(error: err.BookKeeperError) -> err.BookKeeperError:
-    """A store's error where it ends a writer or recovery: the last call may not have been applied, yet entries are in
-    flight, and a close whose answer was lost may stand (MUST 8, MUST 11)."""
+    """The store's error as the outcome of a writer or recovery, which is UNKNOWN: entries are in flight, and a close
+    whose answer was lost may have been applied (MUST 8, MUST 11)."""
     again = copy(error)
     again.outcome, again.__cause__ = err.Outcome.UNKNOWN, error.__cause__
     return again

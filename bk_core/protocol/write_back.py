@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery's writing: verified entries back to their write sets, unchanged, through fences. Pure.
+"""Recovery writes verified entries back to their write sets, unchanged, with adds that pass fences. Pure.
 
-Source: TLA actions ClientWritesBackEntry, RecoveryClientChangesEnsemble; RULES P6, P7. A bookie that fails is replaced
-in this recovery's own copy of the metadata, which the store sees only with the close (MUST 9, D3). Without a spare the
-recovery goes on while an ack quorum of every write set is left; what then misses entries is marked.
+Source: TLA actions ClientWritesBackEntry, RecoveryClientChangesEnsemble; P6, P7. A bookie that fails is replaced in
+this recovery's own copy of the metadata; the store sees the change only with the close (MUST 9, D3). Without a spare,
+the recovery goes on while every write set has an ack quorum; bookies that then lack entries are marked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WriteBackEffect: TypeAlias = ev.SessionEffect | ev.ReadBookies | ev.SetTimer | e
 
 
 class WriteBack:
-    """Entries above ``confirmed`` on their way to all Qw copies; ``problem`` says why it cannot go on."""
+    """Writes entries above ``confirmed`` to all Qw bookies; ``problem`` says why it cannot go on."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WriteBack:
         self._replacing: tuple[int, ...] = ()
         self._failed: list[int] = []
         self._changes = 0
-        self._gone: list[BookieId] = []  # replaced: not taken back
+        self._gone: list[BookieId] = []  # replaced bookies, not chosen again
 
     @property
     def retained_bytes(self) -> int:
@@ -55,12 +55,12 @@ class WriteBack:
 
     @property
     def replaced_bookies(self) -> tuple[BookieId, ...]:
-        """Those whose replacement is being looked for."""
+        """The bookies that are about to be replaced."""
         return tuple(self.delivery.lanes[index].bookie for index in self._replacing)
 
     @property
     def finished(self) -> bool:
-        """Everything is on an ack quorum, and on every copy that can be had in time."""
+        """Whether every entry has an ack quorum and either all its copies or the linger time is over."""
         return (
             self._complete
             and not self._replacing
@@ -72,7 +72,7 @@ class WriteBack:
         return self.delivery.owing
 
     def push(self, batch: EntryBatch) -> list[WriteBackEffect]:
-        """Write these entries back; they follow the last ones."""
+        """Writes these entries back; they follow the last ones pushed."""
         effects: list[WriteBackEffect] = []
         sizes = self.metadata.ensemble_size, self.metadata.write_quorum_size
         for part in pieces(batch):
@@ -100,7 +100,7 @@ class WriteBack:
         return [*effects, *self._look_for_spares()]
 
     def _look_for_spares(self) -> list[WriteBackEffect]:
-        """One change at a time."""
+        """Starts one ensemble change unless one is under way."""
         if self._replacing or not self._failed:
             return []
         self._replacing, self._failed, self._changes = tuple(self._failed), [], self._changes + 1
@@ -126,9 +126,9 @@ class WriteBack:
                 self.delivery.replace(index, chosen[index], first - 1)
                 effects += self._keeper.replaced(index)
             else:
-                self._failed.append(index)  # for which there was no spare: the next look gives it up
+                self._failed.append(index)  # no spare for it: the next look gives it up
         return effects + self._look_for_spares()
 
     def look_again(self) -> list[WriteBackEffect]:
-        """The last look at the bookies failed: repeat it."""
+        """Reads the bookies again, after that call failed."""
         return [ev.ReadBookies()] if self._replacing else []

@@ -5,9 +5,9 @@ Sources: protocol document "Writing to ledgers", "Closing a ledger as a writer";
 ClientSendsAddEntryRequests, ClientReceivesAddConfirmedResponse, ClientReceivesAddFencedResponse,
 ClientChangesEnsemble, ClientResendsPendingAddOp, ClientClosesLedgerSuccess / Fail; RULES P1, P2, P3, P8, P9.
 
-Life: OPEN → CLOSING → CLOSED, or FAILED from anywhere. While an ensemble change is under way the LAC stands still
-(MUST 6): its first entry id was computed from it. A fenced writer withdraws: nothing is sent or resolved later, and
-whoever waits learns that the outcome is unknown.
+States: OPEN → CLOSING → CLOSED, or FAILED from any state. During an ensemble change the LAC does not move (MUST 6),
+because the first entry id of the new fragment is LAC + 1. A fenced writer stops for good: it sends and confirms nothing
+more, and every append that is still waiting fails with outcome UNKNOWN (MUST 11).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class WriterState(enum.Enum):
 
 @dataclass(slots=True)
 class EnsembleChange:
-    """``indices`` are replaced from ``first_entry_id`` on. ``ensemble`` is set once the bookies are chosen, ``intent``
-    once the compare-and-set is under way."""
+    """The bookies at ``indices`` are replaced from ``first_entry_id`` on. ``ensemble`` is set once the new bookies are
+    chosen, ``intent`` once the compare-and-set is under way."""
 
     first_entry_id: EntryId
     indices: tuple[int, ...]
@@ -57,9 +57,9 @@ class EnsembleChange:
 
 
 class LedgerWrite:
-    """Step it with one event at a time; see the module for its rules.
+    """The machine: :meth:`step` takes one event and returns effects.
 
-    ``lac`` is the last entry confirmed, ``lap`` the last pushed; ``length`` counts payload bytes up to ``lap``.
+    ``lac`` is the last entry confirmed, ``lap`` the last entry sent; ``length`` counts payload bytes up to ``lap``.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class LedgerWrite:
         self.delivery = Delivery(metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session)
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
-        self.failed: list[int] = []  # indices without a bookie that takes frames
-        self._urgent = False  # a bookie that became read-only is replaced without delay (client.md §3.4)
-        self._resting = False  # no spare was found: the next look waits for the timer "spares"
-        self._changes = 0  # since an entry was confirmed (MUST 12)
-        self._gone: list[BookieId] = []  # replaced since then: not taken back, or two dead ones would alternate
+        self.failed: list[int] = []  # indices whose bookie has failed
+        self._urgent = False  # a bookie became read-only: replace it at once, even with `delay_ensemble_change`
+        self._resting = False  # no spare was found: the timer "spares" starts the next search
+        self._changes = 0  # ensemble changes since an entry was confirmed; bounded (MUST 12)
+        self._gone: list[BookieId] = []  # replaced since then, not chosen again: two dead bookies would alternate
         ticks = round(config.add_quorum_timeout_ms * STALL_TICKS / config.add_timeout_ms)
         self._pushed_by: deque[EntryId] = deque([NO_ENTRY], maxlen=max(1, ticks))  # last ids pushed, a tick apart
         self.error: BookKeeperError | None = None
@@ -93,7 +93,7 @@ class LedgerWrite:
         self._metadata_retries = 0
         self._hinted: EntryId = NO_ENTRY
 
-    # --- what the driver may ask -------------------------------------------------------------------------------------
+    # --- what the driver reads ---------------------------------------------------------------------------------------
     @property
     def lap(self) -> EntryId:
         return self.delivery.last_sent
@@ -105,15 +105,14 @@ class LedgerWrite:
 
     @property
     def idle(self) -> bool:
-        """No entry waits for its confirmation."""
+        """Whether every entry sent is confirmed."""
         return self.lac == self.lap
 
     def start(self) -> list[WriterEffect]:
-        """First effects of a new ledger: open the sessions."""
         return [*self.delivery.attach_all()]
 
     def step(self, event: WriterEvent) -> list[WriterEffect]:
-        """What to do about ``event``, in order. After CLOSED or FAILED: nothing, whatever comes."""
+        """Handles one event and returns the effects in order. CLOSED and FAILED ignore every event."""
         if self.state in (WriterState.CLOSED, WriterState.FAILED):
             return []
         match event:
@@ -149,7 +148,7 @@ class LedgerWrite:
         return [*self.delivery.push(packet), *self._keeper.pushed(), *self._start_change()]
 
     def _evaluate(self) -> list[WriterEffect]:
-        """Move the LAC as far as quorums allow; never during an ensemble change (MUST 6)."""
+        """Moves the LAC as far as the ack quorums allow; not during an ensemble change (MUST 6)."""
         if self.change is not None:
             return []
         effects: list[WriterEffect] = []
@@ -182,12 +181,12 @@ class LedgerWrite:
 
     # --- ensemble change ---------------------------------------------------------------------------------------------
     def _start_change(self) -> list[WriterEffect]:
-        """One change at a time; what fails meanwhile waits for the next one. While an ack quorum of every write set is
-        left a change may wait, if delayed or for want of spares; then nothing is kept for the failed bookies."""
+        """Starts one ensemble change; the next one replaces bookies that fail meanwhile. While every write set has an
+        ack quorum left, a change may be put off; then no packets are kept for the failed bookies."""
         if self.change is not None or not self.failed or self._close_intent is not None:
             return []
         if self.state is WriterState.CLOSING and self.idle:
-            return self._continue_close()  # nothing left to replicate anew: the missing copies are marked
+            return self._continue_close()  # a new bookie would get no entry; the close marks missing copies
         may_wait = self._resting or (self.config.delay_ensemble_change and not self._urgent)
         if may_wait and self.delivery.quorums_left:
             self.delivery.abandon(self.failed)
@@ -214,8 +213,8 @@ class LedgerWrite:
         return effects + self._write_change(change)
 
     def _no_spare(self, error: BookKeeperError) -> list[WriterEffect]:
-        """End, or go on with the bookies that are left and look again later (``allow_degraded_writes``), or close if
-        nothing is left to replicate anew."""
+        """Closes if the writer is closing and every entry is confirmed. Else fails, or, with ``allow_degraded_writes``,
+        goes on with the bookies that are left and looks for spares again later."""
         self.change = None
         if self.state is WriterState.CLOSING and self.delivery.confirmed() == self.lap:
             return self._evaluate()
@@ -233,7 +232,7 @@ class LedgerWrite:
         return [ev.WriteMetadata(change.intent, self.metadata.version)]
 
     def _change_written(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """Un-ack, re-send, re-evaluate, in this order (MUST 6, D13, D14)."""
+        """Voids the acks of replaced bookies, re-sends to the new ones, then moves the LAC: in this order (MUST 6)."""
         change, self.change = self.change, None
         assert change is not None
         assert change.ensemble is not None
@@ -268,12 +267,12 @@ class LedgerWrite:
         return self._change_written(metadata)
 
     def _reread(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """After a conflict or a lost answer: is it what we meant, may we try again, or is it over (MUST 8)?"""
+        """After a conflict or a lost answer (MUST 8): the record is what we wrote, or we write again, or we fail."""
         value, intent = metadata.value, self._close_intent or (self.change and self.change.intent)
         if intent is not None and value == intent:
             return self._written(metadata)
         if value.state is LedgerState.OPEN and value.last_fragment == self.metadata.value.last_fragment:
-            self.metadata = metadata  # somebody repaired an older fragment: the same intent on top of that
+            self.metadata = metadata  # an older fragment was repaired: repeat our change on the new record
             if self._close_intent is not None:
                 return self._write_close()
             assert self.change is not None
@@ -284,7 +283,7 @@ class LedgerWrite:
         return self._fail(fenced_error(self.ledger_id, why, self.lac, self.lap))
 
     def _metadata_retry(self, error: BookKeeperError | None) -> list[WriterEffect]:
-        """A call failed, or met another version (None): look at the record, at once where that is likely to help."""
+        """A call failed, or (None) met another version. Reads the record again, at once after the first conflict."""
         self._metadata_retries += 1
         over = self._metadata_retries > self.config.metadata_retries_max
         if error is not None and (over or not isinstance(error, MetadataUnavailableError)):
@@ -307,7 +306,7 @@ class LedgerWrite:
         return self.state is WriterState.CLOSING and self.idle and not self._close_intent and not self.change
 
     def _continue_close(self) -> list[WriterEffect]:
-        """Close once everything is confirmed and, within the linger time, delivered to every copy (RULES P8)."""
+        """Closes once every entry is confirmed and has all its copies, or the linger time is over (P8)."""
         if not self._may_close or (self._lingering and self.delivery.owing):
             return []
         if not self.delivery.owing:
@@ -332,7 +331,7 @@ class LedgerWrite:
         return [*self._stop(), ev.FinishClose(metadata)]
 
     def _closed_elsewhere(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """CLOSED by a recoverer: success if its end is ours (MUST8)."""
+        """A recoverer closed the ledger: that is success if its last entry is ours (MUST 8)."""
         value = metadata.value
         if value.last_entry_id == self.lac:
             return self._closed(metadata)
@@ -359,7 +358,7 @@ class LedgerWrite:
         return effects
 
     def _deadline(self) -> list[WriterEffect]:
-        """What was pushed ``add_quorum_timeout_ms`` ago and is not confirmed ends the writer, whatever it waits for."""
+        """Fails the writer if an entry sent ``add_quorum_timeout_ms`` ago is still not confirmed, for any reason."""
         full = len(self._pushed_by) == self._pushed_by.maxlen
         if full and self.lac < self._pushed_by[0]:
             return self._give_up("in time", "add_quorum_timeout_ms")
