@@ -23,7 +23,7 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, Ledg
 class LedgerWriter(LedgerWriterBase):
     """A ledger open for appending. Made by ``BookKeeper.create_ledger``; a context manager that closes it.
 
-    ``length`` is in payload bytes. After a failure every call raises the error that ended it.
+    ``length`` is in payload bytes. After a failure every call raises the error that ended the writer.
     """
 
     @property
@@ -40,7 +40,7 @@ class LedgerWriter(LedgerWriterBase):
 
     @property
     def last_add_pushed(self) -> EntryId:
-        """Highest id given out, whether sent yet or not."""
+        """The highest id given to an entry, sent or not."""
         return self._inner.last_add_pushed
 
     @property
@@ -60,17 +60,17 @@ class LedgerWriter(LedgerWriterBase):
         return self._inner.append_nowait(payload)
 
     def append_batch(self, batch: EntryBatch) -> EntryId:
-        """Queue a batch, waiting for room as it goes; returns the id of its last entry. Its entries have consecutive
-        ids: what others append stands before or after all of it.
+        """Queue a batch, in parts if it must wait for room; returns the id of its last entry. Its entries get
+        consecutive ids: no other entry comes between them.
 
-        The batch's buffers must not be changed until the entries are confirmed. An empty batch returns the last id. An
-        error of unknown outcome, or a cancellation, may leave the first entries of it in the ledger.
+        The batch's buffers must not be changed until the entries are confirmed. For an empty batch the last id given
+        out is returned. After an error of unknown outcome, or a cancellation, the ledger may hold its first entries.
         """
         return self._thread.call(self._inner.append_batch(batch))
 
     def wait_confirmed(self, entry_id: EntryId) -> None:
-        """Wait until ``entry_id`` and all before it are confirmed. Raises the error that ended the writer if it was
-        not confirmed before; whether the entry is in the ledger is then as unknown as the error says."""
+        """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
+        that came first; the error's outcome says whether the entry may be in the ledger."""
         self._thread.call(self._inner.wait_confirmed(entry_id))
 
     def flush(self) -> None:
@@ -78,16 +78,17 @@ class LedgerWriter(LedgerWriterBase):
         self._thread.call(self._inner.flush())
 
     def close(self) -> None:
-        """Deliver what is queued, close the ledger at its last entry. Idempotent.
+        """Send the queued entries and close the ledger at its last entry. May be called again.
 
-        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger elsewhere,
-        and the error that ended this writer before. Copies that could not be made within ``close_linger_ms`` are
-        marked under-replicated before it returns (RULES P8).
+        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger at another
+        entry, and the error that ended this writer before. If copies are missing after ``close_linger_ms``, the ledger
+        is marked under-replicated before this returns (P8).
         """
         self._thread.call(self._inner.close())
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: it stays OPEN for somebody to recover. What is in flight is unknown."""
+        """Stop without closing the ledger, which stays OPEN until somebody recovers it. Entries in flight may or may
+        not be part of it."""
         self._thread.call(self._inner.abandon())
 
 
@@ -108,46 +109,46 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """The last entry that may be read: the LAC as far as known here, the last entry of a closed ledger."""
+        """The last entry that may be read: the last entry of a closed ledger; of an open one the highest known LAC."""
         return self._inner.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes of a closed ledger; 0 while it is open (the store does not know)."""
+        """Payload bytes of a closed ledger; 0 while it is open, because its record does not hold the length yet."""
         return self._inner.length
 
     def length_to(self, last: EntryId) -> int:
-        """Payload bytes of the entries 0 to ``last``, which may be read. Of an open ledger that entry tells, not the
-        record. Raises as :meth:`read`."""
+        """Payload bytes of the entries 0 to ``last``, which must be readable. Unless the record says it, reads entry
+        ``last``, which holds the sum. Raises as :meth:`read`."""
         return self._thread.call(self._inner.length_to(last))
 
     def read(self, first: EntryId, last: EntryId) -> Generator[EntryBatch, None, None]:
-        """Entries first to last, both inclusive, in order, in batches; last = first − 1 is an empty range.
+        """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica could say.
+        EntryUnreadableError when no replica gives an entry now.
         """
         return self._thread.iterate(self._inner.read(first, last))
 
     def tail(self, from_entry: EntryId = 0) -> Generator[EntryBatch, None, None]:
-        """Every entry from ``from_entry`` on as it is confirmed, until the ledger is closed. Never fences.
+        """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below what had been confirmed (entries were lost), and ClientClosedError when this reader or its client is
-        closed meanwhile.
+        below a confirmed entry (entries were lost), and ClientClosedError when this reader or its client is closed.
         """
         return self._thread.iterate(self._inner.tail(from_entry))
 
     def refresh_lac(self) -> EntryId:
-        """Ask the store and a quorum of bookies how far the ledger is confirmed."""
+        """Ask the store and a quorum of bookies how far the ledger is confirmed; returns the LAC. Raises
+        QuorumTimeoutError, MetadataUnavailableError, and what ends a :meth:`tail`."""
         return self._thread.call(self._inner.refresh_lac())
 
     def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger closes, or the time is over; returns the LAC."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC."""
         return self._thread.call(self._inner.wait_lac(above, timeout_s))
 
     def close(self) -> None:
-        """End the watches; who waits for more gets ClientClosedError. The ledger is not touched."""
+        """End the watches; calls that wait raise ClientClosedError. The ledger does not change."""
         self._thread.call(self._inner.close())
 
 
@@ -161,7 +162,7 @@ class BookKeeper(BookKeeperBase):
 
     @property
     def instance_id(self) -> str:
-        """Names the cluster."""
+        """The id of the cluster."""
         return self._inner.instance_id
 
     @property
@@ -180,8 +181,8 @@ class BookKeeper(BookKeeperBase):
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer bookies than E are writable;
-        nothing is created then.
+        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable;
+        in both cases nothing was created.
         """
         return LedgerWriter(
             self._thread.call(
@@ -202,10 +203,10 @@ class BookKeeper(BookKeeperBase):
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        ``recover=False`` never disturbs its writer; it reads to the LAC, which a quorum of bookies is asked for.
+        ``recover=False`` never disturbs the writer and reads to the LAC, which it asks a quorum of bookies for.
         ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
-        ``digest_type`` None: as the metadata says; given and different is an error. Raises NoSuchLedgerError,
-        WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
+        ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
+        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
         """
         return LedgerReader(
             self._thread.call(
@@ -215,12 +216,12 @@ class BookKeeper(BookKeeperBase):
         )
 
     def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
-        """Delete the ledger's metadata, of this version if given; its bookies are told, best effort, and give the space
-        back later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
+        """Delete the ledger's metadata, only of ``version`` if given. Its bookies are told, best effort, and free the
+        space later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
         self._thread.call(self._inner.delete_ledger(ledger_id, version=version))
 
     def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """The ledger's record, as of now unless it is closed. Raises NoSuchLedgerError, which names the nearest ids."""
+        """The ledger's record; unless it is closed, as it is now. Raises NoSuchLedgerError, which names near ids."""
         return self._thread.call(self._inner.read_metadata(ledger_id))
 
     def list_ledgers(self) -> list[LedgerId]:
@@ -248,7 +249,7 @@ class DetachedReader(DetachedReaderBase):
         super().__init__(make)
 
     def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
-        """Addresses of further bookies."""
+        """Add or change addresses of bookies."""
         self._thread.call(self._inner.update_bookies(infos))
 
     def read(
@@ -261,8 +262,8 @@ class DetachedReader(DetachedReaderBase):
 def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:
     """Connect to the cluster whose metadata service is at ``uri`` (``zk://host:2181/ledgers``).
 
-    Raises InvalidArgumentError for a URI it cannot use, MetadataUnavailableError when the service does not answer
-    within ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a
-    forked child of a process that had connected before.
+    Raises InvalidArgumentError for an unusable URI, MetadataUnavailableError when the service does not answer within
+    ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a forked child
+    of a process that had connected before.
     """
     return BookKeeper(lambda: client.connect(uri, config=config))

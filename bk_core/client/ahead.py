@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading ahead over many ranges: several are asked for at once and handed on in order, so that thousands of small
-ledgers do not cost a round trip each.
+"""Reads many ranges ahead: several at once, delivered in order, so that thousands of small ledgers do not cost a round
+trip each.
 
-Bounded twice: so many ranges, and so many payload bytes of those that were begun, as far as sizes are known. A range
-larger than that is read alone, and its own back-pressure holds: it is pulled as its consumer takes it.
+At most RANGES_MAX ranges are read at once, with at most BYTES_MAX payload bytes as far as sizes are known. A larger
+range is read alone, no faster than its consumer takes it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bk_core.model import EntryId, LedgerId, LedgerMetadata
 RANGES_MAX = 32
 BYTES_MAX = 4 << 20
 BATCHES_QUEUED_MAX = 2
-"""Of one range: there is a queue of its own below (:mod:`bk_core.client.ranges`)."""
+"""For each range; :mod:`bk_core.client.ranges` has a queue of its own below."""
 HANDED_BYTES_MAX = 1 << 20
-"""What is ready is handed on together up to here: each hand-over costs a change of threads."""
+"""Batches that are ready are delivered together up to this size: each delivery costs a change of threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRange:
-    """Entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` are its payload bytes, estimated."""
+    """The entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` estimates their payload bytes."""
 
     ledger_id: LedgerId
     metadata: LedgerMetadata
@@ -42,7 +42,7 @@ Read = Callable[[WantedRange], AsyncGenerator[EntryBatch, None]]
 
 
 class _Reading:
-    """One range that was begun: a task that reads it into a small queue, which ends with None or what was raised."""
+    """A task that reads one range into a small queue, which ends with None or with the exception raised."""
 
     def __init__(self, number: int, wanted: WantedRange, read: Read) -> None:
         self.number, self.bytes = number, wanted.bytes
@@ -73,8 +73,8 @@ class _Reading:
 async def read_ahead(
     wanted: Iterable[WantedRange], read: Read, *, ranges_max: int = RANGES_MAX, bytes_max: int = BYTES_MAX
 ) -> AsyncGenerator[list[Numbered], None]:
-    """The batches of all ranges, in order, as lists of what is ready. Raises what ``read`` raises, in its turn: what
-    came before was handed on. Closing it ends every range that was begun."""
+    """The batches of all ranges, in order, as lists of those that are ready. Raises what ``read`` raises, after the
+    batches before the error. Closing the generator ends the reading of every range."""
     window = _Window(enumerate(wanted), read, ranges_max, bytes_max)
     try:
         while window.begin():
@@ -85,7 +85,7 @@ async def read_ahead(
 
 
 class _Window:
-    """The ranges that were begun and not handed on yet, in order."""
+    """The ranges that are being read, in order."""
 
     def __init__(self, wanted: Iterator[tuple[int, WantedRange]], read: Read, ranges_max: int, bytes_max: int) -> None:
         self._wanted, self._read = wanted, read
@@ -95,7 +95,7 @@ class _Window:
         self._error: Exception | None = None
 
     def begin(self) -> bool:
-        """Begin as many as the limits allow, one at least; False when all are handed on."""
+        """Begin as many ranges as the limits allow, at least one; False when all ranges are delivered."""
         held = sum(reading.bytes for reading in self._begun)
         while self._next is not None and (
             not self._begun or (len(self._begun) < self._ranges_max and held + self._next[1].bytes <= self._bytes_max)
@@ -107,7 +107,7 @@ class _Window:
         return bool(self._begun)
 
     async def ready(self) -> list[Numbered]:
-        """Waits for the next batch or the end of the first range, and takes what is ready behind it."""
+        """Wait for the next batch or the end of the first range, and take what is ready after it."""
         if self._error is not None:
             raise self._error
         taken: list[Numbered] = []
@@ -118,12 +118,12 @@ class _Window:
             if isinstance(item, Exception):
                 if not taken:
                     raise item
-                self._error = item  # what came before it is handed on first
+                self._error = item  # raised by the next call, after these batches
                 break
             if item is None:
                 self._begun.popleft()
                 if not taken:
-                    break  # so that further ones are begun before anybody waits
+                    break  # the caller begins further ranges before it waits
             else:
                 taken.append((reading.number, item))
                 size += item.payload_bytes

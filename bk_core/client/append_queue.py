@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was appended and not handed to the machine yet: numbering and coalescing. Any thread may put; the loop takes."""
+"""The queue of entries that were appended and not given to the machine yet. It numbers entries and joins small ones
+into batches. Any thread may put; the loop takes."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from bk_core.model import EntryId
 
 COALESCED_ENTRIES_MAX = 16_384
 ENTRY_COST_BYTES = 32
-"""What an entry counts for beside its payload, so that empty entries are bounded too."""
+"""Each entry counts this many bytes beside its payload, so that empty entries are bounded too."""
 
 
 class AppendQueue:
-    """Payloads and batches in the order of their ids. ``lock`` guards everything; take it to put.
+    """Payloads and batches in the order of their ids. ``lock`` guards everything; the caller of a put holds it.
 
-    ``bytes`` counts what is queued, ``held`` that and what was taken and is not confirmed; ``next_id`` is the id that
-    the next entry gets.
+    ``bytes`` counts queued entries; ``held`` also counts entries that were taken and are not confirmed. ``next_id`` is
+    the id of the next entry.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class AppendQueue:
         return len(self._items)
 
     def put(self, payload: Bytes) -> EntryId:
-        """Queue one entry, which :func:`check_bytes` has passed; returns its id. The lock is held."""
+        """Queue one entry that passed :func:`check_bytes`; returns its id. The lock is held."""
         if not self._items or not isinstance(self._items[-1], list):
             self._items.append([])
         last = self._items[-1]
@@ -53,7 +54,7 @@ class AppendQueue:
         self.next_id += len(batch)
 
     def take(self, frame_bytes: int) -> EntryBatch:
-        """The next batch to send: a queued one, or single payloads joined up to a frame."""
+        """The next batch to send: a queued batch, or single payloads joined up to ``frame_bytes``."""
         with self.lock:
             head = self._items[0]
             if isinstance(head, EntryBatch):
@@ -69,7 +70,7 @@ class AppendQueue:
             return batch
 
     def confirmed(self, size: int) -> None:
-        """So many bytes of what was taken are held no longer."""
+        """Taken entries of ``size`` bytes were confirmed."""
         with self.lock:
             self.held -= size
 
@@ -80,8 +81,8 @@ class AppendQueue:
 
 
 def check_bytes(payload: object) -> None:
-    """Raises InvalidArgumentError for what cannot be an entry's payload: found only when the batch is made, it would
-    take the entries around it along."""
+    """Raises InvalidArgumentError for a payload that is not bytes. It is checked at the append, because a bad payload
+    found later would also fail the other entries of its batch."""
     if isinstance(payload, memoryview) and payload.nbytes != len(payload):
         raise InvalidArgumentError("an entry is bytes or a view of bytes", remedy='cast the view: view.cast("B")')
     if not isinstance(payload, bytes | bytearray | memoryview):
@@ -93,12 +94,12 @@ def check_bytes(payload: object) -> None:
 
 
 def cost(payload_bytes: int, entries: int) -> int:
-    """What entries count for in the window. A sum: entries queued one by one leave together and nothing must remain."""
+    """The window's bytes for these entries. A plain sum, because entries counted one by one are taken off together."""
     return payload_bytes + ENTRY_COST_BYTES * entries
 
 
 def prefix_count(payloads: list[Bytes], frame_bytes: int) -> int:
-    """How many of the payloads fit a frame; one at least."""
+    """How many of the payloads fit into ``frame_bytes``; at least one."""
     size = 0
     for count, payload in enumerate(payloads[:COALESCED_ENTRIES_MAX]):
         size += len(payload)
@@ -108,7 +109,7 @@ def prefix_count(payloads: list[Bytes], frame_bytes: int) -> int:
 
 
 def pieces(batch: EntryBatch, frame_bytes: int) -> list[EntryBatch]:
-    """The batch in slices of about ``frame_bytes`` of payload, an entry at least in each; nothing is copied."""
+    """The batch in slices of about ``frame_bytes`` of payload, each with at least one entry; nothing is copied."""
     if batch.payload_bytes <= frame_bytes and len(batch) <= COALESCED_ENTRIES_MAX:
         return [batch] if len(batch) else []
     offsets = batch.offsets()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one budget of this process (RULES P3): :class:`~bk_core.budget.SharedBudget` behind a lock.
+"""The one byte budget of all writers of this process (P3): :class:`~bk_core.budget.SharedBudget` behind a lock.
 
-Each client says how large it may be; the smallest holds while that client is open, so that nobody's bound is exceeded
-because of another. A forked child begins with an empty one.
+Each client gives a bound; the smallest bound of the open clients holds, so that no client's bound is exceeded. A forked
+child begins with an empty budget.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from contextlib import suppress
 from bk_core.budget import SharedBudget
 
 SPARE_BYTES_MAX = 256 << 10
-"""What a writer takes beyond the entry at hand: the lock is touched once in so many bytes."""
+"""A writer takes up to this many bytes beyond its next entry, so that it seldom needs the budget's lock."""
 
 
 class ProcessBudget:
-    """What all writers of a process share. Any thread may call."""
+    """The budget that all writers of a process share. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._sizes: dict[int, int] = {}  # of each client
-        self._closed: deque[int] = deque()  # clients whose sizes do not count any more
+        self._sizes: dict[int, int] = {}  # client → its bound
+        self._closed: deque[int] = deque()  # clients whose bounds no longer count
         self._wakes: dict[int, Callable[[], None]] = {}
         self.decision = SharedBudget(1)
 
     def client(self, bytes_max: int) -> Callable[[], None]:
-        """A client is open whose bound this is; returns what to call when it closes.
+        """Add the bound of a client that opened; returns the function to call when it closes.
 
-        The garbage collector may call that, on any thread and at any moment, also while the same thread holds the
-        lock: it never waits, and what it says is heard at the next call.
+        The garbage collector may call that function, on any thread and even while the same thread holds the lock. So it
+        takes no lock; the next call that takes bytes removes the bound.
         """
         number = next(self._numbers)
         with self._lock:
@@ -52,7 +52,7 @@ class ProcessBudget:
             self.decision.resize(min(self._sizes.values()))
 
     def share(self, loop: asyncio.AbstractEventLoop, look_again: Callable[[], None]) -> Share:
-        """A new writer's part. ``look_again`` is called on its loop when asking again is worth while."""
+        """A new writer's share. ``look_again`` is called on its loop once a refused request may succeed."""
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -83,14 +83,15 @@ class ProcessBudget:
 
 
 class Share:
-    """One writer's part of the budget. Its owner keeps calls apart from each other."""
+    """One writer's share of the budget. The owner makes one call at a time."""
 
     def __init__(self, budget: ProcessBudget, number: int, wake: Callable[[], None]) -> None:
         self._budget, self._number, self._wake = budget, number, wake
-        self.bytes = 0  # held
+        self.bytes = 0  # taken from the budget
 
     def reach(self, size: int, *, at_most: int, waits: bool) -> bool:
-        """Hold ``size`` bytes, or some more up to ``at_most``; False when that is refused."""
+        """Take bytes until at least ``size`` and at most ``at_most`` are held; False if the budget has too few.
+        ``waits``: wake this writer when there may be room."""
         wanted = size - self.bytes
         if wanted > 0:
             spare = max(0, min(SPARE_BYTES_MAX, at_most - size))
@@ -98,7 +99,7 @@ class Share:
         return self.bytes >= size
 
     def keep(self, size: int) -> None:
-        """Give back what is held above ``size``."""
+        """Give back the bytes above ``size``."""
         surplus = self.bytes - size
         if surplus > 0:
             self.bytes = size
@@ -118,7 +119,7 @@ def process_budget() -> ProcessBudget:
 
 
 def _start_anew() -> None:
-    """In a forked child: its parent's writers are none of ours, and a thread of the parent's may have held the lock."""
+    """In a forked child: the writers are the parent's, and one of its threads may have held the lock."""
     global _process
     _process = ProcessBudget()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's configuration: one frozen dataclass, checked with its relations when it is made."""
+"""The client's configuration: one frozen dataclass, checked when it is made."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from bk_core.wire.lane import FRAME_BYTES_MAX
 class ClientConfig:
     """Times in milliseconds or seconds, sizes in bytes, as the names say.
 
-    ``window_bytes_max`` bounds what one writer holds unconfirmed; ``slow_bookie_bytes_max`` what it keeps for its
-    slowest bookie before it waits (RULES P3). ``process_window_bytes_max`` bounds what all writers of this process hold
-    for either reason, shared fairly among those that want room; beyond it each may hold one entry. Of several clients
-    in a process the smallest bound holds. ``frame_bytes`` is the size that coalescing aims at.
+    ``window_bytes_max`` bounds the unconfirmed bytes of one writer; ``slow_bookie_bytes_max`` the bytes that it keeps
+    for its slowest bookie before it waits (P3). ``process_window_bytes_max`` bounds both for all writers of this
+    process, which share it fairly; beyond it each writer may hold one entry. With several clients in a process the
+    smallest bound holds. ``frame_bytes``: small entries are joined into frames of about this size.
 
-    ``add_timeout_ms`` bounds the wait for one bookie, ``add_quorum_timeout_ms`` that of an entry for its ack quorum,
-    whatever is in its way: then the writer ends with QuorumTimeoutError. ``delay_ensemble_change`` replaces a failed
-    bookie only once an ack quorum needs it; ``allow_degraded_writes`` goes on without spare bookies while there is an
-    ack quorum of every write set, instead of ending with NotEnoughBookiesError. Both leave entries with fewer copies,
-    which are marked under-replicated at the close. After a deletion its bookies are told, and waited for no longer than
-    ``delete_hint_timeout_ms``. A bookie that failed is not chosen for ``quarantine_ms`` unless
-    nothing else is left.
+    ``add_timeout_ms`` bounds the wait for one bookie. An entry that has no ack quorum after ``add_quorum_timeout_ms``,
+    for any reason, ends the writer with QuorumTimeoutError. ``delay_ensemble_change``: replace a failed bookie only
+    once an ack quorum needs it. ``allow_degraded_writes``: without spare bookies, go on while every write set has an
+    ack quorum, instead of ending with NotEnoughBookiesError. Both leave entries with fewer copies; the close marks the
+    ledger under-replicated. A deletion waits at most ``delete_hint_timeout_ms`` to tell the bookies. A bookie that
+    failed is not chosen for ``quarantine_ms`` unless too few others are left.
     """
 
     window_bytes_max: int = 16 << 20
@@ -41,7 +40,7 @@ class ClientConfig:
     close_linger_ms: float = 2_000
     read_timeout_ms: float = 10_000
     read_bytes_max: int = 8 << 20
-    speculative_read_ms: float = 2_000  # a bookie that is silent for so long is not waited for alone
+    speculative_read_ms: float = 2_000  # after this silence of a bookie another one is asked too
     lac_timeout_ms: float = 5_000
     lac_stall_ms: float = 2_000
     watch_timeout_ms: float = 10_000
@@ -79,7 +78,6 @@ class ClientConfig:
             )
 
     def writer(self) -> WriterConfig:
-        """The part the writer machine needs."""
         return WriterConfig(
             reconnect_budget_ms=self.reconnect_budget_ms,
             add_timeout_ms=self.add_timeout_ms,
@@ -92,7 +90,6 @@ class ClientConfig:
         )
 
     def recovery(self) -> RecoveryConfig:
-        """The part the recovery machine needs."""
         return RecoveryConfig(
             add_timeout_ms=self.add_timeout_ms,
             reconnect_budget_ms=self.reconnect_budget_ms,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of one cluster: create, open, delete ledgers. Composes the adapters; knows no rule of the protocol."""
+"""A client of one cluster: creates, opens and deletes ledgers. Knows no rule of the protocol."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BookKeeper:
     store: MetadataStore
     """The metadata port, whose calls block."""
     instance_id: str
-    """Names the cluster."""
+    """The id of the cluster."""
     config: ClientConfig
 
     def __init__(
@@ -66,8 +66,8 @@ class BookKeeper:
         self.config = config or ClientConfig()
         self._random = random.Random()
         self._sessions = itertools.count(1)
-        self._quarantine: dict[BookieId, float] = {}  # bookie → loop time until which others are preferred
-        self._slow = SlowBookies()  # and those that are read last
+        self._quarantine: dict[BookieId, float] = {}  # bookie → until when others are preferred, in loop time
+        self._slow = SlowBookies()  # bookies that reads ask last
         timeout_s, pause_s = self.config.delete_hint_timeout_ms / 1000, self.config.quarantine_ms / 1000
         self._hints = Hints(transport, self.refresh_bookies, timeout_s=timeout_s, pause_s=pause_s)
         self._loop = asyncio.get_running_loop()
@@ -93,8 +93,8 @@ class BookKeeper:
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer bookies than E are writable;
-        nothing is created then.
+        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable;
+        in both cases nothing was created.
         """
         self.check_open()
         check_arguments(password, digest_type)
@@ -114,7 +114,7 @@ class BookKeeper:
             fragments=(Fragment(0, ensemble),),
             digest_type=DigestType(digest_type),
             password=bytes(password),
-            ctime_ms=int(time.time() * 1000),  # else readers know only the age of the record
+            ctime_ms=int(time.time() * 1000),  # else readers know only when the record was made
             custom_metadata=dict(custom_metadata or {}),
         )
         ledger_id, created = await asyncio.to_thread(self.store.create_ledger, metadata)
@@ -132,7 +132,7 @@ class BookKeeper:
         return self._keep(writer)
 
     def _keep(self, handle: H) -> H:
-        """A handle that ends with this client, now if the client was closed while the handle was made."""
+        """Register a handle that ends with this client. If the client was closed meanwhile, the handle ends now."""
         self._handles.add(handle)
         if self._is_closed:
             handle.end(_closed_error())
@@ -143,10 +143,10 @@ class BookKeeper:
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        ``recover=False`` never disturbs its writer; it reads to the LAC, which a quorum of bookies is asked for.
+        ``recover=False`` never disturbs the writer and reads to the LAC, which it asks a quorum of bookies for.
         ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
-        ``digest_type`` None: as the metadata says; given and different is an error. Raises NoSuchLedgerError,
-        WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
+        ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
+        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
         """
         self.check_open()
         check_arguments(password, digest_type, ledger_id)
@@ -173,7 +173,7 @@ class BookKeeper:
         return self._keep(reader)
 
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
-        """Fence, recover and close one ledger; returns its metadata and how many entries were written back."""
+        """Fence, recover and close one ledger; returns and raises as :meth:`RecoveryDriver.run`."""
         recovery = recovery_of(digester, self.config, self.new_session, self._random)
         driver = RecoveryDriver(
             recovery,
@@ -190,8 +190,8 @@ class BookKeeper:
             self._recoveries.discard(driver)
 
     async def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
-        """Delete the ledger's metadata, of this version if given; its bookies are told, best effort, and give the space
-        back later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
+        """Delete the ledger's metadata, only of ``version`` if given. Its bookies are told, best effort, and free the
+        space later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
         self.check_open()
         try:
             metadata = await asyncio.to_thread(delete_record, self.store, ledger_id, version)
@@ -200,15 +200,15 @@ class BookKeeper:
         await self._hints.send({ledger_id: metadata})
 
     def tell_deleted(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
-        """Tell the bookies of ledgers whose records :func:`~bk_core.client.deletion.delete_record` deleted. From a
-        thread; waits for as long as that may take, and raises nothing."""
+        """Tell the bookies about ledgers that :func:`~bk_core.client.deletion.delete_record` deleted. Called on another
+        thread than the loop's; waits at most ``delete_hint_timeout_ms`` + 1 s."""
         if deleted and not self._loop.is_closed():
             sending = asyncio.run_coroutine_threadsafe(self._hints.send(deleted), self._loop)
             with contextlib.suppress(FutureTimeoutError, CancelledError):
                 sending.result(self.config.delete_hint_timeout_ms / 1000 + 1.0)
 
     async def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """The ledger's record, as of now unless it is closed. Raises NoSuchLedgerError, which names the nearest ids."""
+        """The ledger's record; unless it is closed, as it is now. Raises NoSuchLedgerError, which names near ids."""
         try:
             return await asyncio.to_thread(self.store.read_ledger, ledger_id, fresh=True)
         except NoSuchLedgerError as error:
@@ -221,7 +221,8 @@ class BookKeeper:
     # --- bookies -----------------------------------------------------------------------------------------------------
 
     async def refresh_bookies(self, *, at_least: int = 0) -> tuple[BookieId, ...]:
-        """Tell the transport all addresses; the writable ones. Fewer than ``at_least``: only behind a sync (M5)."""
+        """Tell the transport all addresses and return the writable bookies. Fewer than ``at_least`` are returned only
+        after a sync with the metadata store (M5)."""
         self.check_open()
         writable, read_only = await asyncio.to_thread(self._read_bookies, at_least)
         self.transport.update_bookies([*read_only.values(), *writable.values()])
@@ -235,11 +236,11 @@ class BookKeeper:
         return writable, self.store.read_only_bookies()
 
     async def _bookies_without(self, failed: tuple[BookieId, ...]) -> BookiesRead:
-        """Writable bookies; ``failed`` and those that failed lately are to be taken last."""
+        """The writable bookies, and those to choose last: ``failed`` and others that failed lately."""
         until = self._loop.time() + self.config.quarantine_ms / 1000
         self._quarantine.update(dict.fromkeys(failed, until))
         self._slow.note(failed, self.config.quarantine_ms / 1000)
-        await asyncio.to_thread(self.store.sync)  # a change of bookies is rare, and who just came back is a spare
+        await asyncio.to_thread(self.store.sync)  # a change of bookies is rare; one just back is a spare
         writable = await self.refresh_bookies()
         return BookiesRead(writable, self._quarantined())
 
@@ -252,13 +253,13 @@ class BookKeeper:
         return choose_ensemble(writable, size, self._random, avoid=self._quarantined())
 
     def new_session(self) -> int:
-        """A session number that this client never gave out."""
+        """A session number that this client has not used yet."""
         return next(self._sessions)
 
     def digester_of(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None
     ) -> Digester:
-        """The ledger's digester, after checking password and digest type against the metadata."""
+        """The ledger's digester. Raises WrongPasswordError or WrongDigestTypeError if the metadata says otherwise."""
         if metadata.password is not None and not hmac.compare_digest(metadata.password, bytes(password)):
             raise WrongPasswordError(
                 f"the password of ledger {ledger_id} is another one",
@@ -286,8 +287,8 @@ class BookKeeper:
         return ", ".join(near)
 
     async def close(self) -> None:
-        """End the session and all connections. Ledgers that are being written stay OPEN for somebody to recover; who
-        waits for anything gets ClientClosedError."""
+        """End the session and all connections. Calls that wait raise ClientClosedError. Ledgers that are being written
+        stay OPEN until somebody recovers them."""
         self._is_closed = True
         try:
             for ending in [*self._handles, *self._recoveries]:
@@ -296,7 +297,7 @@ class BookKeeper:
                 act()
             self._leave_budget()
             await self.transport.close()
-        finally:  # a cancelled close must not leave a session that renews itself
+        finally:  # even if cancelled: else the session would renew itself
             await asyncio.to_thread(self.store.close)
 
     def check_open(self) -> None:
@@ -306,7 +307,7 @@ class BookKeeper:
             raise _closed_error(Outcome.NOT_APPLIED)
 
     def at_close(self, act: Callable[[], None]) -> Callable[[], None]:
-        """What to do when this client closes; returns how to forget it."""
+        """Call ``act`` when this client closes; returns a function that withdraws it."""
         self._at_close.add(act)
         return lambda: self._at_close.discard(act)
 
@@ -324,7 +325,7 @@ def _closed_error(outcome: Outcome | None = None) -> ClientClosedError:
 
 
 def check_arguments(password: object, digest_type: object, ledger_id: object = 0) -> None:
-    """Raises InvalidArgumentError for arguments of another type, whatever a type checker was not asked."""
+    """Raises InvalidArgumentError for an argument of a wrong type, for callers without a type checker."""
     if not isinstance(password, bytes | bytearray | memoryview):
         raise InvalidArgumentError(
             "a password is bytes",
@@ -352,9 +353,9 @@ def check_sizes(*sizes: object) -> None:
 async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:
     """Connect to the cluster whose metadata service is at ``uri`` (``zk://host:2181/ledgers``).
 
-    Raises InvalidArgumentError for a URI it cannot use, MetadataUnavailableError when the service does not answer
-    within ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a
-    forked child of a process that had connected before.
+    Raises InvalidArgumentError for an unusable URI, MetadataUnavailableError when the service does not answer within
+    ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a forked child
+    of a process that had connected before.
     """
     check_can_connect()
     settings = config or ClientConfig()
@@ -376,7 +377,7 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
 
 
 class _Opening:
-    """The opening of a store in a thread, which goes on when who waits is cancelled: the store is closed then, or its
+    """Opens a store in a thread. The thread goes on when the caller is cancelled; then it closes the store, because the
     session would renew itself as long as the process lives."""
 
     def __init__(self, uri: str, settings: ClientConfig) -> None:
@@ -399,5 +400,5 @@ class _Opening:
     def give_up(self) -> None:
         with self._lock:
             self._given_up, store = True, self._store
-        if store is not None:  # it was opened just before: closing blocks
+        if store is not None:  # opened just before; closing blocks, so in a thread
             threading.Thread(target=store.close, name="bookkeeper-close", daemon=True).start()

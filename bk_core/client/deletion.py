@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deleting a ledger: its record in the metadata store, and then a word to the bookies that hold it.
+"""Deletes a ledger: removes its record from the metadata store, then tells the bookies that hold it.
 
-The record is the deletion. The hint only lets bookies give the space back within minutes instead of at their next
-comparison (RULES S9); it is best effort, and nothing that goes wrong with it may fail a deletion or hold it up for
-longer than ``delete_hint_timeout_ms``.
+A ledger is deleted once its record is gone. The hint to the bookies only lets them free the space within minutes, not
+at their next garbage collection (S9). It is best effort: it never fails a deletion, and delays one by at most
+``delete_hint_timeout_ms``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bk_core.transport.port import Transport
 logger = logging.getLogger(__name__)
 
 HINT_IDS_MAX = 10_000
-"""Ledgers that one hint may name."""
+"""The most ledgers in one hint."""
 
 
 def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None = None) -> LedgerMetadata | None:
-    """Delete a ledger's record, of this version if given. Blocking. Returns what it said, for :func:`hint_bookies`;
-    None where that cannot be read. Raises NoSuchLedgerError, MetadataConflictError, MetadataUnavailableError."""
+    """Delete a ledger's record, only of ``version`` if given; blocks. Returns the record for :class:`Hints`, None if it
+    is corrupt. Raises NoSuchLedgerError, MetadataConflictError, MetadataUnavailableError."""
     metadata: LedgerMetadata | None = None
     try:
         metadata = store.read_ledger(ledger_id).value
@@ -36,10 +36,10 @@ def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None
 
 
 class Hints:
-    """Tells bookies of deletions. Belongs to the client's loop.
+    """Tells bookies about deleted ledgers. Belongs to the client's loop.
 
-    ``refresh`` learns the bookies' addresses anew. A bookie that could not be told is left in peace for ``pause_s``, so
-    that deleting many ledgers does not wait for it each time.
+    ``refresh`` reads the bookies' addresses again. A bookie that could not be told is skipped for ``pause_s``, so that
+    deleting many ledgers does not wait for it each time.
     """
 
     def __init__(
@@ -47,11 +47,10 @@ class Hints:
     ) -> None:
         self._transport, self._refresh = transport, refresh
         self._timeout_s, self._pause_s = timeout_s, pause_s
-        self._silent: dict[BookieId, float] = {}  # bookie → loop time from which it is told again
+        self._silent: dict[BookieId, float] = {}  # bookie → until when it is skipped, in loop time
 
     async def send(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
-        """Tell every bookie named in these records, all at once, within the deadline. Raises nothing but
-        CancelledError."""
+        """Tell every bookie that these records name, all at once, within the deadline. Raises only CancelledError."""
         now = asyncio.get_running_loop().time()
         self._silent = {bookie: until for bookie, until in self._silent.items() if until > now}
         of_bookie = {bookie: ids for bookie, ids in _by_bookie(deleted).items() if bookie not in self._silent}
@@ -63,14 +62,15 @@ class Hints:
                     await self._tell_all({bookie: of_bookie[bookie] for bookie in untold}, untold)
         except TimeoutError:
             pass
-        except Exception as error:  # the ledgers are deleted, and nobody must take this for a failure of that
+        except Exception as error:  # the ledgers are deleted: their deletion must not seem to fail
             logger.warning("the bookies could not be told of deleted ledgers: %s", error)
         if untold:
             self._silent.update(dict.fromkeys(untold, now + self._pause_s))
             logger.info("bookies %s were not told of deleted ledgers and will find them", ", ".join(sorted(untold)))
 
     async def _tell_all(self, of_bookie: Mapping[BookieId, Sequence[LedgerId]], untold: set[BookieId]) -> bool:
-        """Tell bookies, taking those that heard from ``untold``; whether one may have another address now."""
+        """Tell bookies and remove those that heard from ``untold``. True if one was unreachable, so that its address
+        may have changed."""
         tells = [self._tell(bookie, ids, untold) for bookie, ids in of_bookie.items()]
         return any(await asyncio.gather(*tells))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading with what somebody else looked up: no session with the metadata service (RULES K3).
+"""Reads ranges without a session with the metadata service (K3).
 
-A Spark driver resolves metadata, addresses and LAC once; its tasks read ranges with them. Only when no listed replica
-answers is ``refresh`` asked, once, for a fresh record and fresh addresses.
+A Spark driver looks up metadata, addresses and LAC once, and its tasks read ranges with them. Only when no listed
+replica can give an entry, ``refresh`` is called, once per read, for a fresh record and fresh addresses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bk_core.errors import EntryUnreadableError, NoSuchEntryError
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
 
 Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]]
-"""Reads the ledger's record and the bookies' addresses anew; blocks."""
+"""Reads the ledger's record and the bookies' addresses again; blocks."""
 
 
 class DetachedReader:
@@ -49,14 +49,14 @@ class DetachedReader:
         self._transport.update_bookies(list(infos.values()))
 
     async def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
-        """Addresses of further bookies."""
+        """Add or change addresses of bookies."""
         self._transport.update_bookies(list(infos.values()))
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
     ) -> AsyncGenerator[list[tuple[int, EntryBatch]], None]:
-        """The entries of all ranges, in order, with the number of their range, as lists of what is ready: many small
-        ledgers are asked for ahead. Raises as :meth:`read`, after what comes before."""
+        """The batches of all ranges, in order, each with the number of its range. Each list holds the batches that are
+        ready; several small ranges are read at once. Raises as :meth:`read`, after the batches before the error."""
         return read_ahead(wanted, lambda w: self.read(w.ledger_id, w.metadata, w.first, w.last, prefer=prefer))
 
     async def read(
@@ -70,7 +70,7 @@ class DetachedReader:
                 async for batch in batches:
                     yield batch
                     position = batch.last_entry_id + 1
-        except (EntryUnreadableError, NoSuchEntryError):  # who gave a copy up may deny it
+        except (EntryUnreadableError, NoSuchEntryError):  # a bookie that gave its copy up may deny the entry
             if self._refresh is None:
                 raise
         else:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop between one machine and the adapters. Knows no rule of the protocol.
+"""Runs one machine: feeds it events and carries out its effects. Knows no rule of the protocol.
 
-One owner: everything here runs on one asyncio loop. Effects are carried out in order; an event that arises meanwhile
-waits its turn, so ``step`` is never re-entered. Each request becomes exactly one event. Every event and effect is
-logged at DEBUG in one place: that log is a trace.
+Everything here runs on one asyncio loop. Effects are carried out in order; an event that arises meanwhile waits, so
+``step`` is never re-entered. Each request becomes exactly one event. Every event and effect is logged at DEBUG, so the
+log is a trace of the machine.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ logger = logging.getLogger("bk_core.client")
 
 
 class Driver:
-    """Feeds events to ``step`` and hands each effect to the handler of its type. Timers are its own business.
+    """Feeds events to ``step`` and passes each effect to the handler of its type; it runs timers itself.
 
-    ``crashed`` is told when machine, handler or task raised what nobody expected; the driver has stopped then.
+    ``crashed`` is called after an unexpected exception of the machine, a handler or a task has stopped the driver.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Driver:
         self.stopped = False
 
     def begin(self, effects: Iterable[Any]) -> None:
-        """Carry out the effects a machine starts with."""
+        """Carry out the machine's first effects."""
         self._running = True
         try:
             self._carry(effects)
@@ -75,7 +75,7 @@ class Driver:
         self._drain()
 
     def feed(self, event: Any) -> None:
-        """Give the machine an event, now or after the one it is at."""
+        """Give the machine an event: now, or after the events that came before. A stopped driver ignores it."""
         if self.stopped:
             return
         self._events.append(event)
@@ -96,7 +96,7 @@ class Driver:
             self._running = False
 
     def _crash(self, error: Exception) -> None:
-        """A bug here must end what waits, not leave it waiting."""
+        """After a bug, callers that wait get an error instead of waiting for ever."""
         logger.exception("%s failed", self.name, exc_info=error)
         self.stop()
         self._crashed(
@@ -111,11 +111,11 @@ class Driver:
             self._handlers[type(effect)](effect)
 
     def handle(self, handlers: Mapping[type, Callable[[Any], None]]) -> None:
-        """Who carries out effects of these types."""
+        """Set the handlers of these effect types."""
         self._handlers.update(handlers)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` beside the machine; it ends with the driver."""
+        """Run ``work`` as a task, which is cancelled when the driver stops."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -141,11 +141,11 @@ class Driver:
         self.feed(TimerFired(name))
 
     def at_stop(self, act: Callable[[], None]) -> None:
-        """What to do when the driver stops, whatever stopped it."""
+        """Call ``act`` when the driver stops, for whatever reason; the last one added is called first."""
         self._last_acts.append(act)
 
     def stop(self) -> None:
-        """No more events; timers, tasks and what was told to :meth:`at_stop` end."""
+        """Stop for good: later events are ignored, :meth:`at_stop` calls are made, timers and tasks cancelled."""
         self.stopped = True
         while self._last_acts:
             self._last_acts.pop()()
@@ -157,13 +157,13 @@ class Driver:
 
 
 def _short(what: object) -> str:
-    """An event or effect on one line, without payloads."""
+    """An event or effect in at most 300 characters."""
     text = repr(what)
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 class SessionAdapter:
-    """Session effects of one machine to the transport, and back. Listeners carry the ensemble index."""
+    """Gives one machine's session effects to the transport, and the transport's callbacks to the machine as events."""
 
     def __init__(
         self, transport: Transport, ledger_id: LedgerId, ledger_key: bytes, feed: Callable[[Any], None]
@@ -174,7 +174,7 @@ class SessionAdapter:
             AttachSession: self._attach,
             DetachSession: self._detach,
         }
-        self._open: dict[int, DetachSession] = {}  # by ensemble index: what would end it
+        self._open: dict[int, DetachSession] = {}  # ensemble index → the effect that ends its session
 
     def _send(self, effect: SendFrame) -> None:
         self._transport.send(effect.bookie, effect.session, effect.frame)
@@ -184,7 +184,7 @@ class SessionAdapter:
         self._transport.detach(effect.bookie, effect.session)
 
     def detach_all(self) -> None:
-        """A machine that crashed or was abandoned cannot say goodbye itself; its frames must not be sent again."""
+        """Ends all sessions of a machine that crashed or was abandoned, so that the transport re-sends no frames."""
         for effect in tuple(self._open.values()):
             self._detach(effect)
 
@@ -195,7 +195,7 @@ class SessionAdapter:
 
 
 class _Listener:
-    """One session's callbacks as events."""
+    """Turns one session's callbacks into events."""
 
     __slots__ = ("_feed", "_index")
 
@@ -213,7 +213,7 @@ class _Listener:
 
 
 class MetadataAdapter:
-    """Metadata effects of one machine to the store, each in a thread, and back as one event."""
+    """Gives one machine's metadata effects to the store, each in a thread; each result becomes one event."""
 
     def __init__(
         self,
@@ -235,8 +235,8 @@ class MetadataAdapter:
         self._driver.spawn(work)
 
     async def marked(self) -> None:
-        """Wait for the marks of missing copies (RULES P8), or until the driver stops: that must not look like a
-        cancellation of who waits here."""
+        """Wait until missing copies are marked (P8) or the driver stops. Uses ``wait``, because awaiting a mark that
+        the driver cancels would look like a cancellation of the caller."""
         if self._marks:
             await asyncio.wait(self._marks)
 
@@ -267,7 +267,7 @@ class MetadataAdapter:
             self._driver.feed(found)
 
     async def _mark(self, bookies: tuple[BookieId, ...]) -> None:
-        """Best effort: a mark that cannot be written is logged, the entries are on their ack quorum."""
+        """Best effort: a failure is only logged, since the entries have their ack quorum."""
         try:
             await asyncio.to_thread(self._store.mark_underreplicated, self._ledger_id, bookies)
         except BookKeeperError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles do not survive a fork (RULES K4): sockets and threads stay with the parent. This notices it cheaply."""
+"""Detects that a handle is used after a fork (K4). Its sockets and threads belong to the parent process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class ForkGuard:
-    """Remembers in which process a handle was made."""
+    """Remembers which process made a handle."""
 
     __slots__ = ("_made_in",)
 

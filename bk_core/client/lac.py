@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driving what is asked about the end of a ledger: the quorum LAC read, and
-:class:`~bk_core.protocol.follower.LedgerFollower` over transport and store. Never fences."""
+"""Drives the quorum LAC read and :class:`~bk_core.protocol.follower.LedgerFollower` over transport and store. Never
+fences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNREACHABLE_PAUSE_S = 0.1
 
 
 async def evidence_of(call: Callable[[float], Awaitable[LacEvidence]], deadline_s: float) -> LacEvidence:
-    """Ask a bookie for evidence, again while it cannot be reached, until the deadline: it may be starting up."""
+    """Ask a bookie for evidence. While it is unreachable, ask again until the deadline: it may be starting."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while True:
@@ -39,7 +39,7 @@ async def evidence_of(call: Callable[[float], Awaitable[LacEvidence]], deadline_
 
 
 async def lac_event(ask: Callable[[], Awaitable[LacEvidence]], index: int) -> ev.LacAnswered | ev.LacFailed:
-    """A bookie's evidence, or why there is none, as the one event that the pure part takes."""
+    """Turns a bookie's answer or failure into the event for the machine."""
     try:
         said = await ask()
     except BookKeeperError as error:
@@ -62,7 +62,7 @@ async def read_lac(
 async def quorum_lac(
     transport: Transport, metadata: LedgerMetadata, digester: Digester, *, config: ClientConfig
 ) -> EntryId:
-    """The highest LAC that the last ensemble proves, once no ack quorum is left unheard.
+    """The highest LAC that the last ensemble proves, once every ack quorum has a bookie that answered.
 
     Raises QuorumTimeoutError when too few bookies answered with evidence that verifies.
     """
@@ -80,7 +80,7 @@ async def quorum_lac(
 
 
 class LacFollower:
-    """Keeps ``lac`` and ``metadata`` of one ledger fresh, from the first ``wait`` until ``stop``."""
+    """Keeps ``lac`` and ``metadata`` of one ledger up to date, from the first ``wait`` until ``stop``."""
 
     def __init__(
         self,
@@ -115,9 +115,9 @@ class LacFollower:
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._callers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._error: BookKeeperError | None = None  # of this driver
-        self._ended: BookKeeperError | None = None  # what stop was told
-        self._lock = threading.Lock()  # over the two below: the watch is set in a thread of its own
+        self._error: BookKeeperError | None = None  # a bug stopped the driver
+        self._ended: BookKeeperError | None = None  # the error given to stop()
+        self._lock = threading.Lock()  # guards the two below: a thread sets the watch
         self._cancel_store: CancelWatch | None = None
         self._stopped = False
 
@@ -131,7 +131,7 @@ class LacFollower:
 
     @property
     def lac(self) -> EntryId:
-        """The last entry of a closed ledger (MUST 14, D30), else the highest LAC proven so far."""
+        """The last entry of a closed ledger (MUST 14); of an open one the highest LAC proven so far."""
         return self._machine.lac
 
     @property
@@ -139,15 +139,15 @@ class LacFollower:
         return self._machine.metadata.value.is_closed
 
     def check(self) -> None:
-        """Raises NoSuchLedgerError when the ledger was deleted meanwhile, IntegrityError when it was closed below
-        what had been confirmed."""
+        """Raises NoSuchLedgerError if the ledger was deleted, IntegrityError if it was closed below a confirmed
+        entry."""
         error = self._error or self._machine.error
         if error is not None:
             raise error
 
     async def refresh(self) -> EntryId:
-        """Read the record and, while the ledger is not closed, the LAC of a quorum. Raises what keeps it from that:
-        QuorumTimeoutError, MetadataUnavailableError, and what ``check`` raises."""
+        """Read the record and, unless the ledger is closed, the LAC of a quorum; returns the LAC. Raises
+        QuorumTimeoutError, MetadataUnavailableError, and what ``check`` and ``check_running`` raise."""
         self.check_running()
         if not self.closed:
             caller = next(self._callers)
@@ -162,8 +162,8 @@ class LacFollower:
         return self.lac
 
     async def refresh_record(self) -> None:
-        """Read the record alone, behind a sync: entries were denied by the bookies that it names. One that cannot be
-        had now stays as it is known. Raises NoSuchLedgerError."""
+        """Read the record alone, after a sync, because the bookies that it names did not give an entry. If the store is
+        unavailable, the known record stays. Raises NoSuchLedgerError."""
         try:
             await asyncio.to_thread(self._store.sync)
             found = await asyncio.to_thread(self._store.read_ledger, self._digester.ledger_id)
@@ -172,8 +172,8 @@ class LacFollower:
         self._driver.feed(ev.MetadataChanged(found))
 
     async def wait(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed, or the time is over; returns the LAC. Raises
-        what ``check`` raises, and what ``stop`` was told when that ends the wait."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC.
+        Raises what ``check`` raises, and the error given to ``stop`` if that ends the wait."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.lac <= above and not self.closed:
@@ -189,12 +189,12 @@ class LacFollower:
         return self.lac
 
     def check_running(self) -> None:
-        """Raises what :meth:`stop` was told."""
+        """Raises the error given to :meth:`stop`, if it was called."""
         if self._ended is not None:
             raise self._ended
 
     def stop(self, error: BookKeeperError) -> None:
-        """End all watches; who waits, now or later, is told ``error``."""
+        """End all watches; calls that wait, now or later, raise ``error``."""
         if self._ended is None:
             self._ended = error
         self._driver.stop()
@@ -209,7 +209,8 @@ class LacFollower:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int, answer: Callable[[], Awaitable[ev.LacAnswered | ev.LacFailed]]) -> None:
-        async def ask() -> None:  # calls first here: a task that is cancelled before it began must have left nothing
+        async def ask() -> None:
+            # answer() is called in here, so that a task cancelled before it began has begun no call
             event = await answer()
             self._requests.pop(index, None)
             self._driver.feed(event)
@@ -257,7 +258,7 @@ class LacFollower:
             self._driver.feed(ev.MetadataWatched())
 
     def _set_watch(self) -> None:
-        """In a thread, which ends when it ends, though ``stop`` was called meanwhile: the watch must not stay then."""
+        """Runs in a thread. If ``stop`` was called meanwhile, cancels the watch that was just set."""
         cancel = self._store.watch_ledger(self._digester.ledger_id, self._store_called)
         with self._lock:
             if not self._stopped:
@@ -266,7 +267,7 @@ class LacFollower:
         cancel()
 
     def _store_called(self, found: Versioned[LedgerMetadata] | None) -> None:
-        """On a thread of the store."""
+        """Called on a thread of the store."""
         self._driver.loop.call_soon_threadsafe(self._driver.feed, ev.MetadataChanged(found))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An asyncio loop on a daemon thread of its own, and handles that live there: what the blocking client is made of."""
+"""The base of the blocking client: an asyncio loop on a daemon thread, and handles that live there."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ STOP_TIMEOUT_S = 10.0
 
 
 class LoopThread:
-    """An asyncio loop on a daemon thread of its own."""
-
     def __init__(self, name: str) -> None:
         self._guard = ForkGuard()
-        self._lock = threading.Lock()  # nothing is begun behind the last thing that the loop does
+        self._lock = threading.Lock()  # no work begins after stop() has begun
         self._stopping = False
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -39,12 +37,12 @@ class LoopThread:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it runs, and in this process."""
+        """Whether the thread runs, and in this process."""
         return self._thread.is_alive() and not self._stopping and not self._guard.forked
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start ``work`` on the loop and do not wait. Cancelling the future cancels it there."""
-        if not self._guard.forked:  # there the lock may be held for ever
+        """Start ``work`` on the loop without waiting. Cancelling the future cancels the work."""
+        if not self._guard.forked:  # in a forked child the lock may be held for ever
             with self._lock:
                 if not self._stopping:
                     return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -53,7 +51,7 @@ class LoopThread:
         raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and wait. An interrupt here cancels it there."""
+        """Run ``work`` on the loop and wait. An interrupt of the caller cancels the work."""
         future = self.begin(work)
         try:
             return future.result()
@@ -73,11 +71,11 @@ class LoopThread:
                 yield item  # type: ignore[misc]  # mypy does not narrow by a sentinel
         finally:
             if not self._guard.forked:
-                with suppress(ClientClosedError):  # then it ended with the client
+                with suppress(ClientClosedError):  # the client was closed, and the source with it
                     self.call(_close(source))
 
     def stop(self) -> None:
-        """Cancel what runs, end the thread. What is begun later is refused."""
+        """Cancel all work and end the thread; later work is refused."""
         if self._guard.forked:
             return
         with self._lock:
@@ -100,7 +98,7 @@ async def _next(source: AsyncIterator[T]) -> T | object:
 
 async def _close(source: AsyncIterator[Any]) -> None:
     async with asyncio.timeout(STOP_TIMEOUT_S):
-        while getattr(source, "ag_running", False):  # what was interrupted has been cancelled and has not ended yet
+        while getattr(source, "ag_running", False):  # a cancelled step has not ended yet
             await asyncio.sleep(0)
     close = getattr(source, "aclose", None)
     if close is not None:
@@ -109,21 +107,21 @@ async def _close(source: AsyncIterator[Any]) -> None:
 
 async def _cancel_all() -> None:
     while tasks := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
-        for task in tasks:  # and what they begin when they end
+        for task in tasks:  # the loop around this also gets the tasks that these begin
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_default_executor()
 
 
 class Handle(Generic[H]):
-    """A handle of the asyncio client and the thread it lives on."""
+    """A handle of the asyncio client with the thread that it lives on."""
 
     def __init__(self, inner: H, thread: LoopThread) -> None:
         self._inner, self._thread = inner, thread
 
     @property
     def is_usable(self) -> bool:
-        """Whether calls can be answered: not after the client was closed, nor in a forked child."""
+        """Whether calls can succeed: not after the client was closed, nor in a forked child."""
         return self._thread.is_usable
 
 
@@ -141,7 +139,7 @@ C = TypeVar("C", bound=Closing)
 
 
 class BlockHandle(Handle[C]):
-    """A handle that is a context manager, as its asyncio one is."""
+    """A handle that is a context manager."""
 
     def __enter__(self) -> Self:
         return self
@@ -149,8 +147,8 @@ class BlockHandle(Handle[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the block. A forked child that leaves it by an exception, such as SystemExit, is not told that the
-        block is its parent's: that would hide the exception."""
+        """Leave the block. In a forked child this raises ForkedHandleError, unless an exception such as SystemExit ends
+        the block: that one must stay visible."""
         try:
             self._thread.call(self._inner.__aexit__(kind, error, trace))
         except ForkedHandleError:
@@ -159,7 +157,8 @@ class BlockHandle(Handle[C]):
 
 
 class Connection(BlockHandle[C]):
-    """A handle with a thread of its own, on which ``make`` makes the asyncio one. The thread ends with the handle."""
+    """A handle with a thread of its own, on which ``make`` makes the asyncio handle. The thread ends with the
+    handle."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, C]]) -> None:
         thread = LoopThread("bookkeeper")
@@ -170,7 +169,7 @@ class Connection(BlockHandle[C]):
             raise
 
     def close(self) -> None:
-        """End the session, the connections and the thread. In a forked child it does nothing: they are the parent's."""
+        """End the session, the connections and the thread. In a forked child, whose parent has these, do nothing."""
         with suppress(ClientClosedError, ForkedHandleError):
             self._thread.call(self._inner.close())
         self._thread.stop()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driving :class:`~bk_core.protocol.reader.RangeRead` over a transport: one async generator, pulled by its consumer.
+"""Drives :class:`~bk_core.protocol.reader.RangeRead` over a transport, as one async generator.
 
-Back-pressure is the pull: what arrives waits in a queue of a few parts, and a bookie's stream is read no further.
+The consumer sets the pace: parts that arrive wait in a short queue, and while it is full no stream is read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PARTS_QUEUED_MAX = 8
 async def answer_events(
     transport: Transport, ledger_id: LedgerId, effect: SendRead, *, fence_key: bytes | None, deadline_s: float
 ) -> AsyncGenerator[FramesRead | ReadAnswered | ReadFailed, None]:
-    """One request as events; the last is ReadAnswered or ReadFailed, deadline and refusal included."""
+    """Send one request; yields its events. The last is ReadAnswered, or ReadFailed after any error or a deadline."""
     try:
         parts = transport.read(
             effect.bookie,
@@ -88,8 +88,8 @@ async def read_range(
     prefer: int = 0,
     slow: SlowBookies | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
-    """Entries first to last, in order, each once, verified; bookies that were ``slow`` lately are asked last. Raises
-    NoSuchEntryError or EntryUnreadableError."""
+    """The entries ``first`` to ``last``, in order, each once, verified. Bookies that were ``slow`` lately are asked
+    last. Raises NoSuchEntryError or EntryUnreadableError."""
     read = RangeRead(
         metadata,
         digester,
@@ -121,13 +121,13 @@ async def read_range(
 
 
 class SlowBookies:
-    """Bookies that failed this client, or were late, and until when they are asked last."""
+    """Bookies that failed or were late, and until when they are asked last."""
 
     def __init__(self) -> None:
         self._until: dict[BookieId, float] = {}
 
     def now(self) -> tuple[BookieId, ...]:
-        """Those whose time is not over."""
+        """The bookies to ask last now."""
         now = time.monotonic()
         self._until = {bookie: until for bookie, until in self._until.items() if until > now}
         return tuple(self._until)
@@ -171,7 +171,7 @@ class _Requests:
             return event
 
     def _timer_of(self, task: asyncio.Task[None]) -> TimerFired | None:
-        """None if it was set anew while it stood in the queue, behind a consumer that took its time."""
+        """The timer's event; None if the timer was set again while its end waited in the queue."""
         for name, running in self._tasks.items():
             if running is task and isinstance(name, str):
                 del self._tasks[name]
@@ -184,7 +184,7 @@ class _Requests:
             async with aclosing(events):
                 async for event in events:
                     await self._events.put(event)
-        except Exception as error:  # a bug: the reader must hear of it, not wait for ever
+        except Exception as error:  # a bug: fail the read, or it would wait for ever
             logger.exception("a read of ledger %d failed", self._ledger_id)
             await self._events.put(ReadFailed(effect.request, repr(error)))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of a ledger that is read. Opened without recovery it never disturbs the writer and ends at the LAC;
-opened with recovery the ledger is closed and it ends at the last entry."""
+"""The handle of a ledger that is read. Opened without recovery, it never disturbs the writer and reads up to the LAC.
+Opened with recovery, the ledger is closed and read up to its last entry."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LedgerReader:
         refresh: Callable[[], Awaitable[object]],
         slow: SlowBookies,
     ) -> None:
-        self._refresh = refresh  # tells the transport the bookies' addresses as they are now
+        self._refresh = refresh  # gives the transport the bookies' current addresses
         self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer
         self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
         self._slow = slow
@@ -65,17 +65,17 @@ class LedgerReader:
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """The last entry that may be read: the LAC as far as known here, the last entry of a closed ledger."""
+        """The last entry that may be read: the last entry of a closed ledger; of an open one the highest known LAC."""
         return self._follower.lac
 
     @property
     def length(self) -> int:
-        """Payload bytes of a closed ledger; 0 while it is open (the store does not know)."""
+        """Payload bytes of a closed ledger; 0 while it is open, because its record does not hold the length yet."""
         return self.metadata.length
 
     async def length_to(self, last: EntryId) -> int:
-        """Payload bytes of the entries 0 to ``last``, which may be read. Of an open ledger that entry tells, not the
-        record. Raises as :meth:`read`."""
+        """Payload bytes of the entries 0 to ``last``, which must be readable. Unless the record says it, reads entry
+        ``last``, which holds the sum. Raises as :meth:`read`."""
         if last < 0:
             return 0
         if self.is_closed and last == self.last_add_confirmed:
@@ -84,10 +84,10 @@ class LedgerReader:
             return sum([batch.length_before + batch.payload_bytes async for batch in batches])
 
     async def read(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
-        """Entries first to last, both inclusive, in order, in batches; last = first − 1 is an empty range.
+        """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica could say.
+        EntryUnreadableError when no replica gives an entry now.
         """
         self._guard.check("this ledger")
         self._follower.check_running()
@@ -104,8 +104,8 @@ class LedgerReader:
                     yield batch
                     position = batch.last_entry_id + 1
         except (EntryUnreadableError, NoSuchEntryError):
-            await self._follower.refresh_record()  # copies may have moved since; who gave one up may deny it
-            await self._refresh()  # and bookies
+            await self._follower.refresh_record()  # copies may have moved; the old bookie may deny the entry
+            await self._refresh()
         else:
             return
         async with aclosing(self._range(position, last)) as batches:
@@ -125,11 +125,10 @@ class LedgerReader:
         )
 
     async def tail(self, from_entry: EntryId = 0) -> AsyncGenerator[EntryBatch, None]:
-        """Every entry from ``from_entry`` on as it is confirmed, until the ledger is closed. Never fences.
+        """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below what had been confirmed (entries were lost), and ClientClosedError when this reader or its client is
-        closed meanwhile.
+        below a confirmed entry (entries were lost), and ClientClosedError when this reader or its client is closed.
         """
         self._guard.check("this ledger")
         position = from_entry
@@ -147,21 +146,22 @@ class LedgerReader:
                 await self._follower.wait(position - 1, TAIL_WAIT_S)
 
     async def refresh_lac(self) -> EntryId:
-        """Ask the store and a quorum of bookies how far the ledger is confirmed."""
+        """Ask the store and a quorum of bookies how far the ledger is confirmed; returns the LAC. Raises
+        QuorumTimeoutError, MetadataUnavailableError, and what ends a :meth:`tail`."""
         self._guard.check("this ledger")
         return await self._follower.refresh()
 
     async def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger closes, or the time is over; returns the LAC."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC."""
         self._guard.check("this ledger")
         return await self._follower.wait(above, timeout_s)
 
     async def close(self) -> None:
-        """End the watches; who waits for more gets ClientClosedError. The ledger is not touched."""
+        """End the watches; calls that wait raise ClientClosedError. The ledger does not change."""
         self.end(ClientClosedError(f"the reader of ledger {self.ledger_id} is closed", outcome=Outcome.NOT_APPLIED))
 
     def end(self, error: BookKeeperError) -> None:
-        """As close; who waits is told ``error``."""
+        """As :meth:`close`, but calls that wait raise ``error``."""
         self._follower.stop(error)
 
     async def __aenter__(self) -> LedgerReader:

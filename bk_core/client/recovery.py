@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driving :class:`~bk_core.protocol.recovery.LedgerRecovery` over the adapters."""
+"""Drives :class:`~bk_core.protocol.recovery.LedgerRecovery` over transport and store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bk_core.wire.lane import Reason
 
 
 class RecoveryDriver:
-    """One recovery of one ledger; ``run`` returns its closed metadata."""
+    """One recovery of one ledger."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class RecoveryDriver:
     async def run(self) -> tuple[Versioned[LedgerMetadata], int]:
         """The closed metadata and how many entries were written back.
 
-        Raises RecoveryInconclusiveError (the ledger stays IN_RECOVERY, nothing of it was exposed), WrongPasswordError,
-        NoSuchLedgerError, MetadataUnavailableError.
+        Raises RecoveryInconclusiveError (the ledger stays IN_RECOVERY, and no end was shown to anybody),
+        WrongPasswordError, NoSuchLedgerError, MetadataUnavailableError.
         """
         try:
             self._driver.begin(self._machine.start())
@@ -105,7 +105,7 @@ class RecoveryDriver:
         self.end(effect.error)
 
     def end(self, error: BookKeeperError) -> None:
-        """Whoever runs this is told ``error``; the ledger stays as far as it came."""
+        """Make ``run`` raise ``error``; the ledger stays in the state that the recovery reached."""
         if not self._done.done():
             self._done.set_exception(error)
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for appends: the bounds of one writer, its part of the process's budget, and the line of those who wait.
+"""Decides when appends have room: the bounds of one writer, its share of the process's budget, and the line of appends
+that wait.
 
-Bounds, in bytes: the window on what is not confirmed; ``slow_bookie_bytes_max`` on what is kept for the slowest bookie,
-beyond which nothing is taken; and the budget on what is held for either reason.
+Bounds, in bytes: the window bounds what is not confirmed. ``slow_bookie_bytes_max`` bounds what is kept for the slowest
+bookie; above it nothing is queued. The budget bounds the sum of both.
 
-Who waits stands in one line. While anybody does, nobody is let past, so that a batch of many pieces that waits for room
-between two of them has consecutive ids, and no producer is starved by others that are quicker.
+Appends that wait stand in one line, and none passes another. So a batch that waits for room between two of its pieces
+still gets consecutive ids, and a fast producer cannot starve a slow one.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Piece = EntryBatch | Bytes
 
 
 class _Waiting:
-    """One append, or one batch in pieces, that waits for its turn."""
+    """One append, or one batch in pieces, that waits in the line."""
 
     def __init__(self, pieces: Sequence[Piece], future: asyncio.Future[EntryId]) -> None:
         self.pieces, self.future = deque(pieces), future
         self.begun = False
 
     def refuse(self, error: BookKeeperError) -> None:
-        """The rest of it is not queued. If some of it was, it is as unknown as the error says, or more."""
+        """Fails the append; its remaining pieces are not queued. If some pieces were queued, the outcome is UNKNOWN."""
         if self.future.done():
             return
         if self.begun and error.outcome is Outcome.NOT_APPLIED:
@@ -42,18 +43,18 @@ class _Waiting:
 
 
 class Room:
-    """Of one writer. ``has`` may be asked by any thread that holds the queue's lock; the rest belongs to the loop."""
+    """The room of one writer. Any thread that holds the queue's lock may call ``has``; the rest belongs to the loop."""
 
     def __init__(self, queue: AppendQueue, share: Share, *, window_bytes_max: int, slow_bookie_bytes_max: int) -> None:
         self._queue, self._share = queue, share
         self._window, self._slow = window_bytes_max, slow_bookie_bytes_max
         self._line: deque[_Waiting] = deque()
-        self._extra = 0  # bytes kept for bookies beyond what is not confirmed
-        self._held_max = 0  # what may be held without asking the budget
+        self._extra = 0  # confirmed bytes that are kept for slow bookies
+        self._held_max = 0  # bytes that may be held without asking the budget
         self.is_slow = False
 
     def has(self, size: int) -> bool:
-        """Whether ``size`` bytes more may be queued. The queue's lock is held."""
+        """Whether ``size`` more bytes may be queued. The queue's lock is held."""
         return not self._line and (self._queue.held + size <= self._held_max or self._more(size))
 
     def _more(self, size: int, *, waits: bool = False) -> bool:
@@ -62,14 +63,14 @@ class Room:
             return False
         total = held + self._extra
         if not total:
-            self._share.keep(0)  # who holds nothing is never refused
+            self._share.keep(0)  # a writer that holds nothing is never refused
         if not self._share.reach(total + size, at_most=self._window + self._extra, waits=waits):
             return False
         self._held_max = min(self._window, self._share.bytes - self._extra)
         return True
 
     def settle(self, retained: int) -> None:
-        """``retained`` bytes are kept for bookies now: give back what nothing is held for."""
+        """``retained`` bytes are kept for bookies now: give back the rest of the share."""
         with self._queue.lock:
             unconfirmed = self._queue.held - self._queue.bytes
             self._extra = max(0, retained - unconfirmed)
@@ -78,8 +79,8 @@ class Room:
             self._held_max = -1 if self.is_slow else min(self._window, self._share.bytes - self._extra)
 
     def line_up(self, pieces: Sequence[Piece]) -> asyncio.Future[EntryId]:
-        """Queue these, now or in their turn; the future has the id of the last entry. Cancelling it takes what is not
-        queued out of the line. The queue's lock is held."""
+        """Queue these pieces, now or in their turn; the future gets the id of the last entry. Cancelling it drops the
+        pieces that are not queued yet. The queue's lock is held."""
         future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: self.serve() if done.cancelled() else None)
         self._line.append(_Waiting(pieces, future))
@@ -88,7 +89,7 @@ class Room:
         return future
 
     def serve(self) -> None:
-        """Queue what has room now, from the head of the line on."""
+        """Queue the appends that have room now, from the head of the line on."""
         if self._line:
             with self._queue.lock:
                 self._serve()
@@ -112,14 +113,14 @@ class Room:
             self._line.popleft()
 
     def refuse_all(self, error: BookKeeperError) -> None:
-        """Nobody in the line is served any more."""
+        """Fail every append in the line."""
         with self._queue.lock:
             line, self._line = self._line, deque()
         for waiting in line:
             waiting.refuse(error)
 
     def leave(self) -> None:
-        """The writer has ended: others may have its part of the budget."""
+        """The writer has ended: give back its share of the budget."""
         with self._queue.lock:
             self._held_max = -1
             self._share.leave()

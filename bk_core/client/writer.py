@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of a ledger that is being written: coalescing, the bounded window, who waits for what.
+"""The handle of a ledger that is being written.
 
-The machine (:mod:`bk_core.protocol.writer`) decides; this file queues payloads, makes batches of them while a frame is
-in flight, and wakes waiters. ``append_nowait`` may be called from any thread; everything else belongs to the loop.
-A cancelled ``append`` stops waiting; it does not un-send.
+The machine (:mod:`bk_core.protocol.writer`) decides; this file queues payloads, joins them into batches while a frame
+is in flight, bounds the window, and wakes callers. ``append_nowait`` and ``append_future`` may be called from any
+thread; everything else belongs to the loop. A cancelled ``append`` stops waiting; its entry is sent nevertheless.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from bk_core.wire.lane import ENTRY_BYTES_MAX
 class LedgerWriter:
     """A ledger open for appending. Made by ``BookKeeper.create_ledger``; an async context manager that closes it.
 
-    ``length`` is in payload bytes. After a failure every call raises the error that ended it.
+    ``length`` is in payload bytes. After a failure every call raises the error that ended the writer.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class LedgerWriter:
         self._has_room = self._room.has
         self._driver.at_stop(self._room.leave)
         self._flush_scheduled = self._held = False
-        self._moved = asyncio.Event()  # something was taken from the queue, or nothing will be
+        self._moved = asyncio.Event()  # the queue may have become shorter, or the writer has ended
         self._sizes: deque[tuple[EntryId, int]] = deque()  # (last id, bytes) of batches not confirmed yet
         self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
         self._ticket = 0
-        self._futures: deque[tuple[EntryId, concurrent.futures.Future[EntryId]]] = deque()  # threads that wait
+        self._futures: deque[tuple[EntryId, concurrent.futures.Future[EntryId]]] = deque()  # of append_future, by id
         self._error: BookKeeperError | None = None
         self._closing = self._abandoned = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._driver.begin(protocol.start())
 
-    # --- what it is --------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -124,7 +124,7 @@ class LedgerWriter:
 
     @property
     def last_add_pushed(self) -> EntryId:
-        """Highest id given out, whether sent yet or not."""
+        """The highest id given to an entry, sent or not."""
         return self._queue.next_id - 1
 
     @property
@@ -147,10 +147,10 @@ class LedgerWriter:
             return self._put(payload)
 
     def append_future(self, payload: Bytes) -> concurrent.futures.Future[EntryId]:
-        """As append_nowait, from any thread; the future has the id once the entry is confirmed, or the error that
-        ended the writer before. The shortest way for a thread that waits: no task, two turns of the loop less."""
+        """As append_nowait, from any thread. The future gets the id once the entry is confirmed, or the error that
+        ended the writer before. The fastest way for a thread that waits: it needs no task, and two loop turns less."""
         future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()  # nobody can cancel it: the entry is on its way
+        future.set_running_or_notify_cancel()  # not to be cancelled: the entry will be sent
         with self._queue.lock:
             entry_id = self._put(payload)
             self._futures.append((entry_id, future))
@@ -182,24 +182,24 @@ class LedgerWriter:
     async def append(self, payload: Bytes) -> EntryId:
         """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        Raises what append_nowait does, except WindowFullError: it waits for room, in turn with others that wait.
-        LedgerFencedError and other errors of unknown outcome: the entry may be part of the ledger.
+        Raises what append_nowait does, except WindowFullError: it waits for room, first come first served. After an
+        error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
             entry_id = self.append_nowait(payload)
         except WindowFullError:
             entry_id = await self._line_up([payload])
         else:
-            self._flush()  # what others append meanwhile goes with the next frame
+            self._flush()  # entries appended meanwhile go with the next frame
         await self.wait_confirmed(entry_id)
         return entry_id
 
     async def append_batch(self, batch: EntryBatch) -> EntryId:
-        """Queue a batch, waiting for room as it goes; returns the id of its last entry. Its entries have consecutive
-        ids: what others append stands before or after all of it.
+        """Queue a batch, in parts if it must wait for room; returns the id of its last entry. Its entries get
+        consecutive ids: no other entry comes between them.
 
-        The batch's buffers must not be changed until the entries are confirmed. An empty batch returns the last id. An
-        error of unknown outcome, or a cancellation, may leave the first entries of it in the ledger.
+        The batch's buffers must not be changed until the entries are confirmed. For an empty batch the last id given
+        out is returned. After an error of unknown outcome, or a cancellation, the ledger may hold its first entries.
         """
         return await self._line_up(pieces(batch, self._config.frame_bytes))
 
@@ -211,8 +211,8 @@ class LedgerWriter:
         return await last
 
     async def wait_confirmed(self, entry_id: EntryId) -> None:
-        """Wait until ``entry_id`` and all before it are confirmed. Raises the error that ended the writer if it was
-        not confirmed before; whether the entry is in the ledger is then as unknown as the error says."""
+        """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
+        that came first; the error's outcome says whether the entry may be in the ledger."""
         self._guard.check("this ledger")
         if entry_id <= self._machine.lac:
             return
@@ -234,14 +234,14 @@ class LedgerWriter:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Deliver what is queued, close the ledger at its last entry. Idempotent.
+        """Send the queued entries and close the ledger at its last entry. May be called again.
 
-        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger elsewhere,
-        and the error that ended this writer before. Copies that could not be made within ``close_linger_ms`` are
-        marked under-replicated before it returns (RULES P8).
+        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger at another
+        entry, and the error that ended this writer before. If copies are missing after ``close_linger_ms``, the ledger
+        is marked under-replicated before this returns (P8).
         """
         self._guard.check("this ledger")
-        with self._queue.lock:  # what another thread has been given an id for is queued now
+        with self._queue.lock:  # so every entry that got an id on another thread is queued
             self._closing = True
         self._room.refuse_all(self._closed_error())
         self._flush()
@@ -271,11 +271,12 @@ class LedgerWriter:
         self._driver.stop()
 
     async def abandon(self) -> None:
-        """Stop without closing the ledger: it stays OPEN for somebody to recover. What is in flight is unknown."""
+        """Stop without closing the ledger, which stays OPEN until somebody recovers it. Entries in flight may or may
+        not be part of it."""
         self.end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
 
     def end(self, error: BookKeeperError) -> None:
-        """As abandon; who waits is told ``error``."""
+        """As :meth:`abandon`, but calls that wait raise ``error``."""
         if not self._driver.stopped:
             self._closing = self._abandoned = True
             self._end(error)
@@ -308,7 +309,7 @@ class LedgerWriter:
         )
 
     def hold(self) -> None:
-        """Queue what is appended and send nothing of it until :meth:`release`."""
+        """Queue appended entries and send none until :meth:`release`."""
         self._held = True
 
     def release(self) -> None:
@@ -324,7 +325,7 @@ class LedgerWriter:
                 self._loop.call_soon_threadsafe(self._flush)
 
     def _flush(self) -> None:
-        """Hand queued payloads to the machine: all at once when nothing is in flight, else whole frames only."""
+        """Give queued payloads to the machine: all if no entry is in flight, else only whole frames."""
         self._flush_scheduled = False
         while self._queue and self._error is None and not self._held:
             if not self._machine.idle and self._queue.bytes < self._config.frame_bytes and not self._closing:
@@ -337,7 +338,7 @@ class LedgerWriter:
 
     def _step(self, event: Any) -> list[Any]:
         effects: list[Any] = self._machine.step(event)
-        if not isinstance(event, Append):  # acks, session ends and ensemble changes all may confirm or make room
+        if not isinstance(event, Append):  # any other event may confirm entries or make room
             self._loop.call_soon(self._flush_and_wake)
         return effects
 
@@ -360,11 +361,11 @@ class LedgerWriter:
                 waiter.set_result(None)
 
     def _end(self, error: BookKeeperError) -> None:
-        """Everything that waits fails with ``error``."""
+        """Fails every call that waits with ``error``."""
         if self._error is None:
             self._error = error
         self._queue.clear()
-        with self._queue.lock:  # nobody adds one any more: the error is seen under this lock
+        with self._queue.lock:  # _put sees the error under this lock, so no future is added later
             futures, self._futures = self._futures, deque()
         for _, future in futures:
             future.set_exception(error)
@@ -377,13 +378,13 @@ class LedgerWriter:
         self._moved.set()
         if not self._closed.done():
             self._closed.set_exception(error)
-            self._closed.exception()  # seen: whoever closes is told through self._error
+            self._closed.exception()  # marks it as retrieved: close() raises self._error
 
     def _hint_lac(self, bookie: BookieId, body: bytes) -> None:
         self._driver.spawn(self._send_lac(bookie, body))
 
     async def _send_lac(self, bookie: BookieId, body: bytes) -> None:
-        """A hint (RULES P9): who misses it learns the LAC from the next entry or hint."""
+        """Best effort: a bookie that misses this hint learns the LAC from the next entry or hint (P9)."""
         try:
             deadline_s = self._config.lac_timeout_ms / 1000
             await self._transport.write_lac(bookie, self.ledger_id, self._key, body, deadline_s=deadline_s)

@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "futures are taken outside the lock at the end",
         "bk_core/client/writer.py",
-        "        with self._queue.lock:  # nobody adds one any more: the error is seen under this lock\n"
+        "        with self._queue.lock:  # _put sees the error under this lock, so no future is added later\n"
         "            futures, self._futures = self._futures, deque()\n",
         "        futures = tuple(self._futures)\n        self._futures = deque()\n",
         (),
@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a close is not told under the lock",
         "bk_core/client/writer.py",
-        "        with self._queue.lock:  # what another thread has been given an id for is queued now\n"
+        "        with self._queue.lock:  # so every entry that got an id on another thread is queued\n"
         "            self._closing = True\n",
         "        self._closing = True\n",
         (),
