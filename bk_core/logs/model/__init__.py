@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of a named log, their bytes, and what may follow what. Pure."""
+"""The records of a named log, their bytes, and how one head follows another. Pure."""

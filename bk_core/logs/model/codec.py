@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads, pages, transactions and unlinked records of named logs ↔ bytes (docs/formats.md §4). Pure.
 
-A record is an ASCII line and a protobuf message. Fields that we do not know survive a rewrite (RULES M4): they are kept
-beside the value they came with. Bookie ids stand once in a table; fragments hold indices into it.
+A record is an ASCII line and a protobuf message. Fields that this version does not know survive a rewrite (M4): each
+value keeps the unknown fields of its message. A record lists each bookie id once; fragments hold indices into that
+table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _Unknown = Callable[[Message], bytes]
 
 
 def encode_head(head: LogHead) -> bytes:
-    """Bytes of a head. Raises LogError over 8 KiB (RULES N3), which :func:`bk_core.logs.model.paging.fit` prevents."""
+    """The bytes of a head. Raises LogError over 8 KiB (N3), which :func:`bk_core.logs.model.paging.fit` prevents."""
     data = head_bytes(head)
     if len(data) > HEAD_BYTES_MAX:
         raise LogError("the head of the log is too large", value=f"{len(data)} bytes, at most {HEAD_BYTES_MAX}")
@@ -49,7 +50,7 @@ def encode_head(head: LogHead) -> bytes:
 
 
 def head_bytes(head: LogHead) -> bytes:
-    """Bytes of a head of any size: for measuring."""
+    """The bytes of a head of any size, to measure it."""
     problem = head.problem()
     assert problem is None, problem
     message = log_pb2.LogHead(
@@ -83,7 +84,7 @@ def head_bytes(head: LogHead) -> bytes:
 
 
 def decode_head(data: bytes, name: str = "") -> LogHead:
-    """The head in ``data`` of log ``name``. Raises MetadataCorruptError."""
+    """The head of log ``name`` from its bytes. Raises MetadataCorruptError."""
     where = f"head of log {name}"
     message = _parse(data, HEAD_LINE, log_pb2.LogHead(), where)
     unknown = _unknown_of(message)
@@ -115,7 +116,7 @@ def decode_head(data: bytes, name: str = "") -> LogHead:
 
 
 def encode_page(page: LogPage) -> bytes:
-    """Bytes of a page of any size; whoever stores it keeps to PAGE_BYTES_MAX."""
+    """The bytes of a page of any size; the caller keeps to PAGE_BYTES_MAX."""
     problem = page.problem()
     assert problem is None, problem
     message = log_pb2.LogPage(schema=page.schema)
@@ -127,7 +128,7 @@ def encode_page(page: LogPage) -> bytes:
 
 
 def decode_page(data: bytes, name: str) -> LogPage:
-    """The page ``name``. Raises MetadataCorruptError when name and bytes do not belong together."""
+    """The page ``name`` from its bytes. Raises MetadataCorruptError, also when the CRC in its name differs."""
     if not page_name_matches(name, data):
         raise _corrupt(f"page {name}", "its CRC32C is not the one in its name")
     message = _parse(data, PAGE_LINE, log_pb2.LogPage(), f"page {name}")
@@ -147,7 +148,7 @@ def decode_page(data: bytes, name: str) -> LogPage:
 
 
 def page_name(nonce: int, data: bytes) -> str:
-    """Name of the page with these bytes; ``nonce`` is a random 64-bit number."""
+    """The name of the page with these bytes; ``nonce`` is a random 64-bit number."""
     return f"{nonce:016x}-{crc32c(data):08x}"
 
 
@@ -157,7 +158,7 @@ def page_name_matches(name: str, data: bytes) -> bool:
 
 
 def encode_transactions(transactions: LogTransactions) -> bytes:
-    """Bytes of a transaction record. Raises LogError over 512 KiB."""
+    """The bytes of a transaction record. Raises LogError over 512 KiB."""
     message = log_pb2.LogTransactions(app_id=transactions.app_id, last_used_ms=transactions.last_used_ms)
     for version in transactions.versions:
         added = message.versions.add(
@@ -176,7 +177,7 @@ def encode_transactions(transactions: LogTransactions) -> bytes:
 
 
 def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
-    """The transaction record under ``key``. Raises MetadataCorruptError."""
+    """The transaction record under ``key`` from its bytes. Raises MetadataCorruptError."""
     message = _parse(data, TXNS_LINE, log_pb2.LogTransactions(), f"transactions {key}")
     unknown = _unknown_of(message)
     versions = tuple(
@@ -199,7 +200,7 @@ def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
 
 
 def encode_unlinked(unlinked: Unlinked) -> bytes:
-    """Bytes of a record of what was unlinked. What it names stood in one head, or is UNLINKED_BYTES_MAX at most."""
+    """The bytes of an unlinked record. It names only parts of one head, or has at most UNLINKED_BYTES_MAX bytes."""
     message = log_pb2.LogUnlinked(names=unlinked.names, ledgers=unlinked.ledgers)
     for ref in unlinked.pages:
         _set_ref(message.pages.add(), ref)
@@ -208,7 +209,7 @@ def encode_unlinked(unlinked: Unlinked) -> bytes:
 
 
 def decode_unlinked(data: bytes, name: str = "") -> Unlinked:
-    """The record ``name`` of what was unlinked. Raises MetadataCorruptError."""
+    """The unlinked record ``name`` from its bytes. Raises MetadataCorruptError."""
     message = _parse(data, UNLINKED_LINE, log_pb2.LogUnlinked(), f"unlinked record {name}")
     unknown = _unknown_of(message)
     return Unlinked(
@@ -238,8 +239,8 @@ def _corrupt(where: str, why: str) -> MetadataCorruptError:
 
 
 def _unknown_of(root: Message) -> _Unknown:
-    """A function that gives a message's unknown fields. Nearly always there are none anywhere below ``root``, and one C
-    call finds that out; asking each of thousands of extents would cost more than the parse."""
+    """A function that returns a message's unknown fields. Mostly nothing below ``root`` has any, which one C call
+    shows; asking each of thousands of extents would cost more than the parse."""
     known = type(root)()
     known.CopyFrom(root)
     known.DiscardUnknownFields()
@@ -296,7 +297,7 @@ def _published(message: log_pb2.Published, unknown: _Unknown) -> Published:
 
 
 def _add_extents(field: RepeatedCompositeFieldContainer[log_pb2.Extent], extents: Sequence[Extent]) -> list[BookieId]:
-    """Fill the repeated field; returns the table of bookies in order of first use."""
+    """Fills the repeated field; returns the table of bookies in order of first use."""
     index_of: dict[BookieId, int] = {}
     for extent in extents:
         message = field.add(
@@ -328,7 +329,7 @@ def _extents(messages: Iterable[log_pb2.Extent], bookies: Sequence[BookieId], un
     for message in messages:
         of_fragments = tuple(unknown(f) for f in message.fragments)
         layout = tuple((f.first_entry_id, tuple(f.bookies)) for f in message.fragments)
-        if layout not in known:  # a page of small ledgers has few, which share one object
+        if layout not in known:  # extents with the same fragments share one object
             known[layout] = tuple(Fragment(first, tuple(table[i] for i in indices)) for first, indices in layout)
         yield Extent(
             ledger_id=message.ledger_id,

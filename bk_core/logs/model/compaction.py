@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sealed extents of a log are worth copying into one ledger, and how a copy is told to be exact. Pure.
+"""Decides which sealed extents of a log are copied into one ledger, and whether a copy is exact. Pure.
 
-Theory. Whoever publishes often leaves many small ledgers; a reader opens each. Compaction copies neighbours into one
-ledger, entry by entry, and lists that in their place: offsets stay (RULES N7). Copying has a price, so a run is copied
-only if no extent of it outweighs all the others together: whenever a byte is copied its ledger at least doubles, and a
-log that is compacted after every publish copies each byte a logarithmic number of times.
+Frequent publishes leave many small ledgers, and a reader opens each. Compaction copies neighbours into one ledger,
+entry by entry, and lists that ledger in their place; offsets stay (N7). To bound the copying, a run is copied only if
+no extent of it outweighs all the others together. So each time a byte is copied, its ledger at least doubles, and a log
+that is compacted after every publish copies each byte a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.head import Extent, LogHead
 
 ENTRY_COST_BYTES = 32
-"""What an entry weighs beside its payload: digest, length, id."""
+"""The weight of an entry beside its payload: digest, length, id."""
 LEDGER_BYTES_MAX = 256 << 20
 CHEAP_PART = 16
-"""A run that weighs less than this part of a whole ledger is merged however its extents compare: copying it again and
-again costs little."""
+"""A run that weighs at most 1/16 of a whole ledger is merged however its extents compare, because copying it again
+costs little."""
 RETENTION_PARTS = 10
-"""A merged extent covers at most this part of what the log's retention keeps, so that a trim is late by no more."""
+"""A merged extent covers at most 1/10 of the log's retention. A trim waits until all of an extent has expired, so it is
+late by at most that."""
 
 Run = tuple[Extent, ...]
 """Neighbouring sealed extents that become one, in order."""
@@ -34,9 +35,10 @@ Run = tuple[Extent, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
-    """How far a compaction goes. ``ledger_bytes_max``: the weight of a merged ledger, about its payload bytes; extents
-    of more than half of it stay as they are. ``copy_bytes_max``: stop after copying about so much, None: when nothing
-    is left to do. ``span_ms_max``: between the oldest and the newest extent of a run. Raises InvalidArgumentError."""
+    """How far a compaction goes. ``ledger_bytes_max`` bounds the weight of a merged ledger, which is about its payload
+    bytes; extents of more than half of it stay as they are. ``copy_bytes_max``: stop after copying about so many bytes;
+    None: when nothing is left to merge. ``span_ms_max`` bounds the time between the oldest and the newest extent of a
+    run. Raises InvalidArgumentError for bytes below 1."""
 
     ledger_bytes_max: int = LEDGER_BYTES_MAX
     copy_bytes_max: int | None = None
@@ -48,7 +50,7 @@ class CompactionLimits:
                 raise InvalidArgumentError(f"{name} must be positive", value=f"{name}={value}")
 
     def for_log(self, head: LogHead) -> CompactionLimits:
-        """The limits that also keep this log's retention nearly exact."""
+        """These limits, lowered so that merged extents hardly delay this log's retention."""
         size, span = self.ledger_bytes_max, self.span_ms_max
         if head.retention_bytes > 0:
             size = max(1, min(size, head.retention_bytes // RETENTION_PARTS))
@@ -59,14 +61,14 @@ class CompactionLimits:
 
 
 def weight_of(extent: Extent) -> int:
-    """What a sealed extent counts for: payload bytes, and something for each entry."""
+    """The weight of a sealed extent: its payload bytes, and ENTRY_COST_BYTES for each entry."""
     return extent.size_bytes + ENTRY_COST_BYTES * extent.entry_count
 
 
 def runs_to_compact(extents: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
-    """The runs of at least two of ``extents``, which stand in the log's order, that are to become one ledger each.
+    """The runs of two or more of ``extents``, given in the log's order, that are worth merging into a ledger each.
 
-    Never an open extent; a run has one codec and one schema, no gap, and only what this version understands.
+    A run has one codec, one schema and no gap. It has no open extent, and none with fields unknown to this version.
     """
     runs: list[Run] = []
     group = _Group(limits)
@@ -80,7 +82,7 @@ def runs_to_compact(extents: Sequence[Extent], limits: CompactionLimits) -> list
 
 
 class _Group:
-    """Neighbours that could be one ledger."""
+    """Neighbouring extents that could be one ledger."""
 
     def __init__(self, limits: CompactionLimits) -> None:
         self.extents: list[Extent] = []
@@ -88,7 +90,7 @@ class _Group:
         self._oldest_ms = self._newest_ms = 0
 
     def takes(self, extent: Extent) -> bool:
-        """Whether the extent may follow in the same ledger."""
+        """Whether the extent may come next in the same ledger."""
         if not self.extents:
             return True
         last, limits = self.extents[-1], self._limits
@@ -114,7 +116,7 @@ def _is_small(extent: Extent, limits: CompactionLimits) -> bool:
 
 
 def _worthwhile(group: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
-    """The group as one run, or what lies beside an extent that outweighs the rest of it."""
+    """The group as one run; if one extent outweighs the rest, the runs to the left and right of that extent."""
     if len(group) < 2:
         return []
     weights = [weight_of(extent) for extent in group]
@@ -130,7 +132,7 @@ def _worthwhile(group: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Entries as counts and CRC-32 sums: equal for equal entries in the same order, however they were cut into batches.
+    """Counts and CRC-32 sums of entries: equal for the same entries in the same order, whatever their batches were.
     ``lengths_crc`` is over the 4-byte little-endian payload lengths, ``payload_crc`` over the payloads."""
 
     entries: int = 0
@@ -139,7 +141,7 @@ class Content:
     payload_crc: int = 0
 
     def with_batch(self, batch: EntryBatch) -> Content:
-        """This, and then the entries of ``batch``."""
+        """This content followed by the entries of ``batch``."""
         lengths = np.ascontiguousarray(batch.lengths, dtype="<u4")
         return Content(
             self.entries + len(batch),
@@ -150,12 +152,12 @@ class Content:
 
 
 def content_problem(run: Run, content: Content) -> str | None:
-    """Why ``content`` cannot be all entries of the run, or None."""
+    """Why ``content`` cannot be all entries of the run; None if it can."""
     entries = sum(extent.entry_count for extent in run)
     if content.entries != entries:
         return f"{content.entries} entries were copied, the log lists {entries}"
     if any(extent.first_entry_id for extent in run):
-        return None  # the bytes of a part of a ledger are not known exactly
+        return None  # the payload bytes of a part of a ledger are an estimate
     payload_bytes = sum(extent.size_bytes for extent in run)
     if content.payload_bytes != payload_bytes:
         return f"{content.payload_bytes} payload bytes were copied, the log lists {payload_bytes}"

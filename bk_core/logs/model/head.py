@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of a named log: its head, extents, pages and publish ids, and the rules that a record must obey.
+"""The records of a named log as plain data: head, extents, pages and publish ids, with the invariants of each.
 
-Plain data; :mod:`bk_core.logs.model.codec` turns it into bytes and :mod:`bk_core.logs.model.next_head` into the next
-head.
+:mod:`bk_core.logs.model.codec` turns them into bytes, :mod:`bk_core.logs.model.next_head` makes the next head.
 
-Theory. A log is an ordered list of extents (ranges of ledgers). Sealed extents have a fixed count, so a log offset is
-an integer that means the same for ever; an extent that a leader still writes is *open*, stands at the end, and has no
-count. Old extents move from the head into immutable pages, so the head, the one thing that is compared and set, stays
-small (RULES N1 to N3). Offsets count entries.
+A log is an ordered list of extents (ranges of ledgers). A sealed extent has a fixed count of entries, so a log offset,
+which counts entries, means the same entry for ever. An extent that a leader still writes is *open*: it comes last and
+has no count yet. Old extents move from the head into immutable pages, so that the head, which every change writes by
+compare-and-set, stays small (N1 to N3).
 """
 
 from __future__ import annotations
@@ -20,46 +19,46 @@ from itertools import pairwise
 from bk_core.model import DigestType, EntryId, Fragment, LedgerId
 
 HEAD_BYTES_MAX = 8 << 10
-"""Largest head, so that 100 of them fit one multi (RULES N3)."""
+"""The largest head, so that 100 of them fit into one multi (N3)."""
 PAGE_BYTES_MAX = 512 << 10
-"""Largest page or transaction record (RULES N3)."""
+"""The largest page or transaction record (N3)."""
 PUBLISHED_MAX = 128
-"""Publish ids that a head remembers (RULES N4)."""
+"""A head remembers this many publish ids (N4)."""
 CONDEMNED_MAX = 256
-"""Ledger ids that may be condemned at a time (RULES N6)."""
+"""The most ledger ids condemned at a time (N6)."""
 SCHEMAS_MAX = 24
-"""Schemas that a log has in its life: they stand in the head, which must stay small (RULES K8, N3)."""
+"""The most schemas of a log in its life (K8): the head lists them and must stay small (N3)."""
 OPEN_EXTENTS_MAX = 2
-"""Only the last two extents may be open: the roll of the protocol document (RULES N2)."""
+"""Only the last two extents may be open: the current ledger, and during a roll the next one (N2)."""
 CODEC_NAME_BYTES_MAX = 32
 PUBLISH_ID_BYTES = 16
 
 APPLICATION = "pyspark-bookkeeper"
-"""Value of the custom metadata key ``application`` of every ledger made for a log (RULES N6)."""
+"""The custom metadata ``application`` of every ledger made for a log (N6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishId:
-    """What makes a publish happen at most once (RULES N4). ``text`` is canonical; ``digest`` is what the head keeps.
+    """The id by which a publish happens at most once (N4). ``text`` is canonical; the head keeps ``digest``.
 
-    Make one by :meth:`stream`, :meth:`txn` or :meth:`job`.
+    Make one with :meth:`stream`, :meth:`txn` or :meth:`job`.
     """
 
     text: str
 
     @classmethod
     def stream(cls, query_id: str, batch_id: int) -> PublishId:
-        """A micro-batch of a streaming query."""
+        """The id of a micro-batch of a streaming query."""
         return cls(f"stream/{query_id}/{batch_id}")
 
     @classmethod
     def txn(cls, app_id: str, version: int) -> PublishId:
-        """A batch job's own transaction: ``txnAppId`` and ``txnVersion``."""
+        """The id of a batch job's own transaction: ``txnAppId`` and ``txnVersion``."""
         return cls(f"txn/{app_id}/{version}")
 
     @classmethod
     def job(cls, job_uuid: str) -> PublishId:
-        """A job that names nothing: once per job."""
+        """The id of a batch job without a transaction: it publishes once."""
         return cls(f"job/{job_uuid}")
 
     @property
@@ -70,8 +69,8 @@ class PublishId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewExtent:
-    """A closed ledger, or a range of one, that a writer reports for publishing. ``size_bytes`` counts payloads,
-    ``row_count`` the rows in the entries where an entry holds several; None: one row an entry."""
+    """A closed ledger, or a range of one, to be published. ``size_bytes`` counts payload bytes. ``row_count`` is given
+    where entries hold several rows; None: each entry is one row."""
 
     ledger_id: LedgerId
     entry_count: int
@@ -93,14 +92,14 @@ class NewExtent:
 
     @property
     def rows(self) -> int:
-        """The rows: what a publish that is tried again must have as many of (RULES N4, N5)."""
+        """The number of rows, which must be the same when a publish is tried again (N4, N5)."""
         return self.entry_count if self.row_count is None else self.row_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A range of a ledger in the log. While ``is_open`` its count and bytes are 0 and its base offset is known only for
-    the first open one (RULES N2). Empty ``fragments`` of a sealed one mean: see the ledger's metadata."""
+    """A range of a ledger in the log. An open extent has count and bytes 0, and only the first open one has a base
+    offset (N2). If a sealed extent has no ``fragments``, they are in the ledger's metadata."""
 
     ledger_id: LedgerId
     entry_count: int = 0
@@ -116,7 +115,7 @@ class Extent:
     fragments: tuple[Fragment, ...] = ()
     is_open: bool = False
     unknown_fields: bytes = b""
-    fragment_unknown_fields: tuple[bytes, ...] = ()  # one a fragment where a newer version wrote some, else empty
+    fragment_unknown_fields: tuple[bytes, ...] = ()  # one per fragment if any has some, else empty
 
     @property
     def next_offset(self) -> int:
@@ -131,7 +130,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRef:
-    """A page by name, with what it covers. ``extents`` counts those at level 0 below it; ``level`` 0 holds extents."""
+    """A page's name and what the page covers. A page of ``level`` 0 holds extents, one of a higher level references to
+    pages. ``extents`` counts all extents below the page."""
 
     name: str
     base_offset: int
@@ -144,8 +144,8 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A publish that happened: ``rows`` rows in entries from ``base_offset`` on, as many entries unless its codec puts
-    several rows into one. ``publish_id`` is the 16-byte digest."""
+    """A publish that happened: ``rows`` rows in the entries from ``base_offset`` on. An entry is one row unless the
+    codec puts several into one. ``publish_id`` is the 16-byte digest."""
 
     publish_id: bytes
     base_offset: int
@@ -156,7 +156,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """A numbered, immutable schema of the log, by the page that holds it."""
+    """A numbered, immutable schema of the log; ``page`` is the name of the page that holds it."""
 
     number: int
     page: str
@@ -173,7 +173,7 @@ class LogPage:
     unknown_fields: bytes = b""
 
     def problem(self) -> str | None:
-        """Why these values cannot be a page, or None."""
+        """Why these values cannot be a page; None if they can."""
         if any(extent.is_open for extent in self.extents):
             return "an open extent in a page"
         return contiguity_problem(self.pages) or contiguity_problem(self.extents)
@@ -181,8 +181,8 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlinked:
-    """What one change of the head took out of the list (RULES N6): ``pages`` with all that they name, at any depth;
-    ``names`` of pages alone, because what they name is still listed or stands in ``ledgers``."""
+    """What one change of the head unlinked (N6): ``pages`` with everything that they name at any depth; ``names`` of
+    pages alone, whose content is still listed or is in ``ledgers``; and ``ledgers``."""
 
     pages: tuple[PageRef, ...] = ()
     names: tuple[str, ...] = ()
@@ -191,7 +191,6 @@ class Unlinked:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was unlinked."""
         return not (self.pages or self.names or self.ledgers)
 
 
@@ -200,11 +199,11 @@ NOTHING_UNLINKED = Unlinked()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHead:
-    """The record that a log turns on; every change of a log is one compare-and-set of it (MUST 15).
+    """The central record of a log; every change of the log is one compare-and-set of it (MUST 15).
 
-    Invariants (:meth:`problem`): pages, then sealed extents of ``tail``, cover offsets without a gap up to
-    ``next_offset``; open extents stand last, at most two, and the first one's base offset is ``next_offset``.
-    ``uuid`` is the canonical 36-character text; ``ledger_key`` that of the log's password.
+    Invariants (:meth:`problem`): the pages and then the sealed extents of ``tail`` cover all offsets up to
+    ``next_offset`` without a gap; at most two open extents follow, and the first has ``next_offset`` as its base.
+    ``uuid`` is the canonical 36-character text; ``ledger_key`` is derived from the log's password.
     """
 
     uuid: str
@@ -230,16 +229,16 @@ class LogHead:
 
     @property
     def open_extents(self) -> tuple[Extent, ...]:
-        """The extents a leader may be writing, in order; at most two."""
+        """The extents that a leader may be writing, in order; at most two."""
         return tuple(extent for extent in self.tail if extent.is_open)
 
     def find_published(self, publish_id: PublishId) -> Published | None:
-        """The remembered publish of this id (RULES N4), or None."""
+        """The publish of this id that the head remembers, or None (N4)."""
         digest = publish_id.digest
         return next((p for p in reversed(self.published) if p.publish_id == digest), None)
 
     def problem(self) -> str | None:
-        """Why these values cannot be a log's head, or None."""
+        """Why these values cannot be a log's head; None if they can."""
         sealed, opened = self.sealed_tail, self.open_extents
         if self.tail != sealed + opened or len(opened) > OPEN_EXTENTS_MAX:
             return "open extents must be the last, at most two"
@@ -266,19 +265,19 @@ class LogHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionVersion:
-    """One version of a transaction record (RULES N5)."""
+    """One version in a transaction record (N5)."""
 
     version: int
     publish_id: bytes
     rows: int
     time_ms: int
-    plan: bytes = b""  # which input it was made of, empty if nobody knew
+    plan: bytes = b""  # digest of its input; empty if unknown
     unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTransactions:
-    """What one application or streaming query has published to a log (RULES N5)."""
+    """The transaction record of one application or streaming query: what it published to a log (N5)."""
 
     app_id: str
     versions: tuple[TransactionVersion, ...] = ()
@@ -287,12 +286,12 @@ class LogTransactions:
 
     @property
     def key(self) -> str:
-        """Its name under ``txns``."""
+        """The record's name under ``txns``."""
         return hashlib.sha256(self.app_id.encode()).hexdigest()
 
 
 def contiguity_problem(parts: Sequence[PageRef | Extent]) -> str | None:
-    """Why ``parts`` do not cover a run of offsets without gap or overlap, or None."""
+    """Why ``parts`` do not cover a run of offsets without gap or overlap; None if they do."""
     for part in parts:
         if part.next_offset < part.base_offset:
             return f"a part runs from offset {part.base_offset} back to {part.next_offset}"
@@ -305,8 +304,8 @@ def contiguity_problem(parts: Sequence[PageRef | Extent]) -> str | None:
 def custom_metadata_for(
     log_uuid: str, publish_id: PublishId, *, partition: int, attempt: int, codec: str
 ) -> dict[str, bytes]:
-    """Custom metadata of a ledger made for a log, from its creation on (RULES N6): without it vacuum never touches the
-    ledger, with it an abandoned one is found."""
+    """The custom metadata with which a ledger for a log is created. By it vacuum finds ledgers that were abandoned; it
+    never touches a ledger without it (N6)."""
     values = {
         "application": APPLICATION,
         "bk.log.uuid": log_uuid,

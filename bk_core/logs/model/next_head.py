@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log's head and an intent → the next head, and pages to create before it is written. Pure (RULES N1 to N4, N6).
+"""Makes the next head of a log, and the pages to create before that head is written. Pure (N1 to N4, N6).
 
-Each function returns a :class:`~bk_core.logs.model.paging.Change`; whoever carries it out creates its pages first, then
-compares and sets the head (:mod:`bk_core.logs.store`). ``nonce`` and ``pages`` are those of
-:func:`bk_core.logs.model.paging.fit`.
+Most functions return a :class:`~bk_core.logs.model.paging.Change`: the caller creates its pages first, then writes the
+head by compare-and-set. ``nonce`` and ``pages`` are those of :func:`bk_core.logs.model.paging.fit`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from bk_core.model import DigestType, Fragment, LedgerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEnd:
-    """Where a closed ledger ends: the count of its entries and payload bytes, and its fragments."""
+    """The entries and payload bytes of a closed ledger, and its fragments."""
 
     entry_count: int
     size_bytes: int
@@ -38,7 +37,7 @@ class LedgerEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewOpenExtent:
-    """A ledger that a leader has made and wants to append to."""
+    """A ledger that a leader created and wants to append to."""
 
     ledger_id: LedgerId
     created_ms: int
@@ -70,9 +69,9 @@ def create(
 
 
 def already_published(head: LogHead, publish_id: PublishId, rows: int) -> Published | None:
-    """The remembered publish of this id, or None: look here before anything else (RULES N4).
+    """The publish of this id that the head remembers, or None; look here before anything else (N4).
 
-    Raises TransactionReplayDiffersError when it was published with another row count; nothing is to be published then.
+    Raises TransactionReplayDiffersError if it had another number of rows; then nothing may be published.
     """
     found = head.find_published(publish_id)
     if found is not None and found.rows != rows:
@@ -93,10 +92,11 @@ def publish(
     nonce: Nonce,
     pages: Pages | None = None,
 ) -> Change:
-    """Append closed ledgers in the order given, once. The publish is the last of ``head.published``.
+    """Append closed ledgers in the given order; the publish becomes the last of ``head.published``.
 
     Empty extents are left out. The caller has asked :func:`already_published`. Raises LogHasLeaderError while an extent
-    is open, PublishConflictError for condemned or doubly listed ledgers, InvalidArgumentError for impossible values.
+    is open, PublishConflictError for a condemned ledger or entries listed twice, InvalidArgumentError for impossible
+    values.
     """
     check_unpublished(head, extents)
     offset, added = head.next_offset, list[Extent]()
@@ -120,29 +120,29 @@ def overwrite(
     nonce: Nonce,
     pages: Pages | None = None,
 ) -> Change:
-    """Unlink everything and publish ``extents`` in its place. The epoch rises and the numbering goes on, so that no
-    position ever means another entry than before (RULES N7). Raises as :func:`publish`."""
+    """Unlink everything and publish ``extents`` instead. The epoch rises and offsets go on, so that a position never
+    means another entry than before (N7). Raises as :func:`publish`."""
     check_unpublished(head, extents)
     emptied = replace(head, epoch=head.epoch + 1, start_offset=head.next_offset, pages=(), tail=())
     return publish(emptied, extents, publish_id, now_ms=now_ms, nonce=nonce, pages=pages)
 
 
 def trim(head: LogHead, before_offset: int, *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Let the log start at ``before_offset``, at the end of what is sealed at most, and unlink the extents that lie
-    below it. An extent that it cuts stays until it lies below altogether. Raises PagesNeeded."""
+    """Let the log start at ``before_offset``, but not beyond the sealed extents, and unlink the extents that are wholly
+    below. An extent that the start cuts stays. Raises PagesNeeded."""
     start = trimmed_start(head, before_offset)
     return splice(replace(head, start_offset=start), 0, start, (), nonce=nonce, pages=pages)
 
 
 def trimmed_start(head: LogHead, before_offset: int) -> int:
-    """Where the log starts after a trim: it never goes back."""
+    """The start offset after a trim, which never goes back."""
     return max(head.start_offset, min(before_offset, head.next_offset))
 
 
 def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
-    """The offset that the log's retention lets go of everything below: older than ``retention_ms``, or more than
-    ``retention_bytes``; 0 in the head keeps for ever. An extent is as old as the one after it, which was begun when it
-    ended. Raises PagesNeeded."""
+    """The offset below which the log's retention has expired: entries are older than ``retention_ms``, or
+    ``retention_bytes`` newer bytes follow; 0 in the head keeps everything. An extent counts as old as the next one,
+    which was begun when it ended. Raises PagesNeeded."""
     extents = sealed_extents(head, pages, head.start_offset, head.next_offset)
     size, offset = sum(extent.size_bytes for extent in extents), head.start_offset
     for extent, following in pairwise((*extents, *head.open_extents)):
@@ -157,10 +157,10 @@ def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
 def replace_extents(
     head: LogHead, run: Sequence[Extent], new: NewExtent, *, nonce: Nonce, pages: Pages | None = None
 ) -> Change:
-    """List ``new``, which holds the same entries, in the place of the sealed extents ``run``; offsets stay (RULES N7).
+    """List ``new``, which holds the same entries, in place of the sealed extents ``run``; offsets stay (N7).
 
-    Raises PublishConflictError if one of the run was unlinked or replaced meanwhile or ``new`` may not be listed,
-    InvalidArgumentError for a run with gaps or another count, PagesNeeded.
+    Raises PublishConflictError if an extent of the run was unlinked or replaced, or ``new`` is condemned;
+    InvalidArgumentError for a run with gaps, or with another count, codec or schema than ``new``; PagesNeeded.
     """
     start, end = run[0].base_offset, run[-1].next_offset
     if end - start != new.entry_count or any(b.base_offset != a.next_offset for a, b in pairwise(run)):
@@ -174,7 +174,7 @@ def replace_extents(
             value=f"offsets {start} to {end}",
             remedy="nothing is lost: read the list again, and compact what is there",
         )
-    created_ms = max(extent.created_ms for extent in run)  # what retention counts from
+    created_ms = max(extent.created_ms for extent in run)  # retention counts from here
     return splice(head, start, end, [_sealed(replace(new, created_ms=created_ms), start)], nonce=nonce, pages=pages)
 
 
@@ -185,27 +185,27 @@ def has_run(head: LogHead, run: Sequence[Extent], pages: Pages) -> bool:
 
 
 def condemn(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Step one of deleting ledgers that nobody lists: from now on no publish can (RULES N6)."""
+    """Step one of deleting ledgers that are not listed: from now on no publish can list them (N6)."""
     return fit(replace(head, condemned=(*head.condemned, *ledgers)), nonce, pages)
 
 
 def absolve(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Step three: the ledgers do not exist any more, so nobody can publish them, and the head forgets them."""
+    """Step three: the head forgets condemned ledgers that no longer exist and so cannot be published."""
     gone = frozenset(ledgers)
     return fit(replace(head, condemned=tuple(each for each in head.condemned if each not in gone)), nonce, pages)
 
 
 def seal(head: LogHead, ends: Mapping[LedgerId, LedgerEnd], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """:func:`sealed`, with a head within its limits."""
+    """As :func:`sealed`, with the head kept within its limits."""
     return fit(sealed(head, ends), nonce, pages)
 
 
 def sealed(head: LogHead, ends: Mapping[LedgerId, LedgerEnd]) -> LogHead:
-    """Fix the count of open extents, in order, and with it their successors' base offset (RULES N2).
+    """Fix the counts of open extents, in order; each count gives the base offset of the next extent (N2).
 
-    ``ends`` are those of ledgers that are closed, so their end can never change. An extent that turns out empty leaves
-    the list: it covers no offset. Ids that are not open here are ignored: sealing is idempotent. An open extent that is
-    not in ``ends`` stops the sealing, because what follows it has no base offset yet.
+    ``ends`` are the ends of closed ledgers, so they never change. An empty extent leaves the list. Ledgers in ``ends``
+    that are not open here are ignored, so sealing twice does no harm. Sealing stops at the first open extent that is
+    not in ``ends``, because the extents after it have no base offset yet.
     """
     offset, closed, still_open = head.next_offset, list[Extent](), list(head.open_extents)
     while still_open and still_open[0].ledger_id in ends:
@@ -230,8 +230,8 @@ def sealed(head: LogHead, ends: Mapping[LedgerId, LedgerEnd]) -> LogHead:
 
 
 def add_open_extent(head: LogHead, new: NewOpenExtent, *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Append the ledger that a leader goes on in. Raises LogHasLeaderError when two are open already, and
-    PublishConflictError when the ledger is condemned or in the list."""
+    """Append the ledger that a leader writes next. Raises LogHasLeaderError if two extents are open already, and
+    PublishConflictError if the ledger is condemned or listed in the head."""
     if len(head.open_extents) >= OPEN_EXTENTS_MAX:
         raise LogHasLeaderError("the log has two open extents already", value=_ids(head.open_extents))
     if new.ledger_id in head.condemned or any(extent.ledger_id == new.ledger_id for extent in head.tail):
@@ -252,7 +252,7 @@ def add_open_extent(head: LogHead, new: NewOpenExtent, *, nonce: Nonce, pages: P
 
 
 def check_unpublished(head: LogHead, extents: Sequence[NewExtent]) -> None:
-    """Whether the head lets these be published; raises as :func:`publish`."""
+    """Raises as :func:`publish` if the head does not allow these extents."""
     if head.open_extents:
         raise LogHasLeaderError(
             "the log has a leader that is writing to it",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a log's head small by moving what is old into immutable pages. Pure (RULES N3).
+"""Keeps a log's head small by moving old extents into immutable pages. Pure (N3).
 
-When the head grows too large its sealed extents move into a page; the last page is merged into while it is small, by
-writing a new one, since pages are immutable. When references to pages become many they move into a page one level up.
-So a head names a handful of pages, however long the log is, and a change writes few bytes.
+When the head grows too large, its sealed extents move into a page. While the last page is small, a new page replaces it
+that holds its extents too. When a head has many references to pages, they move into a page one level up. So a head
+names only a few pages however long the log is, and a change writes few bytes.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from bk_core.logs.model.head import HEAD_BYTES_MAX, PAGE_BYTES_MAX, Extent, LogH
 from bk_core.model import LedgerId
 
 TAIL_EXTENTS_MAX = 64
-"""Extents a head holds itself at most."""
+"""The most extents in a head itself."""
 TAIL_EXTENTS_KEPT = 2
-"""Sealed or open, these stay in the head when it spills, where they fit: a takeover looks at them first."""
+"""The last extents, sealed or open, that stay in the head if they fit, because a takeover needs them first."""
 MERGE_PARTS_MAX = 512
-"""A page with fewer extents or references (48 KiB or so) is still merged into."""
+"""A page with fewer extents or references (about 48 KiB) is replaced by a larger one when more are added."""
 PAGE_PARTS_MAX = 4096
-"""Extents or references of a page made at once; more are split, and so are fewer that exceed PAGE_BYTES_MAX."""
+"""The most extents or references of a new page; pages over PAGE_BYTES_MAX are split too."""
 REFS_MAX = 4
-"""Page references of one level in a head; more move into a page one level up."""
+"""The most page references of one level in a head; more move into a page one level up."""
 
 Nonce = Callable[[], int]
-"""Gives random 64-bit numbers, for the names of pages."""
+"""Returns a random 64-bit number for the name of a page."""
 Pages = Mapping[str, LogPage]
 
 
 @dataclass(frozen=True, slots=True)
 class NewPage:
-    """A page to create, unreferenced, before the head that names it (RULES N3)."""
+    """A page to create before the head that names it (N3)."""
 
     name: str
     data: bytes
@@ -42,7 +42,7 @@ class NewPage:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The next head, the pages it needs, and the transaction record that is written with it (RULES N5)."""
+    """The next head, the pages that it needs, and the transaction record that is written with it (N5)."""
 
     head: LogHead
     new_pages: tuple[NewPage, ...] = ()
@@ -50,7 +50,7 @@ class Change:
 
 
 class PagesNeeded(Exception):
-    """A question about a log cannot be answered before these pages are read: read them and ask again."""
+    """The call needs these pages: read them and call again."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(*names)
@@ -58,8 +58,8 @@ class PagesNeeded(Exception):
 
 
 def merge_candidates(head: LogHead) -> tuple[PageRef, ...]:
-    """The last page of each level that a change might merge into: worth reading first. Without them a change is as
-    right, but leaves more and smaller pages."""
+    """The last page of each level that a change might replace by a larger one. Without them a change is still correct
+    but leaves more and smaller pages."""
     last: dict[int, PageRef] = {ref.level: ref for ref in head.pages}
     return tuple(ref for ref in last.values() if ref.level > 0 or ref.extents < MERGE_PARTS_MAX)
 
@@ -67,13 +67,13 @@ def merge_candidates(head: LogHead) -> tuple[PageRef, ...]:
 def fit(head: LogHead, nonce: Nonce, pages: Pages | None = None) -> Change:
     """The same log with a head within its limits: sealed extents, then page references, move into new pages.
 
-    ``pages`` holds pages by name that may be merged into (:func:`merge_candidates`).
+    ``pages`` holds the pages, by name, that may be replaced by larger ones (:func:`merge_candidates`).
     """
     return _Maker(nonce, pages or {}).fit(head)
 
 
 def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
-    """The same change with the smallest head there is: all that can be in pages is (RULES N3)."""
+    """The same change with the smallest head: everything that can be in pages is (N3)."""
     maker = _Maker(nonce, pages, change.new_pages)
     head = maker.fold(maker.spill(change.head, 0), 1)
     return replace(change, head=head, new_pages=maker.referenced_from(head))
@@ -82,8 +82,8 @@ def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
 def splice(
     head: LogHead, start: int, end: int, extents: Sequence[Extent], *, nonce: Nonce, pages: Pages | None = None
 ) -> Change:
-    """The same log with ``extents`` in the place of the sealed extents that lie wholly in offsets ``start`` to
-    ``end`` − 1; none: those leave the list. Pages on the way are made anew. Raises PagesNeeded."""
+    """The same log with ``extents`` in place of the sealed extents that lie wholly in the offsets ``start`` to
+    ``end`` − 1; without ``extents`` those are unlinked. New pages replace those that change. Raises PagesNeeded."""
     maker = _Maker(nonce, pages or {})
     return maker.fit(maker.splice(head, _Splice(start, end, list(extents))))
 
@@ -92,12 +92,12 @@ def splice(
 
 
 def page_names(head: LogHead, pages: Pages) -> set[str]:
-    """Every page that the head reaches, those of schemas too. Raises PagesNeeded for pages that name others."""
+    """Every page that the head reaches, pages of schemas too. Raises PagesNeeded for pages that name others."""
     return {schema.page for schema in head.schemas} | names_below(head.pages, pages)
 
 
 def names_below(refs: Sequence[PageRef], pages: Pages) -> set[str]:
-    """These pages, and every page that they reach. Raises PagesNeeded for pages that name others."""
+    """These pages and every page that they reach. Raises PagesNeeded for pages that name others."""
     names: set[str] = set()
     while refs:
         names.update(ref.name for ref in refs)
@@ -120,7 +120,7 @@ def ledgers_below(refs: Sequence[PageRef], pages: Pages) -> set[LedgerId]:
 
 
 def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Extent]:
-    """Sealed extents that touch offsets ``start`` to ``end`` − 1, in order. Raises PagesNeeded."""
+    """The sealed extents that overlap the offsets ``start`` to ``end`` − 1, in order. Raises PagesNeeded."""
 
     def below(refs: Sequence[PageRef]) -> Iterator[Extent]:
         touched = [ref for ref in refs if ref.base_offset < end and start < ref.next_offset]
@@ -134,7 +134,7 @@ def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Ex
 
 
 def last_ledgers(head: LogHead, pages: Pages, count: int = 2) -> tuple[LedgerId, ...]:
-    """The last ledgers of the list, in order, wherever they are listed (RULES N2). Raises PagesNeeded."""
+    """The last ledgers of the log, in order, whether in the head or in pages (N2). Raises PagesNeeded."""
     last = [extent.ledger_id for extent in head.tail[-count:]]
     refs: Sequence[PageRef] = head.pages
     while refs and len(last) < count:
@@ -152,7 +152,7 @@ def _need(names: Sequence[str], pages: Pages) -> None:
 
 @dataclass(slots=True)
 class _Splice:
-    """``pending`` takes, once, the place of the extents wholly in [start, end)."""
+    """Puts ``pending`` once in place of the extents that lie wholly in [start, end)."""
 
     start: int
     end: int
@@ -173,7 +173,7 @@ class _Splice:
 
 
 class _Maker:
-    """Makes the pages of one change, and may merge into those it made a moment before."""
+    """Makes the pages of one change; it may replace a page that it made before by a larger one."""
 
     __slots__ = ("_known", "_made", "_nonce")
 
@@ -191,7 +191,7 @@ class _Maker:
         return Change(head, self.referenced_from(head))
 
     def splice(self, head: LogHead, cut: _Splice) -> LogHead:
-        """Pages first: they hold the older offsets."""
+        """Cuts the pages first, because they hold the older offsets."""
         refs = [new for ref in head.pages for new in self._splice_ref(ref, cut)]
         return replace(head, pages=tuple(refs), tail=tuple(cut.extents(head.tail)))
 
@@ -212,7 +212,7 @@ class _Maker:
         return [self._add(page, encode_page(page), ref.level)]
 
     def spill(self, head: LogHead, kept: int) -> LogHead:
-        """Move sealed extents into pages, all but those among the last ``kept`` extents of the head."""
+        """Moves sealed extents into pages, except those among the last ``kept`` extents of the head."""
         count = min(len(head.sealed_tail), max(0, len(head.tail) - kept))
         if count == 0:
             return head
@@ -224,8 +224,8 @@ class _Maker:
         return replace(head, pages=tuple(refs), tail=head.tail[count:])
 
     def fold(self, head: LogHead, refs_max: int) -> LogHead:
-        """Move references into pages one level up until no level has more than ``refs_max`` in the head. The last
-        reference of a level stays: it is the one that is still merged into."""
+        """Moves references into pages one level up until the head has at most ``refs_max`` of each level. The last
+        reference of a level stays, because its page may still be replaced by a larger one."""
         refs, level = list(head.pages), 0
         while refs and level <= refs[0].level:
             of_level = [ref for ref in refs if ref.level == level]
@@ -237,9 +237,9 @@ class _Maker:
         return replace(head, pages=tuple(refs))
 
     def referenced_from(self, head: LogHead) -> tuple[NewPage, ...]:
-        """The pages made that ``head`` reaches: merging may have left others behind."""
+        """The new pages that ``head`` reaches; others that were made have been replaced since."""
         named = {ref.name for ref in head.pages} | {schema.page for schema in head.schemas}
-        for new in reversed(self._made.values()):  # a page is made after those it names
+        for new in reversed(self._made.values()):  # a page is made after those that it names
             if new.name in named:
                 named.update(ref.name for ref in new.page.pages)
         return tuple(new for new in self._made.values() if new.name in named)
@@ -260,7 +260,7 @@ class _Maker:
         if len(data) <= PAGE_BYTES_MAX:
             return [self._add(page, data, 0)]
         if len(extents) == 1:
-            # Thousands of ensemble changes: the ledger's metadata tells its fragments, the page need not.
+            # One extent with thousands of fragments: leave them out, the ledger's metadata has them.
             return self._pages_of([replace(extents[0], fragments=(), fragment_unknown_fields=())])
         middle = len(extents) // 2
         return self._pages_of(extents[:middle]) + self._pages_of(extents[middle:])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in logs and ledgers, as they are kept outside the cluster (RULES N7, docs/formats.md §5). Pure.
+"""Positions in logs and ledgers, as they are stored outside the cluster (N7, docs/formats.md §5). Pure.
 
-A position is the *next* log offset or entry id to read. That of a log goes with the cluster, the log's uuid and its
-epoch, so that a log made again under the same name, or overwritten, is noticed and never read on silently.
+A position is the *next* log offset or entry id to read. A position in a log names the cluster, the log's uuid and its
+epoch. So a reader notices a log that was overwritten, or made again under the same name, and does not read on in it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StreamOffset:
 
 
 def encode_offset(offset: StreamOffset) -> str:
-    """The canonical line of JSON: keys sorted as text, no spaces. Equal positions give equal text."""
+    """The position as one canonical line of JSON: keys sorted as text, no spaces. Equal positions give equal text."""
     body: dict[str, Any] = {"cluster": offset.cluster, "v": VERSION}
     if offset.logs:
         body["logs"] = {name: {"epoch": at.epoch, "next": at.next, "uuid": at.uuid} for name, at in offset.logs.items()}
@@ -49,7 +49,7 @@ def encode_offset(offset: StreamOffset) -> str:
 
 
 def decode_offset(text: str) -> StreamOffset:
-    """Read what :func:`encode_offset` wrote. Raises InvalidArgumentError for anything else, newer versions included."""
+    """Parses what :func:`encode_offset` wrote. Raises InvalidArgumentError for anything else, a newer version too."""
     try:
         body = json.loads(text)
         if body["v"] != VERSION:
@@ -69,11 +69,8 @@ def decode_offset(text: str) -> StreamOffset:
 
 
 def check_position(position: LogPosition, head: LogHead, *, name: str) -> int:
-    """The offset to read on from in the log as it is now.
-
-    Raises LogRecreatedError for another log, and LogOverwrittenError for another epoch. Offsets never go back, so both
-    are noticed for ever.
-    """
+    """The offset to read on from. Raises LogRecreatedError if ``head`` is another log's, LogOverwrittenError if it has
+    another epoch."""
     if position.uuid != head.uuid:
         raise LogRecreatedError(
             f"the position belongs to another log named {name}",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of a log: what may follow what, and under which number a publish finds its own. Pure (RULES K8).
+"""The schemas of a log: their numbers, and which schema may follow which. Pure (K8).
 
-A schema is stored once, immutable, in a page of the log, and numbered from 1; extents name it by number. Its bytes are
-Arrow's own JSON form of a schema (docs/formats.md §7), canonical: equal schemas are equal bytes. All columns are
-nullable, so a schema that is longer by some columns reads what was written before, with nulls.
+A schema is stored once, in an immutable page of the log, and numbered from 1; extents name it by number. Its bytes are
+Arrow's JSON form of a schema (docs/formats.md §7) in a canonical form: equal schemas have equal bytes. All columns are
+nullable, so a schema with more columns also reads older entries; the new columns are null there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Field = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The number of a schema, and the head and page that make it so; ``page`` is None where it was there before."""
+    """The number of a schema, the head that lists it, and the page to create; ``page`` is None if the log had it."""
 
     head: LogHead
     number: int
@@ -31,12 +31,12 @@ class Registered:
 
 
 def encode(fields: list[dict[str, Any]]) -> bytes:
-    """The canonical bytes of a schema of these fields, in Arrow's JSON form."""
+    """The canonical bytes of a schema with these fields, in Arrow's JSON form."""
     return json.dumps({"fields": fields}, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def fields_of(schema: bytes) -> dict[str, Field]:
-    """The fields of a schema by name, in order. Raises MetadataCorruptError for bytes that are none."""
+    """The fields of a schema by name, in order. Raises MetadataCorruptError for bytes that are no schema."""
     try:
         fields = json.loads(schema)["fields"]
         named = {str(field["name"]): field for field in fields}
@@ -50,10 +50,9 @@ def fields_of(schema: bytes) -> dict[str, Field]:
 
 
 def merged(newest: bytes | None, wanted: bytes, merge: bool) -> bytes:
-    """The schema to write with, given the log's newest: the same columns in the log's order, and behind them, with
-    ``merge``, those that are new.
+    """The schema to write with: the columns of the log's ``newest`` in their order, then, with ``merge``, the new ones.
 
-    Raises SchemaMismatchError that names every column that is missing, new (without ``merge``) or of another type.
+    Raises SchemaMismatchError, which names every column that is missing, new (without ``merge``) or of another type.
     """
     if newest is None or newest == wanted:
         return wanted
@@ -80,7 +79,7 @@ def merged(newest: bytes | None, wanted: bytes, merge: bool) -> bytes:
 
 
 def shown(field: Field) -> str:
-    """A field's type for people: ``int64``, ``list<utf8>``."""
+    """A field's type as messages show it: ``int64``, ``list<utf8>``."""
     kind, children = field["type"], field.get("children", ())
     name = str(kind["name"])
     if children:
@@ -92,12 +91,12 @@ def shown(field: Field) -> str:
 
 
 def newest(head: LogHead) -> Schema | None:
-    """The log's newest schema, by the page that holds it, or None."""
+    """The log's newest schema, or None."""
     return max(head.schemas, key=lambda schema: schema.number, default=None)
 
 
 def schema_in(pages: Pages, schema: Schema) -> bytes:
-    """The bytes of a numbered schema. Raises PagesNeeded, and MetadataCorruptError for a page that holds none."""
+    """The bytes of a schema. Raises PagesNeeded, and MetadataCorruptError for a page that holds no schema."""
     if schema.page not in pages:
         raise PagesNeeded([schema.page])
     if not pages[schema.page].schema:
@@ -106,10 +105,10 @@ def schema_in(pages: Pages, schema: Schema) -> bytes:
 
 
 def registered(head: LogHead, wanted: bytes, merge: bool, *, nonce: Nonce, pages: Pages) -> Registered:
-    """The number of ``wanted`` in the log, or the next one, if it may follow the newest.
+    """The number of ``wanted`` in the log; a new schema gets the next number if it may follow the newest.
 
-    An equal schema keeps its number, also where newer ones came meanwhile: what is written with it reads as before.
-    Raises PagesNeeded, SchemaMismatchError, InvalidArgumentError for one too large or one too many.
+    If the log has an equal schema, its number is taken, even if newer schemas followed. Raises PagesNeeded,
+    SchemaMismatchError, and InvalidArgumentError for a schema that is too large or one too many.
     """
     last = newest(head)
     if last is None:

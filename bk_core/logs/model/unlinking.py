@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change of the head takes out of the list, and what may not be deleted because of it. Pure (RULES N6).
+"""Records what a change of the head unlinks, so that vacuum does not delete it too early. Pure (N6).
 
-Whoever reads by an older head reads what that head names. So the change that unlinks leaves a record in the same step,
-and until the record is ``deleteDelayMs`` old, vacuum treats what it names like what is listed. Any change may unlink: a
-publish that merges a page into a new one unlinks the old page.
+A reader with an older head still reads what that head names. So a change that unlinks something writes a record of it
+in the same step. Until the record is ``deleteDelayMs`` old, vacuum treats everything in it as listed. Any change may
+unlink: a publish that replaces a page by a larger one unlinks the old page.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bk_core.logs.model.paging import Change, Pages, ledgers_below, ledgers_list
 from bk_core.model import LedgerId
 
 UNLINKED_BYTES_MAX = 1 << 10
-"""A record that names every page and ledger by itself is at most this long, so that a hundred of them fit one multi
-beside their heads. A longer one names only what stood in the head, the pages with all that they name."""
+"""The largest record that names every page and ledger by itself, so that 100 of them fit into one multi beside their
+heads. A larger one is replaced by a record that names what the head named; such a page stands for all that it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnlinkedRecord:
-    """A record as the store has it: ``made_ms`` by the store's clock, in the moment of the change."""
+    """A record in the store; ``made_ms`` is the time of the change by the store's clock."""
 
     name: str
     made_ms: int
@@ -31,7 +31,7 @@ class UnlinkedRecord:
 
 
 def unlinked_by(before: LogHead, change: Change, pages: Pages) -> Unlinked:
-    """What ``change`` takes out of the list of ``before``, in more detail where ``pages`` has a page that goes."""
+    """What ``change`` unlinks from ``before``, in more detail where ``pages`` has an unlinked page."""
     exact = _Difference(change, pages).of(before)
     if len(encode_unlinked(exact)) <= UNLINKED_BYTES_MAX:
         return exact
@@ -57,8 +57,8 @@ def ledgers_kept(head: LogHead, records: Sequence[UnlinkedRecord], pages: Pages)
 
 
 class _Difference:
-    """What is not listed any more after a change. A ledger of several extents may be named though it is: a record only
-    keeps things."""
+    """Finds what a change unlinks. It may also name a ledger that another extent still lists; that does no harm, since
+    a record only keeps things from being deleted."""
 
     def __init__(self, change: Change, pages: Pages) -> None:
         made = [new.page for new in change.new_pages]
@@ -71,7 +71,6 @@ class _Difference:
         self._gone: dict[LedgerId, None] = {}  # in order
 
     def of(self, before: LogHead) -> Unlinked:
-        """Of the list of ``before``."""
         for ref in before.pages:
             self._look(ref)
         self._gone.update((each.ledger_id, None) for each in before.tail if each.ledger_id not in self._ledgers)
