@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pure part of named logs: leadership, a machine; every change of a head, vacuum and compaction, sequences."""
+"""The pure part of named logs. Leadership is a machine; changes of heads, vacuum and compaction are sequences."""

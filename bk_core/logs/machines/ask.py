@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sequences of a log ask for. Pure.
+"""The requests of a log's sequences. Pure.
 
-A sequence is a generator: ``answer = yield request``. It has one request outstanding. The driver answers each request
-with what its docstring names after the arrow (nothing named: None), or raises a BookKeeperError where the sequence
-waits. So a sequence reads from top to bottom, and an ``except`` beside a ``yield`` says what a failure means there.
-Nobody has to answer: a sequence that is dropped at any ``yield`` leaves what a crash there would leave.
+A sequence is a generator that yields one request at a time: ``answer = yield request``. The driver answers with what
+the request's docstring names after the arrow (None if it names nothing), or raises a BookKeeperError at the ``yield``.
+So a sequence reads from top to bottom, and an ``except`` around a ``yield`` says what a failure means there. The driver
+may drop a sequence at any ``yield``; that leaves what a crash there would leave.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from bk_core.model import LedgerId, Versioned
 
 R = TypeVar("R")
 
-# --- what is asked of one log when its head is to be changed ----------------------------------------------------------
+# --- requests about one log whose head is to be changed ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ReadHead:
-    """Read the head, and the transactions of ``app_id`` if given. → HeadRead"""
+    """Read the head, and the transaction record of ``app_id`` if given. → HeadRead"""
 
     app_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRead:
-    """The head, and the transaction record that was asked for: None if there is none."""
+    """The head, and the requested transaction record or None."""
 
     head: Versioned[LogHead]
     transactions: Versioned[LogTransactions] | None = None
@@ -41,15 +41,15 @@ class HeadRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadPages:
-    """Read these pages. → the pages by name; they are immutable"""
+    """Read these pages, which are immutable. → the pages by name"""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLedgers:
-    """Whether these may be listed under ``head``: they exist *now*, and the rest of RULES N6. Raises
-    PublishConflictError."""
+    """Check that these ledgers may be listed under ``head``: each exists *now*, is closed at the reported end, has the
+    log's digest type and password, and was not made for another log (N6). Raises PublishConflictError."""
 
     head: LogHead
     extents: tuple[NewExtent, ...]
@@ -57,14 +57,14 @@ class CheckLedgers:
 
 @dataclass(frozen=True, slots=True)
 class RecoverLedgers:
-    """Fence, recover and close these. → LedgersRecovered"""
+    """Fence, recover and close these ledgers. → LedgersRecovered"""
 
     ledgers: tuple[LedgerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgersRecovered:
-    """Where the ledgers end; ``missing`` ones do not exist."""
+    """The ends of the ledgers; those in ``missing`` do not exist."""
 
     ends: Mapping[LedgerId, LedgerEnd]
     missing: frozenset[LedgerId] = frozenset()
@@ -72,26 +72,26 @@ class LedgersRecovered:
 
 @dataclass(frozen=True, slots=True)
 class ReadUnlinked:
-    """Read every record of what was unlinked, now that the head was read. → the records, each change of the head up to
-    the one read last in view"""
+    """Read every unlinked record, after the head was read. → the records, which cover every change of the head up to
+    the version read"""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePages:
-    """Create these pages, which nothing names yet."""
+    """Create these pages, which no head names yet."""
 
     pages: tuple[NewPage, ...]
 
 
 OfOneLog: TypeAlias = ReadHead | ReadPages | CheckLedgers | RecoverLedgers | ReadUnlinked | CreatePages
 
-# --- what is asked of all logs that are changed together; one log is the usual case -----------------------------------
+# --- requests about all logs that are changed together, mostly one ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ForLogs:
-    """Ask each log its own, in any order; ``sync``: first see to it that the store shows every write that ended.
-    → the answers by log; of a log that cannot, its BookKeeperError"""
+    """Carry out a request for each log, in any order. ``sync``: first make sure that the store shows every finished
+    write. → the answers by log; a failed request is answered with its BookKeeperError"""
 
     requests: Mapping[str, OfOneLog]
     sync: bool = False
@@ -99,8 +99,8 @@ class ForLogs:
 
 @dataclass(frozen=True, slots=True)
 class WriteHead:
-    """Compare-and-set: ``head`` in the place of version ``version``, ``transactions`` in the place of their version,
-    None for a new record, and a new record of what is ``unlinked``, if anything is; all or nothing."""
+    """Compare-and-set of one log, all or nothing: ``head`` replaces the head of ``version``; ``transactions`` replaces
+    the record of ``transactions_version`` (None: a new record); ``unlinked``, unless empty, becomes a new record."""
 
     head: LogHead
     version: int
@@ -111,16 +111,16 @@ class WriteHead:
 
 @dataclass(frozen=True, slots=True)
 class WriteHeads:
-    """Compare-and-set of each log, by name, in one multi: all or nothing. Raises MetadataConflictError when it met
-    another version, so that it was certainly not applied; of any other error ``outcome`` says whether it may have
-    been, or may still be."""
+    """Compare-and-set of each log, by name, in one multi: all or nothing. Raises MetadataConflictError if it met
+    another version, so that it was certainly not applied. The ``outcome`` of any other error says whether it may have
+    been applied, or may still be."""
 
     writes: Mapping[str, WriteHead]
 
 
 @dataclass(frozen=True, slots=True)
 class DropPages:
-    """Delete pages, by log, whose names nobody has seen. Best effort."""
+    """Delete pages, by log, that no head ever named. Best effort."""
 
     names: Mapping[str, tuple[str, ...]]
 
@@ -137,8 +137,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ListOrphans:
-    """Find ledgers whose keys say that they are this log's, made before this time by the store's clock. → ledgers, of
-    which the log may list some"""
+    """Find ledgers that by their custom metadata are this log's and were made before this time by the store's clock.
+    → ledgers; the log may list some of them"""
 
     log_uuid: str
     before_ms: int
@@ -146,8 +146,8 @@ class ListOrphans:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedgers:
-    """Delete condemned ledgers, but none whose keys do not say that it is this log's. → those that do not exist any
-    more, for certain"""
+    """Delete condemned ledgers, but only those that by their custom metadata are this log's. → those that certainly do
+    not exist any more"""
 
     ledgers: tuple[LedgerId, ...]
     log_uuid: str
@@ -155,28 +155,28 @@ class DeleteLedgers:
 
 @dataclass(frozen=True, slots=True)
 class ListPages:
-    """Find pages made before this time by the store's clock. → names, of which the head may reach some"""
+    """Find pages made before this time by the store's clock. → names; the head may reach some of them"""
 
     before_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteUnlinked:
-    """Delete records of what was unlinked long ago: they keep nothing any more."""
+    """Delete unlinked records that are older than the delay and so protect nothing any more."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePages:
-    """Delete pages that no head and no record reaches or will reach. Best effort."""
+    """Delete pages that no head and no unlinked record reaches or will reach. Best effort."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ListTransactions:
-    """Find every transaction record. → their keys"""
+    """Find all transaction records. → their keys"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class ReadTransactions:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsRead:
-    """The head, and the records that there were, by key, each read after it."""
+    """The head, and by key the records that exist; each was read after the head."""
 
     head: Versioned[LogHead]
     records: Mapping[str, Versioned[LogTransactions]]
@@ -196,7 +196,7 @@ class TransactionsRead:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTransactions:
-    """Compare-and-set: delete records, each of this version, under the head of this version; all or none. Raises as
+    """Delete these records if each still has its version and the head has ``head_version``: all or none. Raises as
     WriteHeads."""
 
     versions: Mapping[str, int]
@@ -208,12 +208,12 @@ class DeleteTransactions:
 
 @dataclass(frozen=True, slots=True)
 class ListExtents:
-    """Read the log as it is now, and its sealed extents. → ExtentsListed"""
+    """Read the log's sealed extents as they are now. → ExtentsListed"""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentsListed:
-    """The log's sealed extents in order, and the limits with its retention in view."""
+    """The log's sealed extents in order, and the limits for a log of its retention."""
 
     log_uuid: str
     extents: Sequence[Extent]
@@ -222,8 +222,8 @@ class ExtentsListed:
 
 @dataclass(frozen=True, slots=True)
 class CopyRun:
-    """Copy all entries of the run, in order, into a new ledger and close it. ``number`` counts copies. A copy that was
-    begun and failed is deleted, or left to vacuum. → RunCopied"""
+    """Copy all entries of the run, in order, into a new ledger and close it. ``number`` counts copies. If the copy
+    fails, its ledger is deleted or left to vacuum. → RunCopied"""
 
     run: Run
     number: int
@@ -231,7 +231,7 @@ class CopyRun:
 
 @dataclass(frozen=True, slots=True)
 class RunCopied:
-    """``new`` is closed; ``content`` is what was read from the run."""
+    """``new`` is the closed copy; ``content`` is what was read from the run."""
 
     new: NewExtent
     content: Content
@@ -246,7 +246,7 @@ class ReadCopy:
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Delete a ledger of ours that nobody tried to list. Best effort."""
+    """Delete a copy that nobody tried to list. Best effort."""
 
     ledger_id: LedgerId
 

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change of the heads of some logs, whatever it is for: publish, overwrite, trim, compact, condemn. Pure (RULES N3,
-N4, K10). Mostly it is one log; a publish may go into many at once, into all of them or into none.
+"""One change of the head of a log, or of several logs: publish, overwrite, trim, compact, condemn. Pure (N3, N4, K10).
+A publish may go into many logs at once: into all of them or into none.
 
-Read the heads → is what is wanted there already? then done → ask what must be known about these heads → create pages →
-write all heads by one compare-and-set → look again. What is wanted of a log is an :class:`Intent`; it knows the rules
-of its own change and nothing of the store.
+An :class:`Intent` says what is wanted of one log; it knows the rules of its own change and nothing of the store. The
+steps: read the heads; stop if the wanted state is there already; ask what must be known about these heads; create
+pages; write all heads by one compare-and-set. After a conflict or a lost answer, begin again.
 
-A conflict reads again. So does an answer that was lost: looking is the only way to learn what became of it. The write
-stays in doubt as long as the heads have the versions that it was compared with, and after that unless one of them shows
-that it was never applied: what was applied may have been trimmed, replaced or forgotten since. An error says
-NOT_APPLIED only if nothing is in doubt. Whatever is known about the world beside a head (do the ledgers still exist?)
-counts only if it was asked after the head was read that it is used for: what makes it untrue changes the head first.
+A write whose answer was lost is in *doubt*. It may still be applied while the heads have the versions that it was
+compared with. Later heads may not show it although it was applied, because its result may have been trimmed, replaced
+or forgotten. So a doubt ends only when a head shows that the write was never applied, and an error says NOT_APPLIED
+only if no doubt is left. A fact beside the head (do the ledgers still exist?) counts only if it was asked after that
+head was read, because whatever makes it untrue changes the head first.
 
-Where it ends early, nothing was changed, or there are pages that no head names, which vacuum finds. Only while a write
-has no answer may the heads be as wanted: then whoever comes next looks for what is wanted, before anything else.
+If the change ends early, nothing was changed; pages that no head names may be left, which vacuum finds. Only a write in
+doubt may have been applied: whoever tries again looks for the wanted state first.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from bk_core.model import LedgerId, Versioned
 ATTEMPTS_MAX = 30
 FAILURES_MAX = 5
 STEP_BYTES_MAX = 1_040_000
-"""What a multi may hold: ZooKeeper refuses 1 MiB (RULES N3)."""
+"""The most bytes in a multi: ZooKeeper refuses 1 MiB (N3)."""
 LOG_OVERHEAD_BYTES = 300
-"""Of a log in a multi: paths but for the name, versions, rights."""
+"""What each log adds to a multi beside its records and its name: paths, versions, access rights."""
 
 R = TypeVar("R")
 Ask: TypeAlias = ask.CheckLedgers | ask.RecoverLedgers | ask.ReadUnlinked
@@ -53,19 +53,19 @@ Ask: TypeAlias = ask.CheckLedgers | ask.RecoverLedgers | ask.ReadUnlinked
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside a head. ``is_checked``, ``unlinked`` and ``transactions`` are those of the head that was
-    read last."""
+    """What is known beside the head. ``is_checked``, ``unlinked`` and ``transactions`` belong to the head that was read
+    last."""
 
     pages: dict[str, LogPage] = field(default_factory=dict)
-    ends: dict[LedgerId, LedgerEnd] = field(default_factory=dict)  # of closed ledgers: they stay true
-    missing: frozenset[LedgerId] = frozenset()  # that were to be recovered: ids are never used again
+    ends: dict[LedgerId, LedgerEnd] = field(default_factory=dict)  # of closed ledgers, so they stay true
+    missing: frozenset[LedgerId] = frozenset()  # ledgers to recover that do not exist; ids are never reused
     transactions: Versioned[LogTransactions] | None = None
     is_checked: bool = False
-    unlinked: tuple[UnlinkedRecord, ...] | None = None  # every record that there was; None: not asked
-    is_written: bool = False  # the head is the one that our own compare-and-set made
+    unlinked: tuple[UnlinkedRecord, ...] | None = None  # all records; None: not read
+    is_written: bool = False  # our own compare-and-set made this head
 
     def with_answer(self, request: ask.OfOneLog, answer: Any) -> Facts:
-        """These, and what was answered about the head that was read last."""
+        """These facts and the answer to a request about the head that was read last."""
         match request:
             case ask.ReadPages():
                 return replace(self, pages={**self.pages, **answer})
@@ -79,40 +79,40 @@ class Facts:
 
 
 class Intent(Generic[R]):
-    """What is wanted of a log. ``settled``, ``decide`` and ``rules_out`` are asked about each head that is read, may
-    raise PagesNeeded, and have no effects of their own."""
+    """What is wanted of a log. ``settled``, ``decide`` and ``rules_out`` are called for each head that is read. They
+    may raise PagesNeeded and have no side effects."""
 
     app_id: str | None = None
-    """Whose transactions are read with the head."""
+    """The application whose transaction record is read with the head."""
     is_repeatable = True
-    """Whether it may be applied again where it may have been applied already."""
+    """Whether the change may be applied although it may have been applied before."""
 
     def settled(self, head: LogHead, facts: Facts) -> R | None:
-        """The result, if ``head`` is as wanted; asked before anything else (RULES N4)."""
+        """The result if ``head`` is as wanted, else None; called before anything else (N4)."""
         raise NotImplementedError
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """The change that makes it so, or what must be known first. Raises what refuses the change."""
+        """The change to make, or the request for what must be known first. Raises the error that refuses the change."""
         raise NotImplementedError
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """Whether ``head``, which is not as wanted, shows that ``made`` never was the head: that is what a
-        compare-and-set without an answer would have made, with the version ``moved`` − 1 ≥ 0 changes before this."""
+        """Whether ``head``, which is not as wanted, shows that a write in doubt was never applied. ``made`` is the head
+        that the write would have made, ``moved`` − 1 ≥ 0 changes before ``head``."""
         return False
 
     def forgotten(self) -> R:
-        """The result, where another log tells that it is done and this one does not remember. Only of what may be
-        wanted of several logs."""
+        """The result where another log shows that the change was made and this log does not remember it. Only for
+        intents that may go into several logs."""
         raise NotImplementedError
 
     def tightened(self, change: Change, facts: Facts) -> Change:
-        """The same change with the smallest head there is. Only of what may be wanted of several logs."""
+        """The same change with the smallest possible head. Only for intents that may go into several logs."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class _Part(Generic[R]):
-    """One log: what is wanted of it, what is known of it, and what was decided about the head ``found``."""
+    """One log: its intent, what is known of it, and the change that was decided for the head ``found``."""
 
     intent: Intent[R]
     found: Versioned[LogHead] | None = None
@@ -121,30 +121,27 @@ class _Part(Generic[R]):
 
     @property
     def read(self) -> Versioned[LogHead]:
-        """The head that was read last, with its version."""
         assert self.found is not None
         return self.found
 
     @property
     def head(self) -> LogHead:
-        """The head that was read last."""
         return self.read.value
 
     @property
     def decided(self) -> Change:
-        """The change that was decided on last."""
         assert self.change is not None
         return self.change
 
     def learn_head(self, answer: ask.HeadRead) -> None:
-        """What was asked about another head does not count for this one."""
+        """Takes a head that was read. Facts about an older version no longer count."""
         is_known = self.found is not None and self.found.version == answer.head.version
         self.found, self.facts = answer.head, replace(self.facts, transactions=answer.transactions)
         if not is_known:
             self.facts = replace(self.facts, is_checked=False, unlinked=None)
 
     def decide(self) -> Ask | None:
-        """Decide about the head, or say what must be known first. Raises PagesNeeded, and what refuses the change."""
+        """Decides the change, or returns the request for what must be known first. Raises as :meth:`Intent.decide`."""
         decision = self.intent.decide(self.head, self.facts)
         if not isinstance(decision, Change):
             return decision
@@ -152,8 +149,7 @@ class _Part(Generic[R]):
         return None
 
     def put(self, change: Change) -> None:
-        """This is the change. Where pages are made anyway, raises PagesNeeded for those that they can be merged with
-        (RULES N3)."""
+        """Sets the change. If it makes pages, raises PagesNeeded for the pages that they could replace (N3)."""
         if change.new_pages:
             missing = [ref.name for ref in merge_candidates(self.head) if ref.name not in self.facts.pages]
             if missing:
@@ -161,12 +157,12 @@ class _Part(Generic[R]):
         self.change = change
 
     def write(self) -> ask.WriteHead:
-        """The compare-and-set of what was decided."""
+        """The compare-and-set of the decided change."""
         found = self.facts.transactions
         return write_of(self.read, self.decided, self.facts.pages, None if found is None else found.version)
 
     def written(self) -> R:
-        """The result, now that the head is what was decided."""
+        """The result, now that the decided head is written."""
         change = self.decided
         transactions = None if change.transactions is None else Versioned(change.transactions, 0)
         pages = {**self.facts.pages, **{new.name: new.page for new in change.new_pages}}
@@ -178,14 +174,14 @@ class _Part(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A write that got no answer: by log, the head it would have made and the version it was compared with."""
+    """A write that got no answer: by log, the head that it would have made and the version it was compared with."""
 
     made: Mapping[str, Versioned[LogHead]]
     error: BookKeeperError
 
 
 class _Again(Exception):
-    """The heads are to be read again: others were faster, or the store was away (``error``) and may come back."""
+    """Read the heads again: another client was faster, or the store was unavailable (``error``)."""
 
     def __init__(self, error: MetadataUnavailableError | None = None) -> None:
         super().__init__(error)
@@ -193,7 +189,7 @@ class _Again(Exception):
 
 
 class HeadChange(Generic[R]):
-    """Carries out what is wanted of some logs, by their names. :meth:`run` is the sequence, to be run once."""
+    """Carries out the intents of some logs, by name. :meth:`run` is the sequence; run it once."""
 
     def __init__(
         self,
@@ -208,8 +204,8 @@ class HeadChange(Generic[R]):
         self._doubts: list[_Doubt] = []
 
     def run(self) -> Steps[dict[str, R]]:
-        """The result of each log. Raises what refused it for one of them, which the error names, and
-        PublishConflictError when others were always faster; ``outcome`` says whether it may yet turn out to be done."""
+        """The result of each log. Raises the error that refused the change, which names the log, and
+        PublishConflictError if others were always faster; ``outcome`` says whether the change may still be applied."""
         try:
             return (yield from self._attempts())
         except BookKeeperError as error:
@@ -241,7 +237,7 @@ class HeadChange(Generic[R]):
     # --- reading, looking and deciding ---
 
     def _read(self) -> Steps[None]:
-        """Read the heads: as they are now, the first time and while something is in doubt."""
+        """Reads the heads; after a sync the first time and while a write is in doubt."""
         is_first = any(part.found is None for part in self._parts.values())
         heads = {log: ask.ReadHead(part.intent.app_id) for log, part in self._parts.items()}
         answers = yield from self._ask(heads, sync=is_first or bool(self._doubts))
@@ -252,10 +248,10 @@ class HeadChange(Generic[R]):
                 raise _named(PublishConflictError("the log was deleted and made again"), log)
 
     def _look(self) -> Steps[dict[str, R] | None]:
-        """The results, if all is as wanted. Otherwise None, and the changes are decided."""
+        """The results if the heads are as wanted. Otherwise None, and the change of each log is decided."""
         while True:
             found, pages, refused = self._settled()
-            if found:  # by one write: whichever log remembers it tells of all
+            if found:  # all logs were changed by one write, so one log that remembers it is enough
                 parts = self._parts.items()
                 return {log: found[log] if log in found else part.intent.forgotten() for log, part in parts}
             wanted = pages or self._judge_doubts()
@@ -271,7 +267,7 @@ class HeadChange(Generic[R]):
                 self._parts[log].facts = self._parts[log].facts.with_answer(wanted[log], answer)
 
     def _settled(self) -> tuple[dict[str, R], dict[str, ask.OfOneLog], BookKeeperError | None]:
-        """What the heads show to be done, the pages that it takes to say so, and why the first log refuses it."""
+        """The results of logs that are as wanted, the pages that are needed to tell, and the first log's refusal."""
         found: dict[str, R] = {}
         pages: dict[str, ask.OfOneLog] = {}
         refused: BookKeeperError | None = None
@@ -286,14 +282,14 @@ class HeadChange(Generic[R]):
         return found, pages, refused
 
     def _judge_doubts(self) -> dict[str, ask.OfOneLog]:
-        """Nothing is as wanted: drop the doubts that this rules out. Returns the pages that it takes to say so."""
+        """No log is as wanted: drops the doubts that the heads rule out. Returns the pages needed to tell."""
         pages: dict[str, ask.OfOneLog] = {}
         self._doubts = [doubt for doubt in self._doubts if not self._is_ruled_out(doubt, pages)]
         return pages
 
     def _is_ruled_out(self, doubt: _Doubt, pages: dict[str, ask.OfOneLog]) -> bool:
-        """One log that went on without it is enough: the write was not applied then, and never will be. A head that it
-        was compared with, or an older one, says nothing: it may still come."""
+        """Whether one log went on without the write: then it was not applied and never will be. A head of the version
+        that the write was compared with, or an older one, rules out nothing, since the write may still be applied."""
         for log, part in self._parts.items():
             made, moved = doubt.made[log].value, part.read.version - doubt.made[log].version
             try:
@@ -304,15 +300,15 @@ class HeadChange(Generic[R]):
         return False
 
     def _check_forgotten(self) -> None:
-        """Raises the error of a write that may have been applied before a log went on, and been forgotten: what must
-        happen once cannot be tried again."""
+        """Raises the error of a write in doubt whose log went on, if its change must happen only once: the write may
+        have been applied and forgotten since."""
         for doubt in self._doubts:
             for log, part in self._parts.items():
                 if not part.intent.is_repeatable and part.read.version > doubt.made[log].version:
                     raise doubt.error
 
     def _decide(self) -> dict[str, ask.OfOneLog]:
-        """Decide about each log; returns what must be known first. Raises what refuses one of the changes."""
+        """Decides the change of each log; returns the requests for what must be known first. Raises a refusal."""
         wanted: dict[str, ask.OfOneLog] = {}
         for log, part in self._parts.items():
             try:
@@ -326,9 +322,8 @@ class HeadChange(Generic[R]):
         return wanted
 
     def _fit_together(self) -> dict[str, ask.OfOneLog]:
-        """See that one multi holds all heads: those that are too large together move what they list into pages. (One
-        fits by its own limit.) Returns the pages to read first; raises InvalidArgumentError if it is still too much
-        (RULES N3)."""
+        """Makes all heads fit into one multi: if they are too large together, they move what they list into pages. (One
+        head always fits.) Returns the pages to read first; raises InvalidArgumentError if it is still too much (N3)."""
         if len(self._parts) == 1 or self._step_bytes() <= STEP_BYTES_MAX:
             return {}
         wanted: dict[str, ask.OfOneLog] = {}
@@ -357,7 +352,7 @@ class HeadChange(Generic[R]):
             yield from self._ask(creates)
 
     def _write(self) -> Steps[None]:
-        """Write all heads. Pages are dropped where certainly no head names them."""
+        """Writes all heads. If that certainly failed, drops the new pages."""
         self.was_attempted = True
         try:
             yield ask.WriteHeads({log: part.write() for log, part in self._parts.items()})
@@ -380,8 +375,8 @@ class HeadChange(Generic[R]):
                 yield ask.DropPages({log: pages for log, pages in names.items() if pages})
 
     def _ask(self, requests: Mapping[str, ask.OfOneLog], *, sync: bool = False) -> Steps[Mapping[str, Any]]:
-        """The answers by log: one that cannot answer holds all of them up. A store that is away may come back;
-        everything else is final."""
+        """The answers by log. If one log fails, all do: an unavailable store is asked again; any other error is
+        final."""
         try:
             answers: Mapping[str, Any] = yield ask.ForLogs(requests, sync)
         except MetadataUnavailableError as error:
@@ -393,7 +388,7 @@ class HeadChange(Generic[R]):
 
 
 def change_head(log: str, intent: Intent[R]) -> Steps[R]:
-    """What is wanted of one log; :meth:`HeadChange.run`."""
+    """Carries out the intent of one log; see :meth:`HeadChange.run`."""
     results = yield from HeadChange({log: intent}).run()
     return results[log]
 
@@ -401,7 +396,7 @@ def change_head(log: str, intent: Intent[R]) -> Steps[R]:
 def write_of(
     found: Versioned[LogHead], change: Change, pages: Pages, transactions_version: int | None = None
 ) -> ask.WriteHead:
-    """The compare-and-set that makes ``change`` of the head ``found``; what it unlinks goes on record (RULES N6)."""
+    """The compare-and-set that makes ``change`` to the head ``found``, with a record of what it unlinks (N6)."""
     version = None if change.transactions is None else transactions_version
     return ask.WriteHead(
         change.head, found.version, change.transactions, version, unlinked_by(found.value, change, pages)
@@ -409,7 +404,7 @@ def write_of(
 
 
 def bytes_of(log: str, write: ask.WriteHead) -> int:
-    """What a log takes of a multi."""
+    """The bytes of one log's write in a multi."""
     size = len(encode_head(write.head)) + 3 * len(log) + LOG_OVERHEAD_BYTES
     if write.transactions is not None:
         size += len(encode_transactions(write.transactions))
@@ -421,7 +416,7 @@ def _again_if_away(error: BookKeeperError) -> Exception:
 
 
 def _named(error: BookKeeperError, log: str) -> BookKeeperError:
-    """The error, which says of which log it speaks."""
+    """The error with the log's name in it."""
     if f"log {log}" not in str(error):
         error.value = f"log {log}, {error.value}" if error.value else f"log {log}"
     return error

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: many small sealed extents become few, run by run, in steps that a crash may end at any point. Pure.
+"""Compaction: merges many small sealed extents into few, run by run. A crash may end it at any point. Pure.
 
-List the log → choose runs → copy one into a new ledger → read the copy back and compare → list it in the run's place by
-compare-and-set, if the log still has the run → the next run; when none is left, list the log again. Only what was read
-back and found equal is ever listed, and the compare-and-set replaces exactly the extents that were copied, so a trim,
-an overwrite or another compaction meanwhile costs this one its copy and the log nothing. A copy is deleted while nobody
-has tried to list it; after that only vacuum does that (RULES N4, N6).
+The steps: list the log; choose runs; copy a run into a new ledger; read the copy back and compare; list the copy in the
+run's place by compare-and-set, if the log still has the run; go on with the next run; when none is left, list the log
+again. Only a copy that was read back and found equal is ever listed, and it replaces exactly the extents that were
+copied. So a trim, an overwrite or another compaction meanwhile costs this compaction its copy and the log nothing. The
+compaction deletes a copy only before it tries to list it; afterwards only vacuum may (N4, N6).
 
-Where it ends early, the runs that were replaced stay so, and at most one copy is left that vacuum finds.
+If it ends early, the runs replaced so far stay replaced, and at most one copy is left, which vacuum finds.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from bk_core.logs.model.paging import Nonce
 from bk_core.model import LedgerId
 
 DISTURBANCES_MAX = 10
-"""Runs in a row that others changed while they were copied, before the compaction gives up."""
+"""The compaction gives up when others change more runs than this in a row while they are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What was done: ``extents`` became ``ledgers``, of ``entries`` in all."""
+    """The result: ``extents`` extents with ``entries`` entries became the ``ledgers``."""
 
     ledgers: tuple[LedgerId, ...] = ()
     extents: int = 0
@@ -50,7 +50,7 @@ class Compacted:
 
 
 class _Disturbed(Exception):
-    """Others changed the log meanwhile: what is to be done must be chosen again."""
+    """Others changed the log meanwhile: choose the runs again."""
 
     def __init__(self, error: BookKeeperError) -> None:
         super().__init__(error)
@@ -58,19 +58,19 @@ class _Disturbed(Exception):
 
 
 class Compaction:
-    """One compaction of the log ``name``. :meth:`run` is the sequence, to be run once."""
+    """One compaction of the log ``name``. :meth:`run` is the sequence; run it once."""
 
     def __init__(self, name: str, limits: CompactionLimits, nonce: Nonce) -> None:
         self._name, self._limits, self._nonce = name, limits, nonce
         self._done = Compacted()
         self._log_uuid: str | None = None
         self._copies = 0
-        self._weight = 0  # copied so far
+        self._weight = 0  # weight of the runs merged so far
         self._disturbed = 0  # runs in a row that others changed
-        self._incomplete: Run | None = None  # some of it could not be found
+        self._incomplete: Run | None = None  # a run of which entries could not be found
 
     def run(self) -> Steps[Compacted]:
-        """What was done, once nothing is left to do or the limits are reached. Raises what ended it."""
+        """Compacts until nothing is left to merge or the limits are reached. Raises the error that ended it."""
         while True:
             try:
                 runs = yield from self._choose()
@@ -89,7 +89,7 @@ class Compaction:
         try:
             listed: ask.ExtentsListed = yield ask.ListExtents()
         except (MetadataCorruptError, PublishConflictError) as error:
-            raise _Disturbed(error) from error  # a page was replaced and deleted between head and page
+            raise _Disturbed(error) from error  # a page was replaced and deleted after the head was read
         if self._log_uuid not in (None, listed.log_uuid):
             raise LogRecreatedError("the log was deleted and made again", remedy="compact the new one")
         self._log_uuid = listed.log_uuid
@@ -100,7 +100,7 @@ class Compaction:
         return enough is not None and self._weight >= enough
 
     def _merge(self, run: Run) -> Steps[None]:
-        """Copy the run, see that the copy is exact, and list it in the run's place."""
+        """Copies the run, checks that the copy is exact, and lists it in the run's place."""
         copied = yield from self._copy(run)
         problem = content_problem(run, copied.content)
         if problem is None:
@@ -122,7 +122,7 @@ class Compaction:
             copied: ask.RunCopied = yield ask.CopyRun(run, self._copies)
         except (NoSuchLedgerError, NoSuchEntryError) as error:
             if self._incomplete == run:
-                raise  # the log still lists it: its data are lost
+                raise  # the log still lists the run, so its entries are lost
             self._incomplete = run
             raise _Disturbed(error) from error
         return copied
@@ -131,7 +131,7 @@ class Compaction:
         try:
             held: Content = yield ask.ReadCopy(copied.new)
         except NoSuchLedgerError as error:
-            raise _Disturbed(error) from error  # a vacuum took it for an orphan
+            raise _Disturbed(error) from error  # a vacuum deleted the copy as an orphan
         except BookKeeperError:
             yield from self._drop(copied)
             raise

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leadership of a named log: take it over by fencing, roll its ledgers, give it up. Pure.
 
-Sources: protocol document "Ledgers to logs" (opening a log, rolling ledgers); RULES N2; MUST15.
+Sources: protocol document "Ledgers to logs" (opening a log, rolling ledgers); N2; MUST15.
 
-Taking over, in the document's steps: READ the head → RECOVER every open extent and the last two ledgers, which fences
-whoever writes them → SEAL the open ones in the head → CREATE a ledger → LIST it by compare-and-set → SERVE. Nothing is
-served before that compare-and-set, and one that fails sends us back to the first step, after asking whoever elects
-whether we still lead. Rolling: CREATE → LIST while appends go on to the current ledger → switch → close the previous
-ledger → SEAL it.
+Taking over: READ the head → RECOVER every open extent and at least the last two ledgers, which fences their writers →
+SEAL the open extents in the head → CREATE a ledger → LIST it by compare-and-set → SERVE. Nothing is appended before
+that compare-and-set. If a compare-and-set meets another version, the leader asks ``still_leader`` and begins again at
+the first step. Rolling: CREATE → LIST, while appends go on to the current ledger → switch appends to the new ledger →
+close the previous ledger → SEAL it.
 
-An answer that is lost is settled by reading the head again: the ledger that was to be listed is there, or the version
-is still the same and the change is tried again, or somebody else was faster. A ledger is deleted only where each
-compare-and-set that named it was refused for certain; otherwise vacuum finds it (RULES N4, N6).
+After a lost answer the leader reads the head again. Either the new ledger is listed, or the version is unchanged and
+the write is tried again, or another client was faster. The leader deletes a new ledger only if every compare-and-set
+that named it was certainly refused; otherwise vacuum finds it (N4, N6).
 """
 
 from __future__ import annotations
@@ -64,35 +64,35 @@ Effects: TypeAlias = list[LeadershipEffect]
 
 @dataclass(slots=True, eq=False)
 class LogLeadership:
-    """One leader of one log, from taking over to the end. Step it with one event at a time; an event that does not
-    belong to the state is late or doubled, and ignored."""
+    """One leader of one log, from taking over to the end. :meth:`step` takes one event and returns effects; an event
+    that does not fit the state is late or doubled, and ignored."""
 
     attempts_max: int = 10
     state: State = field(default=State.NEW, init=False)
-    _attempt: int = field(default=0, init=False)  # failed compare-and-sets since the last one that worked
-    _head: Versioned[LogHead] | None = field(default=None, init=False)  # what the next change is compared with
+    _attempt: int = field(default=0, init=False)  # failed compare-and-sets since the last success
+    _head: Versioned[LogHead] | None = field(default=None, init=False)  # the next change is compared with it
     _to_recover: tuple[LedgerId, ...] = field(default=(), init=False)
-    _ends: tuple[tuple[LedgerId, LedgerEnd], ...] = field(default=(), init=False)  # of open extents, once recovered
+    _ends: tuple[tuple[LedgerId, LedgerEnd], ...] = field(default=(), init=False)  # of open extents that were recovered
     _creating: bool = field(default=False, init=False)  # a CreateLedger has not been answered
-    _spare: NewOpenExtent | None = field(default=None, init=False)  # made, and as far as we know not listed
-    _listing: bool = field(default=False, init=False)  # a compare-and-set that names the spare has not been answered
-    _spare_uncertain: bool = field(default=False, init=False)  # one that named it had no answer
-    _current: LedgerId | None = field(default=None, init=False)  # where appends go; None before the first Serve
-    _previous: LedgerId | None = field(default=None, init=False)  # where they went before a roll, until it is sealed
-    _closed: tuple[LedgerId, LedgerEnd] | None = field(default=None, init=False)  # ours, to be sealed
-    _resume: State = field(default=State.READING, init=False)  # what to go on with after REREADING
+    _spare: NewOpenExtent | None = field(default=None, init=False)  # created, and not known to be listed
+    _listing: bool = field(default=False, init=False)  # a write that lists the spare has not been answered
+    _spare_uncertain: bool = field(default=False, init=False)  # the answer to a write that lists the spare was lost
+    _current: LedgerId | None = field(default=None, init=False)  # takes the appends; None before the first Serve
+    _previous: LedgerId | None = field(default=None, init=False)  # took them before a roll, until it is sealed
+    _closed: tuple[LedgerId, LedgerEnd] | None = field(default=None, init=False)  # our closed ledger, to be sealed
+    _resume: State = field(default=State.READING, init=False)  # the state to go on with after REREADING
     _give_up_wanted: bool = field(default=False, init=False)
 
     def copy(self) -> LogLeadership:
-        """An independent machine in the same state; all that it holds is immutable."""
+        """An independent machine in the same state."""
         return copy(self)
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Equal for machines that will behave alike."""
+        """Equal for machines that behave alike."""
         return tuple(getattr(self, each.name) for each in fields(self))
 
     def step(self, event: LeadershipEvent) -> Effects:
-        """Take one event; returns the effects in the order they are to be carried out."""
+        """Handles one event and returns the effects in order."""
         before = self.state
         effects = self._step(event)
         assert self.state is before or self.state in MOVES[before], (before, event, self.state)
@@ -168,7 +168,7 @@ class LogLeadership:
         return self._resume_taking_over(event, previous)
 
     def _begin(self, event: HeadRead) -> Effects:
-        """Step 1 has been done: fence whoever may be writing (protocol document, step 2)."""
+        """The head was read: recovers every ledger that somebody may be writing."""
         opened = tuple(extent.ledger_id for extent in event.head.value.open_extents)
         self._ends = ()
         self._to_recover = opened + tuple(ledger for ledger in event.last_ledgers if ledger not in opened)
@@ -183,7 +183,7 @@ class LogLeadership:
                 return self._serve(head)
             if previous is not None and head.version == previous.version:
                 return self._list(State.LISTING, head)
-            # It may have been listed and, being empty, sealed away by another leader: never used, never deleted.
+            # Another leader may have seen our empty ledger listed and sealed it away: do not use it, do not delete it.
             self._spare, self._spare_uncertain = None, False
         return self._begin(event)
 
@@ -200,7 +200,7 @@ class LogLeadership:
             return []
         assert self._head is not None
         if ledger_id in _opened(self._head):
-            # Where it ends is lost with it, and so is the offset of everything that would follow.
+            # Its end is lost, and with it the offset of every later entry.
             return self._fail(
                 NoSuchLedgerError(
                     "a ledger that the log's last leader wrote does not exist",
@@ -208,7 +208,7 @@ class LogLeadership:
                     remedy="it was deleted outside the log: restore its metadata",
                 )
             )
-        return self._recovered_one(ledger_id)  # sealed: nobody writes to it, and reading it will say what is lost
+        return self._recovered_one(ledger_id)  # sealed, so nobody writes to it; reads will report the loss
 
     def _recovered_one(self, ledger_id: LedgerId) -> Effects:
         self._to_recover = tuple(ledger for ledger in self._to_recover if ledger != ledger_id)
@@ -256,7 +256,7 @@ class LogLeadership:
         return self._sealed()
 
     def _is_applied(self, head: Versioned[LogHead]) -> bool:
-        """Whether ``head`` is what the change that is under way makes of it."""
+        """Whether ``head`` is the result of the change under way."""
         opened, spare = _opened(head), self._spare.ledger_id if self._spare else None
         match self.state:
             case State.SEALING:
@@ -320,8 +320,8 @@ class LogLeadership:
             return self._listed_roll()
         if opened != (self._current,):
             return self._lose("another leader took the log over")
-        # Ours is still open, so nobody sealed anything: the change was not applied. Where the version moved on, a
-        # lost one cannot be applied any more; where it did not, ours is tried again under the same version.
+        # Only our ledger is open, so the new one was not listed. If the version changed, a lost write cannot be applied
+        # any more; if not, the same write is tried again with the same version.
         self._spare_uncertain = self._spare_uncertain and previous is not None and head.version == previous.version
         return self._list(State.ROLL_LISTING, head)
 
@@ -332,13 +332,13 @@ class LogLeadership:
             return self._to(self._resume, SealExtents(head, (self._closed,)))
         if self._resume is State.ROLL_SEALING and opened != (self._current,):
             return self._lose("another leader took the log over")
-        return self._sealed()  # by us or by another leader: a closed ledger has one end
+        return self._sealed()  # by us or another leader: a closed ledger has only one end
 
     # --- trouble ---
 
     def _settle(self, *, ask: bool) -> Effects:
-        """A compare-and-set failed or has no answer: pause, read again, look what became of it."""
-        # Without an answer the spare may be in the list; a refusal takes back nothing of an earlier doubt.
+        """A compare-and-set met another version (``ask``) or got no answer: pauses, then reads the head again."""
+        # Without an answer the spare may be listed; a later refusal does not change that.
         self._spare_uncertain, self._listing = self._spare_uncertain or (self._listing and not ask), False
         match self.state:
             case State.SEALING | State.LISTING:
@@ -366,21 +366,21 @@ class LogLeadership:
         return self._to(State.WAITING, Wait(self._attempt))
 
     def _on_request_failed(self, error: BookKeeperError) -> Effects:
-        self._creating = False  # the one request that may outlive its state
+        self._creating = False  # the only request that may outlive its state
         match self.state:
             case State.READING | State.RECOVERING | State.CREATING:
                 return self._fail(error)
             case State.ROLL_CREATING:
-                return self._serving(FinishRoll(error))  # the current ledger is as good as before
+                return self._serving(FinishRoll(error))  # the current ledger goes on
             case State.REREADING:
                 return self._pause(ask=False)
             case State.SEALING | State.LISTING | State.ROLL_LISTING | State.ROLL_SEALING | State.CLOSE_SEALING:
-                self._spare_uncertain = True  # refused, but not because of the version: let vacuum look at the ledger
+                self._spare_uncertain = True  # not refused for its version: leave the ledger to vacuum
                 return self._lose(error.what) if self._current is not None else self._fail(error)
         return []
 
     def _lose(self, why: str) -> Effects:
-        # Before anything was served, nothing can be of unknown outcome.
+        # Before the first Serve nothing was appended, so no outcome is unknown.
         outcome = Outcome.UNKNOWN if self._current is not None else Outcome.NOT_APPLIED
         return self._fail(LeadershipLostError(f"leadership of the log is lost: {why}", outcome=outcome))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to :class:`bk_core.logs.machines.leadership.LogLeadership` and what it asks for. Pure.
+"""The events and effects of :class:`bk_core.logs.machines.leadership.LogLeadership`. Pure.
 
-An effect that asks for something names, after an arrow, the events of which exactly one answers it.
+An effect that is a request names its possible answers after an arrow; exactly one of these events answers it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from bk_core.model import LedgerId, Versioned
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Become the log's leader. The first command."""
+    """Become the log's leader; the first command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """Go on in a new ledger. Ignored unless serving: one roll at a time."""
+    """Go on in a new ledger. Ignored unless SERVING, so there is one roll at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Close and seal the ledger and end; after the roll that is under way, if any."""
+    """Close and seal the ledger and end; a roll under way is finished first."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRead:
-    """The head as the store has it. ``last_ledgers`` are the last two of the list, wherever they are listed."""
+    """The head in the store. ``last_ledgers`` are the last two ledgers of the log, whether in the head or in pages."""
 
     head: Versioned[LogHead]
     last_ledgers: tuple[LedgerId, ...] = ()
@@ -42,7 +42,7 @@ class HeadRead:
 
 @dataclass(frozen=True, slots=True)
 class HeadWritten:
-    """The compare-and-set was applied; this is the head now."""
+    """The compare-and-set was applied; ``head`` is the new head."""
 
     head: Versioned[LogHead]
 
@@ -54,12 +54,12 @@ class HeadConflicted:
 
 @dataclass(frozen=True, slots=True)
 class HeadWriteUnknown:
-    """No answer: the compare-and-set may have been applied."""
+    """The compare-and-set got no answer and may have been applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecovered:
-    """The ledger is fenced, recovered and closed, and ends here."""
+    """The ledger is fenced, recovered and closed at ``end``."""
 
     ledger_id: LedgerId
     end: LedgerEnd
@@ -74,14 +74,14 @@ class LedgerMissing:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCreated:
-    """A new ledger of ours."""
+    """A new ledger was created for this leader."""
 
     ledger: NewOpenExtent
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerClosed:
-    """Our own ledger is closed with everything that was appended to it."""
+    """A ledger of this leader is closed with everything that was appended to it."""
 
     ledger_id: LedgerId
     end: LedgerEnd
@@ -89,7 +89,7 @@ class LedgerClosed:
 
 @dataclass(frozen=True, slots=True)
 class WriterFailed:
-    """A ledger of ours takes no more entries: fenced, or its bookies are gone."""
+    """A ledger of this leader takes no more entries: it is fenced, or its bookies are gone."""
 
     ledger_id: LedgerId
     error: BookKeeperError
@@ -97,21 +97,21 @@ class WriterFailed:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """What the last effects asked for cannot be done; nothing of it is of unknown outcome."""
+    """A request failed and was certainly not carried out."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAnswered:
-    """What whoever elects leaders says of us."""
+    """The answer of ``still_leader``: whether this process still leads."""
 
     still_leader: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WaitEnded:
-    """The pause of :class:`Wait` is over."""
+    """The pause of Wait is over."""
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ class RecoverLedger:
 
 @dataclass(frozen=True, slots=True)
 class SealExtents:
-    """Compare-and-set: :func:`bk_core.logs.model.next_head.seal`. → HeadWritten, HeadConflicted, HeadWriteUnknown,
-    RequestFailed"""
+    """Fix the ends of open extents by compare-and-set (:func:`bk_core.logs.model.next_head.seal`). → HeadWritten,
+    HeadConflicted, HeadWriteUnknown, RequestFailed"""
 
     expected: Versioned[LogHead]
     ends: tuple[tuple[LedgerId, LedgerEnd], ...]
@@ -140,8 +140,8 @@ class SealExtents:
 
 @dataclass(frozen=True, slots=True)
 class ListLedger:
-    """Compare-and-set: :func:`bk_core.logs.model.next_head.add_open_extent`. → HeadWritten, HeadConflicted,
-    HeadWriteUnknown, RequestFailed"""
+    """Append an open extent by compare-and-set (:func:`bk_core.logs.model.next_head.add_open_extent`). → HeadWritten,
+    HeadConflicted, HeadWriteUnknown, RequestFailed"""
 
     expected: Versioned[LogHead]
     ledger: NewOpenExtent
@@ -149,12 +149,12 @@ class ListLedger:
 
 @dataclass(frozen=True, slots=True)
 class CreateLedger:
-    """Make a ledger for the log. → LedgerCreated, RequestFailed"""
+    """Create a ledger for the log. → LedgerCreated, RequestFailed"""
 
 
 @dataclass(frozen=True, slots=True)
 class AskLeader:
-    """Ask whoever elects leaders. → LeaderAnswered"""
+    """Ask ``still_leader`` whether this process still leads. → LeaderAnswered"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Leadership is taken: appends go to this ledger, whose entry 0 has this log offset."""
+    """This process leads: appends go to this ledger, whose entry 0 has log offset ``base_offset``."""
 
     ledger_id: LedgerId
     base_offset: int
@@ -174,8 +174,8 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class SwitchLedger:
-    """The roll is listed: appends go to ``ledger_id`` once everything in ``previous_id`` is confirmed; close that one.
-    → LedgerClosed, WriterFailed"""
+    """The new ledger is listed: appends go to ``ledger_id`` once everything in ``previous_id`` is confirmed. Then close
+    ``previous_id``. → LedgerClosed, WriterFailed"""
 
     previous_id: LedgerId
     ledger_id: LedgerId
@@ -183,33 +183,33 @@ class SwitchLedger:
 
 @dataclass(frozen=True, slots=True)
 class CloseLedger:
-    """Close our ledger. → LedgerClosed, WriterFailed"""
+    """Close a ledger of this leader. → LedgerClosed, WriterFailed"""
 
     ledger_id: LedgerId
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedger:
-    """Delete a ledger that certainly never got into the list. Best effort; no answer."""
+    """Delete a ledger that was certainly never listed. Best effort; no answer."""
 
     ledger_id: LedgerId
 
 
 @dataclass(frozen=True, slots=True)
 class FinishRoll:
-    """The roll is over; ``error`` says why it did not happen, and the current ledger goes on."""
+    """The roll is over. If it failed, ``error`` says why, and appends go on to the current ledger."""
 
     error: BookKeeperError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FinishLeadership:
-    """Given up: the ledger is closed and sealed. Nothing follows."""
+    """Leadership was given up: the ledger is closed and sealed. No effect follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoseLeadership:
-    """Serve nothing any more; everything unconfirmed fails with this error. Nothing follows."""
+    """Leadership is lost: take no more appends; every unconfirmed append fails with this error. No effect follows."""
 
     error: BookKeeperError
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of :class:`bk_core.logs.machines.leadership.LogLeadership`: its states and the legal moves
-between them. Pure."""
+"""The states of :class:`bk_core.logs.machines.leadership.LogLeadership` and the legal moves between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import enum
 
 
 class State(enum.Enum):
-    """Where the leadership stands."""
+    """The states of a leadership."""
 
     NEW = "new"
     READING = "reading"
@@ -24,7 +23,7 @@ class State(enum.Enum):
     ROLL_SEALING = "roll sealing"
     CLOSING = "closing"
     CLOSE_SEALING = "close sealing"
-    ASKING = "asking"  # after a failed compare-and-set: do we still lead?
+    ASKING = "asking"  # whether we still lead, after a failed compare-and-set
     WAITING = "waiting"
     REREADING = "rereading"
     ENDED = "ended"
@@ -66,4 +65,4 @@ MOVES: dict[State, tuple[State, ...]] = {
     State.ENDED: (),
     State.LOST: (),
 }
-"""The legal moves: checked at every step, and the picture in docs/protocol.md."""
+"""The legal moves: every step is checked against them, and docs/protocol.md shows them."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishing closed ledgers: all or none, once for each publish id; appending or overwriting; into one log or into many
-in one step. Pure (RULES N2 to N7, K10).
+in one step. Pure (N2 to N7, K10).
 
-The ledgers of a job are its own until a compare-and-set names them. From then on they may be the log's, whatever the
-answer was, and nobody but vacuum deletes them, not even a retry that finds them published already.
+A job owns its ledgers until a compare-and-set names them. From then on the log may own them, whatever the answer was,
+and only vacuum may delete them; not even a retry that finds them published already may.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ from bk_core.logs.model.paging import Change, Nonce, last_ledgers, tightened
 from bk_core.model import LedgerId
 
 LOGS_MAX = 100
-"""Logs of one step (RULES K10)."""
+"""The most logs of one step (K10)."""
 FORGOTTEN_OFFSET = -1
-"""Base offset of a publish that happened and that the log does not remember: only its transaction, or another log of
-the same step does."""
+"""The base offset of a publish that the log itself does not remember: only its transaction record, or another log of
+the same step, does."""
 
 
 @dataclass(frozen=True)
 class Publish(Intent[Published]):
-    """List ``extents`` in order, as ``options`` say. ``now_ms`` is the time of the publish."""
+    """Lists ``extents`` in order, as ``options`` say. ``now_ms`` is the time of the publish."""
 
     extents: tuple[NewExtent, ...]
     publish_id: PublishId
     now_ms: int
     nonce: Nonce
     options: PublishOptions = APPEND
-    is_repeatable = False  # once
+    is_repeatable = False  # a publish must happen only once
 
     @property
     def transaction(self) -> Transaction | None:
-        """The version that is published, if it is one."""
         return self.options.transaction
 
     @property
     def rows(self) -> int:
-        """Rows to publish. The same input has as many of them each time, whereas a codec that puts several into an
-        entry may make another count of entries."""
+        """The number of rows. It is the same whenever the same input is written, unlike the number of entries of a
+        codec that puts several rows into one."""
         return sum(extent.rows for extent in self.extents)
 
     @property
@@ -56,7 +55,7 @@ class Publish(Intent[Published]):
         return self.transaction.app_id if self.transaction else None
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
-        """The publish of this id, if the log remembers one."""
+        """The publish of this id, if the log or the transaction record remembers it."""
         found = commit.already_published(head, self.publish_id, self.rows)
         if self.transaction is None:
             return found
@@ -68,7 +67,7 @@ class Publish(Intent[Published]):
         return found
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Fence whoever leads if that is wanted, see that every ledger is still there, publish."""
+        """Seals the open extents if takeover is wanted, has every ledger checked, then publishes."""
         if head.open_extents and self.options.takeover:
             ledgers = to_fence(head, facts)
             if not facts.missing.union(facts.ends) >= set(ledgers):
@@ -85,7 +84,7 @@ class Publish(Intent[Published]):
         return replace(change, transactions=transactions)
 
     def _put(self, head: LogHead, facts: Facts) -> Change:
-        """The head with the extents in it, and with their schema, also of a job that had no rows."""
+        """The head with the extents and their schema; a job without rows registers its schema too."""
         extents, page = self.extents, None
         wanted = self.options
         if wanted.schema is not None:
@@ -97,7 +96,8 @@ class Publish(Intent[Published]):
         return change if page is None else replace(change, new_pages=(page, *change.new_pages))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """The head remembers the last publishes, the transaction's record every version until 128 higher ones came."""
+        """True if this publish, had it been applied, would still be remembered: the head keeps the last PUBLISHED_MAX
+        publishes, the transaction record the last 128 versions."""
         if self.transaction is not None and facts.transactions is not None:
             versions = facts.transactions.value.versions
             if all(each.version < self.transaction.version for each in versions):
@@ -105,22 +105,21 @@ class Publish(Intent[Published]):
         return moved < PUBLISHED_MAX
 
     def forgotten(self) -> Published:
-        """A publish that happened and that this log remembers nothing of any more."""
+        """The publish without its base offset, which only this log knew."""
         return _forgotten(self.publish_id.digest, self.rows, self.now_ms)
 
     def tightened(self, change: Change, facts: Facts) -> Change:
-        """All that can be in pages is."""
         return tightened(change, self.nonce, facts.pages)
 
 
 @dataclass(frozen=True)
 class PublishAmong(Publish):
-    """One log's part of a publish into several (:func:`publish_among`). Its ``publish_id`` names the logs and their
-    rows. So whichever head remembers it tells that all logs have it, whatever the others have forgotten since; and a
-    head that has moved on without it tells that none of them ever will."""
+    """One log's part of a publish into several (:func:`publish_among`). Its ``publish_id`` names all logs and their
+    rows. So if one head remembers it, all logs got it, even those that have forgotten it; and if one head went on
+    without it, no log will ever get it."""
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
-        """As :meth:`Publish.settled`. Raises TransactionReplayDiffersError too where the version has other logs."""
+        """As :meth:`Publish.settled`; also raises TransactionReplayDiffersError if the version went to other logs."""
         found = super().settled(head, facts)
         if found is not None and found.publish_id != self.publish_id.digest:
             assert self.transaction is not None
@@ -140,8 +139,8 @@ def publish_among(
     nonce: Nonce,
     options: PublishOptions = APPEND,
 ) -> dict[str, PublishAmong]:
-    """What is wanted of each log when these ledgers, by log, are published in one step. Raises InvalidArgumentError for
-    no log, or more than 100."""
+    """The intent of each log when these ledgers, by log, are published in one step. Raises InvalidArgumentError for no
+    log, or more than 100."""
     if not 1 <= len(ledgers) <= LOGS_MAX:
         raise InvalidArgumentError(
             f"a write goes to at most {LOGS_MAX} logs, because they are published in one step",
@@ -153,14 +152,14 @@ def publish_among(
 
 
 def fan_out_id(publish_id: PublishId, rows: Mapping[str, int]) -> PublishId:
-    """The id of a publish that puts so many rows into each of these logs: another one for other logs or counts."""
+    """The id of a publish that puts these numbers of rows into these logs; other logs or numbers give another id."""
     parts = "".join(f"{log}\n{count}\n" for log, count in sorted(rows.items()))
     return PublishId(f"{publish_id.text}/logs/{hashlib.sha256(parts.encode()).hexdigest()}")
 
 
 def to_fence(head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:
-    """Every open extent, and at least the last two ledgers (RULES N2, MUST 15). Raises PagesNeeded, and
-    NoSuchLedgerError for an open one that does not exist: where it ends is lost with it."""
+    """The ledgers to fence: every open extent, and at least the last two ledgers (N2, MUST 15). Raises PagesNeeded, and
+    NoSuchLedgerError for an open one that does not exist, because its end is lost."""
     opened = [extent.ledger_id for extent in head.open_extents]
     if lost := facts.missing.intersection(opened):
         raise NoSuchLedgerError(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions of a log: each version of an application or streaming query is published once. Pure (RULES N5). And
-what else a publish may ask for.
+"""Transactions of a log: each version of an application or streaming query is published once (N5). Pure. Also the
+options of a publish.
 
-The record changes in one multi with the head, so a version that is in the one is in the other.
+The transaction record changes in one multi with the head, so a version is in both or in neither.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from bk_core.errors import InvalidArgumentError, TransactionReplayDiffersError, 
 from bk_core.logs.model.head import LogTransactions, PublishId, TransactionVersion
 
 VERSIONS_MAX = 128
-"""Versions that a record remembers."""
+"""A record remembers this many versions."""
 VERSION_MAX = 2**63 - 1
 PLAN_BYTES = 8
 APP_ID_BYTES_MAX = 1024
-"""Room for any name, and a record that fits one step with a hundred heads."""
+"""Enough for any name; a record still fits into one step with 100 heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """``version`` of ``app_id``: a ``txnAppId`` and ``txnVersion``, or a query id and batch id.
+    """``version`` of ``app_id``: a ``txnVersion`` of a ``txnAppId``, or a batch id of a query id.
 
-    ``plan`` tells which input it is made of, as PLAN_BYTES of a digest, and is empty where that is not known. Rows
-    alone do not tell: a batch that is planned anew from an older checkpoint, over several logs and with a limit, has
-    as many rows as before and may have others.
+    ``plan`` is PLAN_BYTES of a digest of its input, or empty if that is not known. The number of rows is not enough: a
+    batch that is planned again from an older checkpoint, over several logs and with a limit, may have the same number
+    of other rows.
     """
 
     app_id: str
@@ -38,7 +38,7 @@ class Transaction:
             raise InvalidArgumentError(f"the plan of a transaction has {PLAN_BYTES} bytes or none", value=str(self))
         if not self.app_id or not 0 <= self.version <= VERSION_MAX:
             raise InvalidArgumentError("a transaction has a name and a version from 0 to 2^63 - 1", value=str(self))
-        is_text = not any("\ud800" <= each <= "\udfff" for each in self.app_id)  # half a character cannot be written
+        is_text = not any("\ud800" <= each <= "\udfff" for each in self.app_id)  # a lone surrogate has no UTF-8 form
         if not is_text or len(self.app_id.encode()) > APP_ID_BYTES_MAX:
             raise InvalidArgumentError(
                 f"the name of a transaction is UTF-8 text of at most {APP_ID_BYTES_MAX} bytes",
@@ -48,30 +48,30 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOptions:
-    """What a publish asks for beside its ledgers; :meth:`bk_core.logs.named_log.NamedLog.publish` says what of it."""
+    """Options of :meth:`bk_core.logs.named_log.NamedLog.publish`."""
 
     takeover: bool = False
-    """Fence who leads the log, instead of giving way to the leader."""
+    """Fence the log's leader instead of raising LogHasLeaderError."""
     overwrite: bool = False
-    """Unlink everything that was listed before, in the same step (RULES N7)."""
+    """Unlink everything that was listed before, in the same step (N7)."""
     transaction: Transaction | None = None
-    """Publish this version once, and remember it (RULES N5)."""
+    """Publish this version once, and remember it (N5)."""
     schema: bytes | None = None
-    """What the entries were written with, in canonical bytes: the log gets it if it has no equal one (RULES K8)."""
+    """The schema of the entries, in canonical bytes: added to the log unless the log has an equal one (K8)."""
     merge_schema: bool = False
-    """Let the schema add columns to those that the log has."""
+    """Allow the schema to add columns to the log's."""
 
 
 APPEND = PublishOptions()
-"""Behind what is there, and nothing else."""
+"""Publish at the end of the log, without further options."""
 
 
 def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> TransactionVersion | None:
     """The version if it was published before, None if it is new.
 
-    Raises TransactionReplayDiffersError when it was published with another count of rows or of other input, and
-    TransactionVersionRegressedError when it is lower than one that was published and not remembered itself; nothing is
-    to be published in either case.
+    Raises TransactionReplayDiffersError if it was published with another number of rows or from other input, and
+    TransactionVersionRegressedError if it is not remembered and lower than the last version published. In both cases
+    nothing may be published.
     """
     found = _find(record, wanted)
     if found is not None and found.rows != rows:
@@ -92,7 +92,7 @@ def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> 
 
 
 def check_input(record: LogTransactions | None, wanted: Transaction) -> None:
-    """Raises TransactionReplayDiffersError if this version was published of other input, as far as both are known."""
+    """Raises TransactionReplayDiffersError if this version was published from other input, where both are known."""
     found = _find(record, wanted)
     if found is not None and found.plan and wanted.plan and found.plan != wanted.plan:
         raise TransactionReplayDiffersError(
@@ -111,7 +111,7 @@ def _find(record: LogTransactions | None, wanted: Transaction) -> TransactionVer
 def recorded(
     record: LogTransactions | None, wanted: Transaction, publish_id: PublishId, rows: int, now_ms: int
 ) -> LogTransactions:
-    """The record with this version too; the oldest beyond 128 are forgotten."""
+    """The record with this version added; only the last 128 are kept."""
     added = TransactionVersion(
         version=wanted.version, publish_id=publish_id.digest, rows=rows, time_ms=now_ms, plan=wanted.plan
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a log in shape: retention, trim, compact, and the steps of vacuum, as intents of a change of the head.
-Pure (RULES N6, N7). All but vacuum only unlink."""
+"""The intents of a log's upkeep: retention, trim, compact, and the steps of vacuum. Pure (N6, N7). Only vacuum deletes;
+the others unlink."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ RETENTION_MAX = 2**62
 
 @dataclass(frozen=True)
 class SetRetention(Intent[LogHead]):
-    """Keep entries not older than ``retention_ms``, and the newest ``retention_bytes``; 0: everything, None: as it is.
-    The result is the head. Raises InvalidArgumentError for a negative number."""
+    """Sets the retention: trims keep entries not older than ``retention_ms`` and the newest ``retention_bytes``. 0
+    keeps everything; None leaves the value. The result is the head. Raises InvalidArgumentError for a negative
+    number."""
 
     retention_ms: int | None
     retention_bytes: int | None
@@ -34,11 +35,9 @@ class SetRetention(Intent[LogHead]):
                 raise InvalidArgumentError(f"{name} is 0, for ever, or a positive number", value=f"{name}={value}")
 
     def settled(self, head: LogHead, facts: Facts) -> LogHead | None:
-        """The head, if it says so."""
         return head if self._wanted(head) == head else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Say so."""
         return fit(self._wanted(head), self.nonce, facts.pages)
 
     def _wanted(self, head: LogHead) -> LogHead:
@@ -51,54 +50,53 @@ class SetRetention(Intent[LogHead]):
 
 @dataclass(frozen=True)
 class Trim(Intent[int]):
-    """Forget what is below ``before_offset``. The result is the log's start offset."""
+    """Unlinks what is below ``before_offset``. The result is the log's start offset."""
 
     before_offset: int
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> int | None:
-        """Its start, if that is as wanted."""
+        """The start offset, if a trim would not move it."""
         start = head.start_offset
         return start if commit.trimmed_start(head, self.before_offset) == start else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Unlink."""
         return commit.trim(head, self.before_offset, nonce=self.nonce, pages=facts.pages)
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """The start never goes back. (It may be as wanted then, and not now: what is sealed has grown.)"""
+        """The start never goes back, so a lower one rules the trim out. (``settled`` may have become false since: more
+        is sealed now.)"""
         return head.start_offset < made.start_offset
 
 
 @dataclass(frozen=True)
 class Compact(Intent[Extent]):
-    """List ``new``, which holds the same entries, in the place of ``run``. The result is its extent."""
+    """Lists ``new``, which holds the same entries, in place of ``run``. The result is the extent of ``new``."""
 
     run: tuple[Extent, ...]
     new: NewExtent
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> Extent | None:
-        """The new extent, if it is listed."""
         start = self.run[0].base_offset
         found = sealed_extents(head, facts.pages, start, start + 1)
         return found[0] if found and found[0].ledger_id == self.new.ledger_id else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Replace the run, if it is all there still."""
+        """Replaces the run, if all of it is still listed."""
         change = commit.replace_extents(head, self.run, self.new, nonce=self.nonce, pages=facts.pages)
         return change if facts.is_checked else ask.CheckLedgers(head, (self.new,))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """The run is there: what was replaced never comes back. (The new extent may be trimmed or replaced itself.)"""
+        """If the run is still listed, the write was never applied: a replaced run never comes back."""
         return commit.has_run(head, self.run, facts.pages)
 
 
 @dataclass(frozen=True)
 class Condemn(Intent[tuple[LedgerId, ...]]):
-    """Condemn as many of ``candidates`` as the head has room for, but none that it lists or that was unlinked at
-    ``before_ms`` or later. The result is every condemned ledger, those of a vacuum that was interrupted too, and none
-    that is listed."""
+    """Condemns as many of ``candidates`` as the head has room for, but none that is listed or was unlinked at
+    ``before_ms`` or later. The result is every condemned ledger that is not listed, including those that an interrupted
+    vacuum left."""
 
     candidates: tuple[LedgerId, ...]
     before_ms: int
@@ -106,7 +104,7 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> tuple[LedgerId, ...] | None:
-        """The condemned, if there is nobody to add. Raises LogRecreatedError: it is another log's head."""
+        """The condemned ledgers, if none is to be added. Raises LogRecreatedError for the head of another log."""
         if head.uuid != self.log_uuid:
             raise LogRecreatedError("the log was deleted and made again", remedy="vacuum the new one")
         if self.candidates and facts.unlinked is None:
@@ -117,8 +115,8 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
         return tuple(ledger for ledger in head.condemned if ledger not in listed)
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Condemn. Nothing is unlinked between the head and the records that are asked for after it, or the head has
-        another version then."""
+        """Condemns. The unlinked records were read after the head: a change that unlinked something in between gave the
+        head another version, so this compare-and-set fails."""
         if facts.unlinked is None:
             return ask.ReadUnlinked()
         return commit.condemn(head, self._to_add(head, facts), nonce=self.nonce, pages=facts.pages)
@@ -133,29 +131,27 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
 
 @dataclass(frozen=True)
 class Absolve(Intent[LogHead]):
-    """Forget condemned ledgers that do not exist any more."""
+    """Removes ledgers that no longer exist from the condemned ones."""
 
     ledgers: tuple[LedgerId, ...]
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> LogHead | None:
-        """The head, if it does not name them."""
         return None if set(self.ledgers).intersection(head.condemned) else head
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Forget them."""
         return commit.absolve(head, self.ledgers, nonce=self.nonce, pages=facts.pages)
 
 
 def young(facts: Facts, before_ms: int) -> list[UnlinkedRecord]:
-    """The records made at ``before_ms`` or later: what they name is kept."""
+    """The unlinked records made at ``before_ms`` or later; what they name is kept."""
     assert facts.unlinked is not None
     return [record for record in facts.unlinked if record.made_ms >= before_ms]
 
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """``records`` that keep nothing any more, and ``pages`` that nothing names when those are gone."""
+    """Unlinked ``records`` that protect nothing any more, and ``pages`` that nothing names once those are gone."""
 
     records: tuple[str, ...]
     pages: tuple[str, ...]
@@ -163,16 +159,16 @@ class Unneeded:
 
 @dataclass(frozen=True)
 class FencePages(Intent[Unneeded]):
-    """Find the pages among ``names`` that neither the head nor a record made at ``before_ms`` or later reaches, and see
-    that no change which is under way can make the head reach one: each of those is compared with a version that this
-    one leaves behind. ``names`` were listed before the head was read, so a change that begins afterwards makes pages of
-    other names."""
+    """Finds the pages among ``names`` that neither the head nor an unlinked record made at ``before_ms`` or later
+    reaches. It writes the head, unchanged, as a new version. So every change that was under way fails its
+    compare-and-set and cannot make the head name one of these pages. ``names`` were listed before the head was read, so
+    a later change makes pages with other names."""
 
     names: tuple[str, ...]
     before_ms: int
 
     def settled(self, head: LogHead, facts: Facts) -> Unneeded | None:
-        """What is not needed, once the head was written, or if no page is."""
+        """The unneeded records and pages, once the head was written or if there are no such pages."""
         if facts.unlinked is None:
             return None
         kept = pages_kept(head, young(facts, self.before_ms), facts.pages)
@@ -181,5 +177,4 @@ class FencePages(Intent[Unneeded]):
         return Unneeded(old, unreached) if facts.is_written or not unreached else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """The same head, as a new version."""
         return ask.ReadUnlinked() if facts.unlinked is None else Change(head)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vacuum: delete what nobody lists, in steps that a crash may end at any point. Pure (RULES N6).
+"""Vacuum: deletes what is not listed. A crash may end it at any point. Pure (N6).
 
-Ledgers are deleted in two phases. First those that the log does not list, and that no record says were unlinked lately,
-are condemned by compare-and-set. From then on no publish takes them. Then they are deleted, and the head forgets those
-that are gone for certain. A ledger is looked for in the head that its condemnation is compared with, so nothing that is
-listed is ever deleted.
+Ledgers are deleted in two phases. First a compare-and-set condemns those that the log does not list and that no record
+says were unlinked lately; from then on no publish can list them. Then they are deleted, and the head forgets those that
+are certainly gone. Whether a ledger is listed is decided on the head that the condemnation is compared with, so no
+listed ledger is ever deleted. Unlinked records are deleted before pages, so that no record names a page that is gone.
 
-Where it ends early, ledgers stay condemned and are deleted by the next vacuum, or pages and records stay that it finds.
-Records of what was unlinked go before the pages: no record ever names a page that is gone.
+If it ends early, the next vacuum deletes the ledgers that stay condemned, and the pages and records that are left.
 """
 
 from __future__ import annotations
@@ -32,37 +31,37 @@ from bk_core.logs.model.paging import Nonce
 from bk_core.model import LedgerId
 
 TXNS_AT_ONCE = 100
-"""Transaction records read, and deleted, at a time."""
+"""This many transaction records are read, and deleted, at a time."""
 TXNS_LOOKS_MAX = 5
-"""Looks at as many records before they are left to the next vacuum: others change the log too fast."""
+"""Attempts to delete a group of transaction records; if the log changes too fast, the next vacuum deletes them."""
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What was deleted, and the condemned ledgers that could not be; the next vacuum tries again."""
+    """What was deleted; ``remaining`` are condemned ledgers that could not be, which the next vacuum tries again."""
 
     ledgers: tuple[LedgerId, ...] = ()
     remaining: tuple[LedgerId, ...] = ()
     pages: tuple[str, ...] = ()
-    transactions: tuple[str, ...] = ()  # by the names of their applications or queries
+    transactions: tuple[str, ...] = ()  # names of the applications or queries
 
 
 class Vacuum:
-    """One vacuum of the log ``name``: ledgers and pages made before ``before_ms`` and not unlinked since, by the
-    store's clock; transactions last used before ``txns_before_ms`` by their writers' (0: none). :meth:`run` is the
-    sequence, to be run once."""
+    """One vacuum of the log ``name``. It deletes ledgers and pages that were made before ``before_ms`` and not unlinked
+    since, by the store's clock, and transaction records last used before ``txns_before_ms``, by their writers' clocks
+    (0: none). :meth:`run` is the sequence; run it once."""
 
     def __init__(self, name: str, log_uuid: str, before_ms: int, nonce: Nonce, *, txns_before_ms: int = 0) -> None:
         self.name, self.log_uuid = name, log_uuid
         self.before_ms, self.txns_before_ms = before_ms, txns_before_ms
         self._nonce = nonce
         self._done = Vacuumed()
-        self._is_begun = False  # something was asked for that changes the world
+        self._is_begun = False  # a request that changes the store was made
 
     def run(self) -> Steps[Vacuumed]:
-        """What was deleted. Raises what ended it; ``outcome`` says whether anything may have been done."""
+        """What was deleted. Raises the error that ended it; ``outcome`` says whether anything may have been deleted."""
         try:
             yield from self._delete_ledgers()
             yield from self._delete_pages()
@@ -74,7 +73,7 @@ class Vacuum:
         return self._done
 
     def _delete_ledgers(self) -> Steps[None]:
-        """Rounds of as many ledgers as the head has room to condemn."""
+        """Condemns and deletes ledgers in rounds of as many as the head has room for."""
         candidates = yield ask.ListOrphans(self.log_uuid, self.before_ms)
         while condemned := (yield from self._change(self._condemn(candidates))):
             self._is_begun = True
@@ -102,14 +101,14 @@ class Vacuum:
             self._done = replace(self._done, pages=unneeded.pages)
 
     def _delete_transactions(self) -> Steps[None]:
-        """Transaction records that nobody used for long (RULES N5), some at a time."""
+        """Deletes transaction records that were not used for long (N5), some at a time."""
         keys = yield ask.ListTransactions()
         for first in range(0, len(keys), TXNS_AT_ONCE):
             yield from self._delete_unused(keys[first : first + TXNS_AT_ONCE])
 
     def _delete_unused(self, keys: tuple[str, ...]) -> Steps[None]:
-        """By compare-and-set with the head, so that a record which is used meanwhile stays."""
-        asked: dict[str, str] = {}  # key → application of those that are perhaps deleted already
+        """Deletes by compare-and-set with the head, so that a record which is used meanwhile stays."""
+        asked: dict[str, str] = {}  # key → application, of records that may be deleted already
         for _ in range(TXNS_LOOKS_MAX):
             found: ask.TransactionsRead = yield ask.ReadTransactions(keys)
             if found.head.value.uuid != self.log_uuid:
@@ -124,7 +123,7 @@ class Vacuum:
             try:
                 yield ask.DeleteTransactions(versions, found.head.version)
             except (MetadataConflictError, MetadataUnavailableError):
-                continue  # look what became of it
+                continue  # read again to see what became of it
             self._count(asked.values())
             return
 
