@@ -25,12 +25,12 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
     """The one writer of a log, until another takes over.
 
     Made by ``NamedLog.lead``; a context manager that gives leadership up. Appends return log offsets. Once
-    leadership is lost every call raises LeadershipLostError: what was not confirmed may be part of the log or not.
+    leadership is lost, every call raises LeadershipLostError; unconfirmed entries may be part of the log or not.
     """
 
     @property
     def created(self) -> bool:
-        """Whether taking over made the log."""
+        """Whether the call of ``lead`` created the log."""
         return self._inner.created
 
     @property
@@ -45,11 +45,11 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
 
     @property
     def is_leader(self) -> bool:
-        """False once leadership is known to be lost or given up."""
+        """False once leadership was given up or is known to be lost."""
         return self._inner.is_leader
 
     def append(self, payload: Bytes) -> int:
-        """Append one entry; returns its log offset once an ack quorum has it and everything before it on disk.
+        """Append one entry; returns its log offset once an ack quorum has the entry and all before it on disk.
 
         Raises EntryTooLargeError, LedgerClosedError after close, and LeadershipLostError (outcome unknown).
         """
@@ -58,13 +58,13 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
     def append_nowait(self, payload: Bytes) -> int:
         """Queue one entry; returns its log offset. Any thread may call. The payload must not be changed afterwards.
 
-        Raises as append does, and WindowFullError when there is no room; the entry was not queued.
+        Raises as append does, and WindowFullError when there is no room; in all cases the entry was not queued.
         """
         return self._inner.append_nowait(payload)
 
     def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, waiting for room as it goes; returns the log offset of its last entry. The batch goes into
-        one ledger. Raises as append does."""
+        """Queue a batch, in parts if it must wait for room; returns the log offset of its last entry. All of it goes
+        into one ledger. Raises as append does."""
         return self._thread.call(self._inner.append_batch(batch))
 
     def wait_confirmed(self, offset: int) -> None:
@@ -72,16 +72,16 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
         self._thread.call(self._inner.wait_confirmed(offset))
 
     def roll(self) -> None:
-        """Go on in a new ledger, so that the one before can be trimmed; waits until it is closed and sealed.
+        """Go on in a new ledger, so that the previous one can be trimmed; waits until that is closed and sealed.
 
-        Raises NotEnoughBookiesError when no ledger can be made (the current one goes on), LeadershipLostError.
+        Raises NotEnoughBookiesError if no ledger can be made (appends go on to the current one), LeadershipLostError.
         """
         self._thread.call(self._inner.roll())
 
     def close(self) -> None:
-        """Confirm what was appended, close the ledger, seal it in the log. Idempotent.
+        """Wait for the appended entries, close the ledger, seal it in the log. May be called again.
 
-        Raises LeadershipLostError if another leader took over before; what was confirmed is in the log all the same.
+        Raises LeadershipLostError if another leader took over before; confirmed entries are in the log all the same.
         """
         self._thread.call(self._inner.close())
 
@@ -94,31 +94,31 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._inner.name
 
     def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
-        """The log's record; ``sync`` False: perhaps an older one than others know (RULES M5). Raises NoSuchLogError
-        with the nearest names; WrongPasswordError unless only the list is of interest (``check_password`` False)."""
+        """The log's record; with ``sync`` False it may be an older one than others know (M5). Raises NoSuchLogError,
+        which names near logs, and WrongPasswordError unless ``check_password`` is False."""
         return self._thread.call(self._inner.head(check_password=check_password, sync=sync))
 
     def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
-        """Make the log. With ``exist_ok`` a log that is there is returned, if digest type and password are the same.
+        """Create the log. With ``exist_ok`` an existing log is returned if it has this digest type and password.
 
-        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was made then.
+        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was created then.
         """
         return self._thread.call(self._inner.create(digest_type=digest_type, exist_ok=exist_ok))
 
     def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
-        """The head, and whether this call made the log (RULES N8: append creates a missing log and says so).
+        """The head, and whether this call created the log (N8: append creates a missing log and says so).
 
-        ``digest_type`` None: whatever the log has, CRC32C for a new one.
+        ``digest_type``: None takes the log's own, CRC32C for a new log.
         """
         return self._thread.call(self._inner.open_or_create(digest_type=digest_type))
 
     def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
-        """The extents that hold offsets from ``start_offset`` to ``end_offset`` − 1, in order; None: from the first,
-        to the last. Open ones, ``is_open``, come last, if the range reaches beyond the sealed part."""
+        """The extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the log's
+        start or end. If the range goes beyond the sealed extents, the open ones (``is_open``) come last."""
         return self._thread.call(self._inner.extents(start_offset, end_offset))
 
     def schemas(self) -> dict[int, bytes]:
-        """The log's schemas by number, the newest last; none for a log whose codecs need none (RULES K8)."""
+        """The log's schemas by number, the newest last; empty for a log whose codecs need none (K8)."""
         return self._thread.call(self._inner.schemas())
 
     def publish(
@@ -126,53 +126,53 @@ class NamedLog(Handle[named_log.NamedLog]):
     ) -> Published:
         """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
 
-        A publish that happened before is returned as it was (RULES N4), its base offset −1 where only the
-        ``transaction`` remembers it (RULES N5). Raises LogHasLeaderError while a leader writes the log, unless
-        ``takeover``, which fences it; PublishConflictError for ledgers that are condemned, missing, open or shorter
-        than reported; TransactionReplayDiffersError for the same id or version with other rows;
-        TransactionVersionRegressedError; in all cases nothing was published. An error with outcome UNKNOWN: publish
-        again with the same id, and delete nothing.
+        A publish that happened before is not repeated but returned (N4); its base offset is −1 if only the
+        ``transaction`` record remembers it (N5). Raises LogHasLeaderError while a leader writes the log, unless
+        ``takeover`` fences it; PublishConflictError for ledgers that are condemned, missing, open or do not end as
+        reported; TransactionReplayDiffersError for the same id or version with other rows;
+        TransactionVersionRegressedError. Nothing was published then, except after an error with outcome UNKNOWN, when
+        it may have been: publish again with the same id, and delete nothing.
 
-        A ``schema`` gets a number in the log together with the ledgers, or SchemaMismatchError is raised;
-        ``merge_schema`` lets it add columns (RULES K8).
+        A new ``schema`` gets a number in the log together with the ledgers; if it does not fit, SchemaMismatchError is
+        raised. ``merge_schema`` lets it add columns (K8).
         """
         return self._thread.call(self._inner.publish(ledgers, publish_id, options))
 
     def overwrite(
         self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
-        """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
-        offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
+        """As :meth:`publish`, and unlink everything that was listed, in one compare-and-set. The log's epoch rises and
+        its offsets go on (N7); readers of the old epoch get LogOverwrittenError. Vacuum deletes what was unlinked.
         """
         return self._thread.call(self._inner.overwrite(ledgers, publish_id, options))
 
     def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """What :meth:`trim_expired` keeps of the log: entries not older than ``retention_ms``, the newest
-        ``retention_bytes``; 0: everything, None: as it is. Returns the head. Unlinks nothing itself.
+        """Set what :meth:`trim_expired` keeps: entries not older than ``retention_ms`` and the newest
+        ``retention_bytes``. 0 keeps everything; None leaves the value. Returns the head; unlinks nothing itself.
 
         Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
         """
         return self._thread.call(self._inner.set_retention(retention_ms=retention_ms, retention_bytes=retention_bytes))
 
     def trim(self, before_offset: int) -> int:
-        """Forget the entries below ``before_offset``; returns the log's start offset. What a leader still writes is
-        never trimmed. Ledgers that lie below altogether are unlinked; vacuum deletes them later."""
+        """Let the log start at ``before_offset``; returns its start offset. Open extents are never trimmed. Ledgers
+        wholly below the start are unlinked; vacuum deletes them later."""
         return self._thread.call(self._inner.trim(before_offset))
 
     def trim_expired(self) -> int:
-        """Trim what the log's own retention lets go of; returns its start offset. Offsets never go back, so what is
-        decided on one head is right for every later one."""
+        """Trim what the log's retention does not keep; returns its start offset. Offsets never go back, so a decision
+        on one head is right for every later one."""
         return self._thread.call(self._inner.trim_expired())
 
     def expired_offset(self) -> int:
-        """The offset that the log's own retention lets go of everything below now."""
+        """The offset below which the log's retention keeps nothing now."""
         return self._thread.call(self._inner.expired_offset())
 
     def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
-        """List one closed ledger, which holds copies of the same entries, in the place of a run of sealed extents.
-        Offsets stay, running readers go on with what they have listed; vacuum deletes the replaced ledgers later.
+        """List one closed ledger, which holds copies of the same entries, in place of a run of sealed extents.
 
-        Raises PublishConflictError if some of ``run`` were unlinked or replaced meanwhile: the log is as it was.
+        Offsets stay. Running readers go on with the old ledgers, which vacuum deletes later. Raises
+        PublishConflictError if some of ``run`` were unlinked or replaced meanwhile; then the log is unchanged.
         """
         return self._thread.call(self._inner.compact(run, ledger))
 
@@ -183,36 +183,36 @@ class NamedLog(Handle[named_log.NamedLog]):
     def compact_small(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compacted:
-        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` hears of entries as they are copied, on the
-        thread of the client's loop."""
+        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` is called with the number of entries after each
+        piece is copied, on the thread of the client's loop."""
         return self._thread.call(self._inner.compact_small(limits, progress))
 
     def vacuum(
         self, *, delete_delay_ms: int = DELETE_DELAY_MS, txn_retention_ms: int = TXN_RETENTION_MS, force: bool = False
     ) -> Vacuumed:
-        """Delete this log's ledgers and pages that nobody lists, if they were unlinked more than ``delete_delay_ms``
-        ago or, never listed, made so long ago; and transaction records that were not used for ``txn_retention_ms``.
-        The metadata store's clock tells how old something is.
+        """Delete this log's ledgers and pages that are not listed, ``delete_delay_ms`` after they were unlinked or, if
+        they were never listed, after they were made; and transaction records not used for ``txn_retention_ms``. Ages
+        are by the metadata store's clock.
 
-        A job that takes longer than the delay before it publishes loses its ledgers: less than 7 days takes ``force``.
-        So does a shorter retention than 30 days: a version that is published again after its record is gone may be
-        there twice. Raises InvalidArgumentError, MetadataUnavailableError, MetadataCorruptError; whatever was done
-        stays done, and the next one goes on.
+        A job loses its ledgers if it publishes them later than this delay after it made them, so less than 7 days needs
+        ``force``. So does a transaction retention of less than 30 days: a version that is published again after its
+        record is gone may be in the log twice. Raises InvalidArgumentError, MetadataUnavailableError,
+        MetadataCorruptError; what was deleted stays deleted, and the next vacuum goes on.
         """
         return self._thread.call(
             self._inner.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
         )
 
     def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-        """What :meth:`vacuum` would delete now with these. Deletes nothing."""
+        """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""
         return self._thread.call(self._inner.vacuum_candidates(delete_delay_ms, txn_retention_ms))
 
     def transactions(self) -> list[LogTransactions]:
-        """What every application and streaming query has published to the log, in no order (RULES N5)."""
+        """The transaction records of all applications and streaming queries, in no order (N5)."""
         return self._thread.call(self._inner.transactions())
 
     def transactions_of(self, app_id: str) -> LogTransactions | None:
-        """What an application or query has published to this log, None: nothing is remembered."""
+        """The transaction record of an application or query, or None."""
         return self._thread.call(self._inner.transactions_of(app_id))
 
     def forget_transactions(self, app_id: str) -> LogTransactions | None:
@@ -220,11 +220,12 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.call(self._inner.forget_transactions(app_id))
 
     def end_offset(self) -> int:
-        """The next offset that cannot be read yet: what is sealed, and the open extent up to its LAC."""
+        """The offset after the last readable entry: the sealed extents, and the first open one up to its LAC, are
+        readable."""
         return self._thread.call(self._inner.end_offset())
 
     def read(self, start_offset: int, end_offset: int) -> Generator[OffsetBatch, None, None]:
-        """Entries ``start_offset`` to ``end_offset`` − 1 in order, as (offset of the first entry, batch).
+        """The entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry, batch).
 
         Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
         EntryUnreadableError.
@@ -232,8 +233,8 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.iterate(self._inner.read(start_offset, end_offset))
 
     def tail(self, from_offset: int) -> Generator[OffsetBatch, None, None]:
-        """Every entry from ``from_offset`` on as it becomes readable, across rolls and takeovers, without end. Never
-        fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
+        """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
+        Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
         return self._thread.iterate(self._inner.tail(from_offset))
 
     def lead(
@@ -248,14 +249,14 @@ class NamedLog(Handle[named_log.NamedLog]):
         digest_type: DigestType | None = None,
         codec: str = "raw",
     ) -> LogLeader:
-        """Become the one writer of the log, by fencing whoever was; makes the log if it does not exist
+        """Fence the present leader of the log and become its one writer; creates the log if it does not exist
         (``LogLeader.created``).
 
-        There is no election: whoever calls this takes over. A roll comes after ``roll_bytes`` payload bytes, or after
-        ``roll_age_s`` seconds if something was appended. ``still_leader`` is asked before each roll and after each
-        failed compare-and-set. Raises InvalidArgumentError, NotEnoughBookiesError, WrongPasswordError before anything
-        is fenced; RecoveryInconclusiveError when the previous leader's last entries cannot be decided now; and
-        LeadershipLostError when others were faster.
+        There is no election: every caller takes over. The leader rolls to a new ledger after ``roll_bytes`` payload
+        bytes, or after ``roll_age_s`` seconds if something was appended. ``still_leader`` is called before each roll
+        and after each failed compare-and-set; if it returns False, leadership is lost. Raises InvalidArgumentError,
+        NotEnoughBookiesError, WrongPasswordError before anything is fenced; RecoveryInconclusiveError if the previous
+        leader's last entries can neither be found nor ruled out now; and LeadershipLostError if others were faster.
         """
         return LogLeader(
             self._thread.call(

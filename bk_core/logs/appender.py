@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a leader's appends go, and what their log offsets are: one ledger after the other without a gap.
+"""Sends a leader's appends to its current ledger and gives them log offsets, one ledger after the other without a gap.
 
-An entry may only enter the next ledger when every entry of the previous one is confirmed. Were it sent earlier, a crash
-could leave it in the log without those before it, and at another offset than its caller was told. So a switch takes
-three steps: wait for the batches under way, let the next ledger's writer hold what is appended from then on in its own
-queue, with its own checks and bounds, and let it send when the previous ledger is confirmed to its end. The pause is
-one round trip.
+An entry may enter the next ledger only when every entry of the previous one is confirmed. If it were sent earlier, a
+crash could leave it in the log without entries before it, at another offset than its caller was told. So a switch takes
+three steps: wait for the batches under way; queue new appends in the next ledger's writer without sending them; send
+them once the whole previous ledger is confirmed. The pause is one round trip.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from bk_core.errors import BookKeeperError, LedgerClosedError, WindowFullError
 class LogAppender:
     """Appends of one leader. ``append_nowait`` may be called from any thread; everything else belongs to the loop.
 
-    ``on_failure`` is told, on the loop, when a ledger takes no more entries; it calls :meth:`fail` if that is the end.
+    ``on_failure`` is called on the loop when a ledger takes no more entries; if leadership is lost, it calls
+    :meth:`fail`.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class LogAppender:
         self._writer, self._base = writer, base_offset
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()  # guards what append_nowait looks at: the writer and its base
-        self._previous: tuple[LedgerWriter, int] | None = None  # while it is not confirmed: the ledger before, its base
-        self._gate = asyncio.Event()  # closed while a switch waits for the batches under way: others wait
+        self._lock = threading.Lock()  # guards the writer and its base, which append_nowait reads
+        self._previous: tuple[LedgerWriter, int] | None = None  # the ledger before and its base, until confirmed
+        self._gate = asyncio.Event()  # not set while a switch waits for batches: new batches wait
         self._gate.set()
         self._batches = 0
         self._no_batches = asyncio.Event()
@@ -48,18 +48,18 @@ class LogAppender:
 
     @property
     def writer(self) -> LedgerWriter:
-        """The ledger that takes entries now."""
+        """The current ledger's writer."""
         return self._writer
 
     @property
     def next_offset(self) -> int:
-        """The log offset of the next entry appended."""
+        """The log offset of the next appended entry."""
         with self._lock:
             return self._base + self._writer.last_add_pushed + 1
 
     def append_nowait(self, payload: Bytes) -> int:
         """Queue one entry; returns its log offset. Raises WindowFullError while there is no room, EntryTooLargeError,
-        and LeadershipLostError; the entry was not queued."""
+        and LeadershipLostError; in all cases the entry was not queued."""
         with self._lock:
             self._check()
             writer = self._writer
@@ -101,13 +101,13 @@ class LogAppender:
                 self._no_batches.set()
 
     async def wait_confirmed(self, offset: int) -> None:
-        """Wait until the entry at ``offset`` and all before it are confirmed. Raises LeadershipLostError if that is
-        not known to have happened."""
+        """Wait until the entry at ``offset`` and all before it are confirmed. Raises LeadershipLostError if leadership
+        was lost before; the entry may then be part of the log or not."""
         with self._lock:
             (writer, base), previous = (self._writer, self._base), self._previous
         if offset < base:
             if previous is None:
-                return  # a ledger is only left behind when all of it is confirmed
+                return  # in an older ledger, all of which is confirmed
             writer, base = previous
         try:
             await writer.wait_confirmed(offset - base)
@@ -115,9 +115,10 @@ class LogAppender:
             self._raise(writer, error)
 
     async def switch(self, following: LedgerWriter) -> LedgerWriter:
-        """Let appends go to ``following`` from now on; returns the ledger before it, all confirmed and not closed.
+        """Let appends go to ``following`` from now on; returns the previous ledger, confirmed to its end but not
+        closed.
 
-        Raises what ended the previous ledger; then nothing was sent to ``following``.
+        Raises the error that ended the previous ledger; then nothing was sent to ``following``.
         """
         self._gate.clear()
         await self._no_batches.wait()
@@ -135,12 +136,12 @@ class LogAppender:
         return previous
 
     def stop(self) -> None:
-        """Refuse further appends; what was appended is still confirmed."""
+        """Refuse further appends; earlier ones are still confirmed."""
         with self._lock:
             self._is_stopped = True
 
     def fail(self, error: BookKeeperError) -> None:
-        """Refuse further appends; everything unconfirmed fails with ``error``. The caller abandons the ledgers."""
+        """Refuse further appends; unconfirmed ones fail with ``error``. The caller abandons the ledgers."""
         with self._lock:
             self._error = error
         self._gate.set()
@@ -152,7 +153,7 @@ class LogAppender:
             raise LedgerClosedError("this leader was closed", remedy="call lead() again to go on")
 
     def _raise(self, writer: LedgerWriter, error: BookKeeperError) -> NoReturn:
-        """Raise what the failure means for the log: the loss of leadership, if the ledger is done for."""
+        """Raise ``error``, or the error of lost leadership if the ledger's writer has failed."""
         if writer.is_failed and self._error is None:
             self._on_failure(writer, error)
         if writer.is_failed and self._error is not None and self._error is not error:

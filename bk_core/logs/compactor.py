@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a compaction out: reads runs of extents with several ledgers in flight, writes each into one new ledger, and
-reads that back. What is decided stands in :mod:`bk_core.logs.machines.compaction`."""
+"""Carries out a compaction: reads runs of extents, several ledgers at a time, writes each run into one new ledger, and
+reads that back. :mod:`bk_core.logs.machines.compaction` decides."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from bk_core.model import EntryId, LedgerId
 logger = logging.getLogger("bk_core.logs")
 
 AHEAD_LEDGERS = 32
-"""Ledgers that are read at a time: small ones cost a round trip each."""
+"""The most ledgers read at a time: small ones cost a round trip each."""
 AHEAD_BYTES = 16 << 20
-"""What is held of ledgers read ahead; a larger one is read at its turn, batch by batch."""
+"""The most bytes held of ledgers read ahead; a ledger over a quarter of it is read in its turn, batch by batch."""
 JOIN_BYTES = 1 << 20
-"""Batches are joined up to this before they are appended: a frame for each small ledger would be as many frames."""
+"""Batches are joined up to this size before they are appended, so that a small ledger does not cost a frame."""
 
 Progress = Callable[[int], None]
-"""Hears of entries as they are copied."""
+"""Called with the number of entries after each piece is copied."""
 
 
 class Compactor:
-    """One compaction of one log. ``run`` does it; ``plan`` only says what would be done."""
+    """One compaction of one log."""
 
     def __init__(
         self,
@@ -58,17 +58,17 @@ class Compactor:
         self._head: LogHead | None = None
 
     async def plan(self) -> list[Run]:
-        """The runs that the log as it is now offers."""
+        """The runs that :meth:`run` would merge now."""
         listed = await self._list()
         return runs_to_compact(listed.extents, listed.limits)
 
     async def run(self) -> Compacted:
-        """Compact until nothing is left to do, or the limits are reached.
+        """Compact until nothing is left to merge, or the limits are reached.
 
-        Safe beside everybody else who works on the log, and safe to end at any point: run it again to go on. Raises
-        what ended it; what was merged before stays so. WrongPasswordError, NotEnoughBookiesError, NoSuchEntryError
-        and EntryUnreadableError where entries cannot be read, IntegrityError for a copy that is not exact,
-        PublishConflictError when others changed the log too often.
+        It is safe beside any other change of the log, and safe to end at any point: run it again to go on. Raises
+        WrongPasswordError, NotEnoughBookiesError, NoSuchEntryError and EntryUnreadableError where entries cannot be
+        read, IntegrityError for a copy that is not exact, PublishConflictError when others changed the log too often.
+        What was merged before an error stays merged.
         """
         return await carry_out(Compaction(self._store.name, self._limits, nonce).run(), self._answer)
 
@@ -106,7 +106,7 @@ class Compactor:
                     await writer.append_batch(piece)
                     self._progress(len(piece))
             await writer.close()
-        except BaseException:  # cancelled too: nobody knows of this ledger
+        except BaseException:  # also if cancelled: nobody else knows this ledger
             await asyncio.shield(self._give_up(writer))
             raise
         metadata = writer.metadata
@@ -125,7 +125,7 @@ class Compactor:
         return ask.RunCopied(new, content)
 
     async def _create(self, run: Run, number: int) -> LedgerWriter:
-        """A ledger that is as safe as the safest of the run."""
+        """Create a ledger with the largest ensemble and quorums of the run, so that no entry gets less safe."""
         assert self._head is not None
         publish_id, codec = self._publish_id, run[0].codec
         return await self._bookkeeper.create_ledger(
@@ -138,7 +138,7 @@ class Compactor:
         )
 
     async def _content(self, new: NewExtent) -> Content:
-        """What the ledger holds, from its bookies."""
+        """Read the whole ledger from its bookies."""
         content = Content()
         opening = self._bookkeeper.open_ledger(new.ledger_id, recover=False, password=self._password)
         async with await opening as reader, aclosing(_batches(reader, 0, reader.last_add_confirmed)) as batches:
@@ -159,7 +159,7 @@ class Compactor:
     # --- reading a run -----------------------------------------------------------------------------------------------
 
     async def _entries(self, run: Run) -> AsyncGenerator[EntryBatch, None]:
-        """All entries of the run in order; small extents are read ahead, many at a time."""
+        """All entries of the run, in order; many small extents are read ahead at a time."""
         ahead = _Ahead(run, self._whole)
         try:
             while (extent_and_task := ahead.next()) is not None:
@@ -198,7 +198,7 @@ Reading = asyncio.Task[list[EntryBatch]]
 
 
 class _Ahead:
-    """The extents of a run in order, each small one with a task that reads it."""
+    """The extents of a run, in order; a task reads each small one ahead."""
 
     def __init__(self, run: Run, read: Callable[[Extent], Coroutine[Any, Any, list[EntryBatch]]]) -> None:
         self._left, self._read = deque(run), read
@@ -206,7 +206,7 @@ class _Ahead:
         self._held = 0
 
     def next(self) -> tuple[Extent, Reading | None] | None:
-        """The next extent, and the task that reads it or None for a large one; None: that was all."""
+        """The next extent with the task that reads it, or with None for a large one; None after the last extent."""
         while self._left and len(self._begun) < AHEAD_LEDGERS:
             weight = weight_of(self._left[0])
             if weight > AHEAD_BYTES // 4:
@@ -224,7 +224,7 @@ class _Ahead:
         return extent, task
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Cancel all tasks."""
         tasks = [task for _, task in self._begun if task is not None]
         for task in tasks:
             task.cancel()
@@ -232,7 +232,8 @@ class _Ahead:
 
 
 async def _joined(batches: AsyncIterator[EntryBatch]) -> AsyncGenerator[EntryBatch, None]:
-    """The same entries in batches of JOIN_BYTES or more, as new ones: without id, LAC and digest."""
+    """The same entries in batches of JOIN_BYTES or more, without ids, LACs and digests, so that they can be
+    appended."""
     held: list[EntryBatch] = []
     size = 0
     async for batch in batches:

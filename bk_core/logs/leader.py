@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a log's leadership: carries out what :mod:`bk_core.logs.machines.leadership` asks for, and lets the
+"""The driver of a log's leadership: carries out the effects of :mod:`bk_core.logs.machines.leadership`, and lets the
 application append meanwhile (:mod:`bk_core.logs.appender`). Knows no rule of the protocol."""
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from bk_core.model import LedgerId
 logger = logging.getLogger("bk_core.logs")
 
 ROLL_RETRY_S = 5.0
-"""After a roll that failed the current ledger goes on this long before the next try."""
+"""The time between a failed roll and the next try; appends go on to the current ledger."""
 
 
 class LogLeader:
     """The one writer of a log, until another takes over.
 
     Made by ``NamedLog.lead``; an async context manager that gives leadership up. Appends return log offsets. Once
-    leadership is lost every call raises LeadershipLostError: what was not confirmed may be part of the log or not.
+    leadership is lost, every call raises LeadershipLostError; unconfirmed entries may be part of the log or not.
     """
 
     created: bool
-    """Whether taking over made the log."""
+    """Whether the call of ``lead`` created the log."""
 
     def __init__(
         self, bookkeeper: BookKeeper, store: LogStore, head: LogHead, password: bytes, options: LeadOptions
@@ -76,8 +76,8 @@ class LogLeader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._roll: asyncio.Future[None] | None = None  # the roll under way
-        self._roll_bytes = options.roll_bytes  # at which length the current ledger is rolled
+        self._roll: asyncio.Future[None] | None = None  # resolved when the roll under way ends
+        self._roll_bytes = options.roll_bytes  # the length at which the current ledger is rolled
         self._age_timer: asyncio.TimerHandle | None = None
         ask = self._requests
         self._driver.handle(
@@ -100,18 +100,18 @@ class LogLeader:
         )
 
     async def take_over(self) -> None:
-        """Fence whoever leads, and become the leader. Raises LeadershipLostError when others keep being faster or
-        ``still_leader`` says no, NotEnoughBookiesError, RecoveryInconclusiveError; nothing was appended then."""
+        """Fence the present leader and become the leader. Raises LeadershipLostError if others are always faster or
+        ``still_leader`` returns False, NotEnoughBookiesError, RecoveryInconclusiveError; nothing was appended then."""
         self._driver.feed(TakeOver())
         try:
             await asyncio.shield(self._serving)
         except BaseException:
-            if not self._serving.done():  # cancelled: whoever waits is gone, so nobody will ever append
+            if not self._serving.done():  # cancelled, so nobody will append
                 self._driver.feed(GiveUp())
             await self._settled()
             raise
 
-    # --- what the application does ---
+    # --- for the application ---
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -125,11 +125,11 @@ class LogLeader:
 
     @property
     def is_leader(self) -> bool:
-        """False once leadership is known to be lost or given up."""
+        """False once leadership was given up or is known to be lost."""
         return not self._ended.done()
 
     async def append(self, payload: Bytes) -> int:
-        """Append one entry; returns its log offset once an ack quorum has it and everything before it on disk.
+        """Append one entry; returns its log offset once an ack quorum has the entry and all before it on disk.
 
         Raises EntryTooLargeError, LedgerClosedError after close, and LeadershipLostError (outcome unknown).
         """
@@ -140,7 +140,7 @@ class LogLeader:
     def append_nowait(self, payload: Bytes) -> int:
         """Queue one entry; returns its log offset. Any thread may call. The payload must not be changed afterwards.
 
-        Raises as append does, and WindowFullError when there is no room; the entry was not queued.
+        Raises as append does, and WindowFullError when there is no room; in all cases the entry was not queued.
         """
         offset = self._appends.append_nowait(payload)
         if self._roll is None and self._appends.writer.length >= self._roll_bytes:
@@ -148,8 +148,8 @@ class LogLeader:
         return offset
 
     async def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, waiting for room as it goes; returns the log offset of its last entry. The batch goes into
-        one ledger. Raises as append does."""
+        """Queue a batch, in parts if it must wait for room; returns the log offset of its last entry. All of it goes
+        into one ledger. Raises as append does."""
         offset = await self._appends.append_batch(batch)
         self._roll_if_due()
         return offset
@@ -159,17 +159,17 @@ class LogLeader:
         await self._appends.wait_confirmed(offset)
 
     async def roll(self) -> None:
-        """Go on in a new ledger, so that the one before can be trimmed; waits until it is closed and sealed.
+        """Go on in a new ledger, so that the previous one can be trimmed; waits until that is closed and sealed.
 
-        Raises NotEnoughBookiesError when no ledger can be made (the current one goes on), LeadershipLostError.
+        Raises NotEnoughBookiesError if no ledger can be made (appends go on to the current one), LeadershipLostError.
         """
         self._check_leading()
         await asyncio.shield(self._begin_roll())
 
     async def close(self) -> None:
-        """Confirm what was appended, close the ledger, seal it in the log. Idempotent.
+        """Wait for the appended entries, close the ledger, seal it in the log. May be called again.
 
-        Raises LeadershipLostError if another leader took over before; what was confirmed is in the log all the same.
+        Raises LeadershipLostError if another leader took over before; confirmed entries are in the log all the same.
         """
         if self._appender is not None and not self._ended.done():
             self._appender.stop()
@@ -210,7 +210,8 @@ class LogLeader:
     def _begin_roll(self) -> asyncio.Future[None]:
         if self._roll is None:
             self._roll = self._loop.create_future()
-            self._roll.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if nobody waits
+            # marks the error as retrieved, if nobody waits
+            self._roll.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._driver.feed(Roll())
         return self._roll
 
@@ -238,7 +239,7 @@ class LogLeader:
         else:
             self._arm(self._options.roll_age_s)
 
-    # --- what the machine asks for: each request ends in exactly one event ---
+    # --- effects of the machine: each request ends in exactly one event ---
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -248,7 +249,7 @@ class LogLeader:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # a bug: nobody may wait for ever because of it
+        if error is not None:  # a bug: callers get an error instead of waiting for ever
             logger.error("the leader of log %s failed", self._store.name, exc_info=error)
             self._finish(LeadershipLostError("leadership of the log is lost", value=repr(error)))
 
@@ -302,11 +303,11 @@ class LogLeader:
         for waiting in (self._serving, self._roll, self._ended):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error) if error is not None else waiting.set_result(None)
-                waiting.exception()  # seen: not everybody waits for everything
+                waiting.exception()  # retrieved: not every future has a caller that waits
         self._spawn(self._requests.abandon_all())
 
     async def _settled(self) -> None:
-        """Everything that was begun has ended."""
+        """Wait until all tasks have ended."""
         while ended := tuple(self._tasks):
             await asyncio.gather(*ended, return_exceptions=True)
-            self._tasks.difference_update(ended)  # from Python 3.12 on, ended ones leave no turn to their callbacks
+            self._tasks.difference_update(ended)  # from Python 3.12 on, gather may return before their callbacks run

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log asks of its ledgers: where they end, and whether they may be published. The truth about a ledger stays in
-its metadata (RULES N1)."""
+"""The ledgers of a log: where they end, whether they may be published, and their deletion. The truth about a ledger
+stays in its own metadata (N1)."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from bk_core.model import LedgerId, LedgerMetadata
 logger = logging.getLogger("bk_core.logs")
 
 TellDeleted = Callable[[Mapping[LedgerId, LedgerMetadata | None]], None]
-"""Hears of ledgers whose records were deleted, and what these said."""
+"""Called with the ledgers whose records were deleted, and these records."""
 
 CHECK_THREADS = 16
-"""Records read at a time: a publish of 100,000 ledgers must not take as many round trips."""
+"""This many records are read at a time, so that a publish of 100,000 ledgers does not wait for each."""
 
 
 def end_of(metadata: LedgerMetadata) -> LedgerEnd:
-    """Where a closed ledger ends."""
     assert metadata.is_closed, metadata
     return LedgerEnd(entry_count=metadata.last_entry_id + 1, size_bytes=metadata.length, fragments=metadata.fragments)
 
 
 async def recovered_end(bookkeeper: BookKeeper, ledger_id: LedgerId, password: bytes) -> LedgerEnd:
-    """Fence, recover and close a ledger, if it is not closed; returns where it ends. Raises as ``open_ledger``."""
+    """Fence, recover and close a ledger unless it is closed; returns its end. Raises as ``open_ledger``."""
     async with await bookkeeper.open_ledger(ledger_id, recover=True, password=password) as reader:
         return end_of(reader.metadata)
 
 
 def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[NewExtent]) -> None:
-    """Every ledger exists, is closed, ends where its writer says, and is readable with this log's digest type and
-    password (RULES N6). Blocking. Raises PublishConflictError; nothing was published."""
+    """Raises PublishConflictError unless every ledger exists, is closed, ends where its writer says, has this log's
+    digest type and password, and was not made for another log (N6). Blocks."""
     reported: dict[LedgerId, list[NewExtent]] = {}
     for extent in extents:
         if extent.entry_count:
@@ -59,8 +58,8 @@ def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[New
 
 
 def of_log(store: MetadataStore, log_uuid: str, before_ms: int) -> Iterator[LedgerId]:
-    """Ledgers whose keys say that they were made for this log, made before ``before_ms`` by the store's clock (RULES
-    N6). Blocking; reads every ledger's record of the cluster."""
+    """The ledgers that by their custom metadata were made for this log, before ``before_ms`` by the store's clock (N6).
+    Blocks; reads the record of every ledger in the cluster."""
     for ledger_id in store.list_ledgers():
         try:
             if _is_of_log(store.read_ledger(ledger_id).value, log_uuid):
@@ -68,14 +67,14 @@ def of_log(store: MetadataStore, log_uuid: str, before_ms: int) -> Iterator[Ledg
                 if made_ms < before_ms:
                     yield ledger_id
         except (NoSuchLedgerError, MetadataCorruptError):
-            continue  # deleted a moment ago; or nobody can say whose it is, so it stays
+            continue  # deleted a moment ago, or unreadable: then it stays
 
 
 def delete_of_log(
     store: MetadataStore, log_uuid: str, ledgers: Sequence[LedgerId], deleted: TellDeleted
 ) -> tuple[LedgerId, ...]:
-    """Delete ledgers of this log, and tell ``deleted``; returns those that do not exist any more, for certain.
-    Blocking."""
+    """Delete ledgers if they are this log's, and tell ``deleted``; returns those that certainly do not exist any more.
+    Blocks."""
     gone: list[LedgerId] = []
     told: dict[LedgerId, LedgerMetadata | None] = {}
     for ledger_id in ledgers:
@@ -116,6 +115,6 @@ def _problem(store: MetadataStore, head: LogHead, ledger_id: LedgerId, extents: 
         return f"ledger {ledger_id} has another password than the log"
     owner = metadata.custom_metadata.get("bk.log.uuid")
     if owner is not None and owner != head.uuid.encode():
-        # The other log's vacuum would find that it lists no such ledger, and delete it.
+        # The other log does not list this ledger, so its vacuum would delete it.
         return f"ledger {ledger_id} was made for another log ({owner.decode(errors='replace')})"
     return None

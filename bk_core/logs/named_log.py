@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A named log: many ledgers read as one, with positions that never change (RULES N1 to N8).
+"""A named log: many ledgers read as one, with positions that never change (N1 to N8).
 
-Two ways to write one. *Publish* lists ledgers that are closed, all at once or not at all: batch jobs. *Lead* makes this
-process the one writer and gives every entry its offset at once: services. A log has one digest type and one password.
+There are two ways to write a log. *Publish*, for batch jobs, lists closed ledgers, all at once or not at all. *Lead*,
+for services, makes this process the one writer and gives every entry its offset at once. A log has one digest type and
+one password.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ __all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
 logger = logging.getLogger("bk_core.logs")
 
 DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
-"""How long ago a ledger must have been unlinked, or made and never listed, before vacuum deletes it (RULES N6)."""
+"""Vacuum deletes a ledger this long after it was unlinked or, if it was never listed, after it was made (N6)."""
 TXN_RETENTION_MS = 30 * 24 * 3600 * 1000
-"""How long a transaction that nobody uses is remembered (RULES N5)."""
+"""A transaction record is kept this long after its last use (N5)."""
 
 R = TypeVar("R")
 
@@ -70,17 +71,17 @@ class NamedLog:
     # --- the list ----------------------------------------------------------------------------------------------------
 
     async def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
-        """The log's record; ``sync`` False: perhaps an older one than others know (RULES M5). Raises NoSuchLogError
-        with the nearest names; WrongPasswordError unless only the list is of interest (``check_password`` False)."""
+        """The log's record; with ``sync`` False it may be an older one than others know (M5). Raises NoSuchLogError,
+        which names near logs, and WrongPasswordError unless ``check_password`` is False."""
         found = await asyncio.to_thread(self._store.read, sync=sync)
         if check_password:
             self._store.check_password(found.value, self._password)
         return found
 
     async def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
-        """Make the log. With ``exist_ok`` a log that is there is returned, if digest type and password are the same.
+        """Create the log. With ``exist_ok`` an existing log is returned if it has this digest type and password.
 
-        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was made then.
+        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was created then.
         """
         head, created = await self.open_or_create(digest_type=digest_type)
         if not created and not exist_ok:
@@ -88,9 +89,9 @@ class NamedLog:
         return head.value
 
     async def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
-        """The head, and whether this call made the log (RULES N8: append creates a missing log and says so).
+        """The head, and whether this call created the log (N8: append creates a missing log and says so).
 
-        ``digest_type`` None: whatever the log has, CRC32C for a new one.
+        ``digest_type``: None takes the log's own, CRC32C for a new log.
         """
         try:
             found = await self.head()
@@ -104,7 +105,7 @@ class NamedLog:
             try:
                 return await asyncio.to_thread(self._store.create, new), True
             except LogExistsError:
-                found = await self.head()  # somebody else was as quick
+                found = await self.head()  # somebody else created it meanwhile
         if digest_type is not None and digest_type != found.value.digest_type:
             raise WrongDigestTypeError(
                 f"log {self.name} has digest type {found.value.digest_type.name}",
@@ -114,8 +115,8 @@ class NamedLog:
         return found, False
 
     async def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
-        """The extents that hold offsets from ``start_offset`` to ``end_offset`` − 1, in order; None: from the first,
-        to the last. Open ones, ``is_open``, come last, if the range reaches beyond the sealed part."""
+        """The extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the log's
+        start or end. If the range goes beyond the sealed extents, the open ones (``is_open``) come last."""
 
         def read() -> list[Extent]:
             head = self._store.read(sync=True).value
@@ -126,7 +127,7 @@ class NamedLog:
         return await asyncio.to_thread(read)
 
     async def schemas(self) -> dict[int, bytes]:
-        """The log's schemas by number, the newest last; none for a log whose codecs need none (RULES K8)."""
+        """The log's schemas by number, the newest last; empty for a log whose codecs need none (K8)."""
 
         def read() -> dict[int, bytes]:
             return self._store.schemas(self._store.read(sync=True).value)
@@ -140,17 +141,17 @@ class NamedLog:
     ) -> Published:
         """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
 
-        A publish that happened before is returned as it was (RULES N4), its base offset −1 where only the
-        ``transaction`` remembers it (RULES N5). Raises LogHasLeaderError while a leader writes the log, unless
-        ``takeover``, which fences it; PublishConflictError for ledgers that are condemned, missing, open or shorter
-        than reported; TransactionReplayDiffersError for the same id or version with other rows;
-        TransactionVersionRegressedError; in all cases nothing was published. An error with outcome UNKNOWN: publish
-        again with the same id, and delete nothing.
+        A publish that happened before is not repeated but returned (N4); its base offset is −1 if only the
+        ``transaction`` record remembers it (N5). Raises LogHasLeaderError while a leader writes the log, unless
+        ``takeover`` fences it; PublishConflictError for ledgers that are condemned, missing, open or do not end as
+        reported; TransactionReplayDiffersError for the same id or version with other rows;
+        TransactionVersionRegressedError. Nothing was published then, except after an error with outcome UNKNOWN, when
+        it may have been: publish again with the same id, and delete nothing.
 
-        A ``schema`` gets a number in the log together with the ledgers, or SchemaMismatchError is raised;
-        ``merge_schema`` lets it add columns (RULES K8).
+        A new ``schema`` gets a number in the log together with the ledgers; if it does not fit, SchemaMismatchError is
+        raised. ``merge_schema`` lets it add columns (K8).
         """
-        await self.head()  # the password is right
+        await self.head()  # checks the password
         change = HeadChange({self.name: Publish(tuple(ledgers), publish_id, _now_ms(), nonce, options)})
         found = (await self._answers().carry_out(change.run()))[self.name]
         if not change.was_attempted:
@@ -160,14 +161,14 @@ class NamedLog:
     async def overwrite(
         self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
-        """As :meth:`publish`, and unlink all that was listed, in one compare-and-set. The log's epoch rises and its
-        offsets go on (RULES N7); readers of the old epoch hear LogOverwrittenError. Vacuum deletes what was unlinked.
+        """As :meth:`publish`, and unlink everything that was listed, in one compare-and-set. The log's epoch rises and
+        its offsets go on (N7); readers of the old epoch get LogOverwrittenError. Vacuum deletes what was unlinked.
         """
         return await self.publish(ledgers, publish_id, replace(options, overwrite=True))
 
     async def _change(self, intent: Intent[R]) -> R:
-        """Change the head; raises what refuses it."""
-        await self.head()  # the password is right
+        """Change the head. Raises the error that refuses the change."""
+        await self.head()  # checks the password
         return await self._answers().carry_out(change_head(self.name, intent))
 
     def _answers(self) -> Answers:
@@ -176,33 +177,33 @@ class NamedLog:
     # --- upkeep ------------------------------------------------------------------------------------------------------
 
     async def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """What :meth:`trim_expired` keeps of the log: entries not older than ``retention_ms``, the newest
-        ``retention_bytes``; 0: everything, None: as it is. Returns the head. Unlinks nothing itself.
+        """Set what :meth:`trim_expired` keeps: entries not older than ``retention_ms`` and the newest
+        ``retention_bytes``. 0 keeps everything; None leaves the value. Returns the head; unlinks nothing itself.
 
         Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
         """
         return await self._change(SetRetention(retention_ms, retention_bytes, nonce))
 
     async def trim(self, before_offset: int) -> int:
-        """Forget the entries below ``before_offset``; returns the log's start offset. What a leader still writes is
-        never trimmed. Ledgers that lie below altogether are unlinked; vacuum deletes them later."""
+        """Let the log start at ``before_offset``; returns its start offset. Open extents are never trimmed. Ledgers
+        wholly below the start are unlinked; vacuum deletes them later."""
         return await self._change(Trim(before_offset, nonce))
 
     async def trim_expired(self) -> int:
-        """Trim what the log's own retention lets go of; returns its start offset. Offsets never go back, so what is
-        decided on one head is right for every later one."""
+        """Trim what the log's retention does not keep; returns its start offset. Offsets never go back, so a decision
+        on one head is right for every later one."""
         return await self.trim(await self.expired_offset())
 
     async def expired_offset(self) -> int:
-        """The offset that the log's own retention lets go of everything below now."""
+        """The offset below which the log's retention keeps nothing now."""
         expired = partial(commit.expired_below, (await self.head()).value, _now_ms())
         return await asyncio.to_thread(self._store.with_pages, expired)
 
     async def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
-        """List one closed ledger, which holds copies of the same entries, in the place of a run of sealed extents.
-        Offsets stay, running readers go on with what they have listed; vacuum deletes the replaced ledgers later.
+        """List one closed ledger, which holds copies of the same entries, in place of a run of sealed extents.
 
-        Raises PublishConflictError if some of ``run`` were unlinked or replaced meanwhile: the log is as it was.
+        Offsets stay. Running readers go on with the old ledgers, which vacuum deletes later. Raises
+        PublishConflictError if some of ``run`` were unlinked or replaced meanwhile; then the log is unchanged.
         """
         if not run:
             raise InvalidArgumentError("there is nothing to compact", value="an empty run")
@@ -211,9 +212,8 @@ class NamedLog:
     def compactor(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compactor:
-        """What merges small sealed extents into fewer ledgers: ``await log.compactor().run()``. Reads nothing yet.
-
-        ``progress`` hears of entries as they are copied.
+        """Returns a :class:`Compactor`, which merges small sealed extents into fewer ledgers: ``await
+        log.compactor().run()``. ``progress`` is called with the number of entries after each piece is copied.
         """
         limits = CompactionLimits() if limits is None else limits
         return Compactor(self._bookkeeper, self._store, self._answers(), self._password, limits, progress)
@@ -225,8 +225,8 @@ class NamedLog:
     async def compact_small(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compacted:
-        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` hears of entries as they are copied, on the
-        thread of the client's loop."""
+        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` is called with the number of entries after each
+        piece is copied, on the thread of the client's loop."""
         return await self.compactor(limits, progress).run()
 
     async def vacuum(
@@ -236,14 +236,14 @@ class NamedLog:
         txn_retention_ms: int = TXN_RETENTION_MS,
         force: bool = False,
     ) -> Vacuumed:
-        """Delete this log's ledgers and pages that nobody lists, if they were unlinked more than ``delete_delay_ms``
-        ago or, never listed, made so long ago; and transaction records that were not used for ``txn_retention_ms``.
-        The metadata store's clock tells how old something is.
+        """Delete this log's ledgers and pages that are not listed, ``delete_delay_ms`` after they were unlinked or, if
+        they were never listed, after they were made; and transaction records not used for ``txn_retention_ms``. Ages
+        are by the metadata store's clock.
 
-        A job that takes longer than the delay before it publishes loses its ledgers: less than 7 days takes ``force``.
-        So does a shorter retention than 30 days: a version that is published again after its record is gone may be
-        there twice. Raises InvalidArgumentError, MetadataUnavailableError, MetadataCorruptError; whatever was done
-        stays done, and the next one goes on.
+        A job loses its ledgers if it publishes them later than this delay after it made them, so less than 7 days needs
+        ``force``. So does a transaction retention of less than 30 days: a version that is published again after its
+        record is gone may be in the log twice. Raises InvalidArgumentError, MetadataUnavailableError,
+        MetadataCorruptError; what was deleted stays deleted, and the next vacuum goes on.
         """
         check_delays(delete_delay_ms, txn_retention_ms, force)
         head = (await self.head()).value
@@ -253,31 +253,32 @@ class NamedLog:
         return await self._answers().carry_out(vacuum.run())
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-        """What :meth:`vacuum` would delete now with these. Deletes nothing."""
+        """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""
         return await asyncio.to_thread(upkeep.vacuum_candidates, self._store, delete_delay_ms, txn_retention_ms)
 
     async def transactions(self) -> list[LogTransactions]:
-        """What every application and streaming query has published to the log, in no order (RULES N5)."""
+        """The transaction records of all applications and streaming queries, in no order (N5)."""
         return await asyncio.to_thread(lambda: list(upkeep.transactions(self._store)))
 
     async def transactions_of(self, app_id: str) -> LogTransactions | None:
-        """What an application or query has published to this log, None: nothing is remembered."""
+        """The transaction record of an application or query, or None."""
         found = await asyncio.to_thread(self._store.transactions, app_id)
         return None if found is None else found.value
 
     async def forget_transactions(self, app_id: str) -> LogTransactions | None:
         """As :func:`bk_core.logs.upkeep.forget_transactions`."""
-        await self.head()  # the password is right
+        await self.head()  # checks the password
         return await asyncio.to_thread(upkeep.forget_transactions, self._store, app_id)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def end_offset(self) -> int:
-        """The next offset that cannot be read yet: what is sealed, and the open extent up to its LAC."""
+        """The offset after the last readable entry: the sealed extents, and the first open one up to its LAC, are
+        readable."""
         return await self._reading.readable_end((await self.head()).value)
 
     async def read(self, start_offset: int, end_offset: int) -> AsyncGenerator[OffsetBatch, None]:
-        """Entries ``start_offset`` to ``end_offset`` − 1 in order, as (offset of the first entry, batch).
+        """The entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry, batch).
 
         Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
         EntryUnreadableError.
@@ -297,8 +298,8 @@ class NamedLog:
                 yield found
 
     async def tail(self, from_offset: int) -> AsyncGenerator[OffsetBatch, None]:
-        """Every entry from ``from_offset`` on as it becomes readable, across rolls and takeovers, without end. Never
-        fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
+        """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
+        Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
         head = (await self.head()).value
         async with aclosing(self._reading.tail(from_offset, head)) as batches:
             async for found in batches:
@@ -318,14 +319,14 @@ class NamedLog:
         digest_type: DigestType | None = None,
         codec: str = "raw",
     ) -> LogLeader:
-        """Become the one writer of the log, by fencing whoever was; makes the log if it does not exist
+        """Fence the present leader of the log and become its one writer; creates the log if it does not exist
         (``LogLeader.created``).
 
-        There is no election: whoever calls this takes over. A roll comes after ``roll_bytes`` payload bytes, or after
-        ``roll_age_s`` seconds if something was appended. ``still_leader`` is asked before each roll and after each
-        failed compare-and-set. Raises InvalidArgumentError, NotEnoughBookiesError, WrongPasswordError before anything
-        is fenced; RecoveryInconclusiveError when the previous leader's last entries cannot be decided now; and
-        LeadershipLostError when others were faster.
+        There is no election: every caller takes over. The leader rolls to a new ledger after ``roll_bytes`` payload
+        bytes, or after ``roll_age_s`` seconds if something was appended. ``still_leader`` is called before each roll
+        and after each failed compare-and-set; if it returns False, leadership is lost. Raises InvalidArgumentError,
+        NotEnoughBookiesError, WrongPasswordError before anything is fenced; RecoveryInconclusiveError if the previous
+        leader's last entries can neither be found nor ruled out now; and LeadershipLostError if others were faster.
         """
         options = LeadOptions(
             roll_bytes=roll_bytes,
@@ -355,10 +356,10 @@ async def publish_to_logs(
     """List closed ledgers, by the name of their log, at the end of each log: all or none, once for each
     ``publish_id``. ``options`` are as in :meth:`NamedLog.publish`, and the same for all logs.
 
-    A publish that happened before is returned as it was (RULES N4), its base offset −1 in a log that does not remember
-    it. Raises InvalidArgumentError for ``takeover``, more than 100 logs or records that do not fit one step,
-    NoSuchLogError, WrongPasswordError, and what :meth:`NamedLog.publish` raises, naming the log;
-    TransactionReplayDiffersError also where the version was published to other logs. Nothing was published then, unless
+    A publish that happened before is not repeated but returned (N4); its base offset is −1 in a log that does not
+    remember it. Raises InvalidArgumentError for ``takeover``, more than 100 logs, or records that do not fit into one
+    step; NoSuchLogError; WrongPasswordError; and as :meth:`NamedLog.publish`, with the log's name;
+    TransactionReplayDiffersError also if the version was published to other logs. Nothing was published then, unless
     the outcome is UNKNOWN: publish the same again, and delete nothing.
     """
     if options.takeover:
@@ -368,7 +369,7 @@ async def publish_to_logs(
             remedy="stop the leaders, or publish with takeover into each log first, without ledgers",
         )
     change = HeadChange(publish_among(ledgers, publish_id, now_ms=_now_ms(), nonce=nonce, options=options))
-    for number, name in enumerate(ledgers):  # it exists, and the password is right; one sync does for all
+    for number, name in enumerate(ledgers):  # checks that it exists, and the password; one sync is enough
         await NamedLog(bookkeeper, name, password=password).head(sync=not number)
     logs = [LogStore(bookkeeper.store, name, bookkeeper.tell_deleted) for name in ledgers]
     found = await Answers.of(bookkeeper, logs, password).carry_out(change.run())
@@ -379,7 +380,7 @@ async def publish_to_logs(
 
 
 def check_delays(delete_delay_ms: int, txn_retention_ms: int, force: bool) -> None:
-    """Whether a vacuum may go by these; raises InvalidArgumentError as :meth:`NamedLog.vacuum` does."""
+    """Raises InvalidArgumentError for delays that :meth:`NamedLog.vacuum` refuses."""
     if delete_delay_ms < 0 or (delete_delay_ms < DELETE_DELAY_MS and not force):
         raise InvalidArgumentError(
             "ledgers of running jobs might be deleted",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a log: its extents one after the other, then whatever its leader confirms.
+"""Reads a log: its extents one after the other, then the entries that its leader confirms.
 
-A reader never passes an unsealed extent: of the open ones it reads the first, up to its LAC (RULES N2). Nothing here
-fences; whoever follows a log never disturbs its leader.
+A reader never passes an unsealed extent: it reads only the first open one, up to its LAC (N2). Nothing here fences, so
+a reader never disturbs the leader.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bk_core.logs.model.position import LogPosition, check_position
 from bk_core.logs.store import LogStore
 
 POLL_S = 2.0
-"""How often the head is read again although no watch fired (RULES P10)."""
+"""The head is read again after this time although no watch fired (P10)."""
 
 UNAVAILABLE_MAX_S = 60.0
-"""How long a tail goes on without the metadata store."""
+"""A tail goes on this long while the metadata store is unavailable."""
 
 OffsetBatch = tuple[int, EntryBatch]
 """A batch and the log offset of its first entry."""
@@ -37,7 +37,8 @@ class LogReading:
         self._bookkeeper, self._store, self._password = bookkeeper, store, password
 
     async def readable_end(self, head: LogHead) -> int:
-        """The offset after the last entry that may be read now: sealed, or up to the LAC of the first open extent."""
+        """The offset after the last readable entry: sealed extents, and the first open one up to its LAC, are
+        readable."""
         if not head.open_extents:
             return head.next_offset
         ledger_id = head.open_extents[0].ledger_id
@@ -45,7 +46,7 @@ class LogReading:
             return head.next_offset + reader.last_add_confirmed + 1
 
     async def read(self, extents: Sequence[Extent], start: int, end: int) -> AsyncGenerator[OffsetBatch, None]:
-        """Entries from ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
+        """The entries ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
         for extent in extents:
             first = max(start, extent.base_offset)
             stop = end if extent.is_open else min(end, extent.next_offset)
@@ -64,10 +65,10 @@ class LogReading:
                 yield batch.first_entry_id + shift, batch
 
     async def tail(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
-        """Entries from ``offset`` on as they become readable, without end.
+        """Every entry from ``offset`` on, as soon as it is readable, without end.
 
-        Raises NoSuchEntryError where entries were trimmed, LogRecreatedError and LogOverwrittenError when the log is
-        no longer the one that ``head`` was read from.
+        Raises NoSuchEntryError if entries were trimmed, LogRecreatedError if ``head`` is of another log of this name,
+        LogOverwrittenError if the log has another epoch than ``head``.
         """
         at = LogPosition(head.uuid, head.epoch, offset)
         async with HeadWatch(self._bookkeeper, self._store) as watch:
@@ -81,7 +82,7 @@ class LogReading:
                 head = await watch.next_head(head)
 
     async def _advance(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
-        """What ``head`` lists from ``offset`` on; returns when its first open ledger, if any, is closed."""
+        """The entries that ``head`` lists from ``offset`` on; ends when its first open ledger, if any, is closed."""
         if offset < head.next_offset:
             extents = await asyncio.to_thread(self._store.extents, head, offset, head.next_offset)
             async with aclosing(self.read(extents, offset, head.next_offset)) as batches:
@@ -98,7 +99,7 @@ class LogReading:
 
 
 def check_not_trimmed(offset: int, head: LogHead, name: str) -> None:
-    """Raises NoSuchEntryError when the log does not begin until after ``offset``."""
+    """Raises NoSuchEntryError if the log begins after ``offset``."""
     if offset < head.start_offset:
         raise NoSuchEntryError(
             f"entries of log {name} were trimmed",
@@ -120,9 +121,9 @@ class HeadWatch:
         self._read_at = self._loop.time()
 
     async def next_head(self, known: LogHead) -> LogHead:
-        """The head once it may differ from ``known``: when a watch fired, or after some time. While the store does not
-        answer it is ``known``; after UNAVAILABLE_MAX_S of that MetadataUnavailableError. ClientClosedError once the
-        client is closed."""
+        """Wait until a watch fires or POLL_S is over; returns the head. While the store does not answer, returns
+        ``known``; after UNAVAILABLE_MAX_S without an answer raises MetadataUnavailableError. Raises ClientClosedError
+        once the client is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._changed.wait()
@@ -139,7 +140,7 @@ class HeadWatch:
     async def __aenter__(self) -> HeadWatch:
         self._cancel = await asyncio.to_thread(self._store.store.watch_log, self._store.name, lambda _: self._fire())
         self._forget = self._bookkeeper.at_close(self._changed.set)
-        self._changed.set()  # what changed before the watch was set must not be waited for
+        self._changed.set()  # the head may have changed before the watch was set
         return self
 
     async def __aexit__(

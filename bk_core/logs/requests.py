@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log's leadership asks of the world, each request ending in exactly one event."""
+"""Carries out the requests of a log's leadership; each ends in exactly one event."""
 
 from __future__ import annotations
 
@@ -50,10 +50,9 @@ WAIT_MIN_S, WAIT_MAX_S = 0.01, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadOptions:
-    """How a leader writes. A roll comes after ``roll_bytes`` payload bytes or ``roll_age_s`` seconds with entries.
-
-    ``still_leader`` is asked, on a thread of its own, before each roll and after each failed
-    compare-and-set; None: yes.
+    """How a leader writes. It rolls to a new ledger after ``roll_bytes`` payload bytes, or ``roll_age_s`` seconds if
+    something was appended. ``still_leader`` is called, on another thread, before each roll and after each failed
+    compare-and-set; None counts as yes.
     """
 
     roll_bytes: int = 1 << 30
@@ -78,14 +77,14 @@ class LeadOptions:
             )
 
     async def check_bookies(self, bookkeeper: BookKeeper) -> None:
-        """Raises NotEnoughBookiesError: better before the previous leader is fenced than after."""
+        """Raises NotEnoughBookiesError if no ledger could be made now; called before the previous leader is fenced."""
         choose_ensemble(
             await bookkeeper.refresh_bookies(at_least=self.ensemble_size), self.ensemble_size, random.Random()
         )
 
 
 class LeadershipRequests:
-    """Carries out the requests of one leadership. ``writers`` holds every ledger of ours that is not closed."""
+    """The requests of one leadership. ``writers`` holds the writers of its ledgers that are not closed."""
 
     def __init__(
         self, bookkeeper: BookKeeper, store: LogStore, head: LogHead, password: bytes, options: LeadOptions
@@ -117,7 +116,7 @@ class LeadershipRequests:
         )
 
     async def list_ledger(self, effect: ListLedger) -> LeadershipEvent:
-        # After a pause of days vacuum may have deleted it: it must exist after the head was read (RULES N6).
+        # After a pause of days vacuum may have deleted the ledger: it must exist after the head was read (N6).
         await asyncio.to_thread(self._bookkeeper.store.read_ledger, effect.ledger.ledger_id)
         return await self._change(
             effect.expected, lambda head, pages: commit.add_open_extent(head, effect.ledger, nonce=nonce, pages=pages)
@@ -162,7 +161,7 @@ class LeadershipRequests:
             return LeaderAnswered(True)
         try:
             return LeaderAnswered(bool(await asyncio.to_thread(self._options.still_leader)))
-        except Exception:  # the application's own code: what cannot be confirmed is not so
+        except Exception:  # the application's own code: a failure counts as no
             logger.exception("still_leader of log %s failed, which counts as no", self._store.name)
             return LeaderAnswered(False)
 
@@ -171,7 +170,7 @@ class LeadershipRequests:
         return WaitEnded()
 
     async def delete(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger that nobody lists. Best effort: what stays is found by vacuum."""
+        """Delete a ledger that is not listed. Best effort: if that fails, vacuum finds it."""
         try:
             await self._abandon(self.writers.pop(ledger_id, None))
             await self._bookkeeper.delete_ledger(ledger_id)
@@ -179,7 +178,7 @@ class LeadershipRequests:
             logger.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
 
     async def abandon_all(self) -> None:
-        """Stop writing to what another leader recovers, or will."""
+        """Abandon all writers: another leader recovers their ledgers."""
         while self.writers:
             await self._abandon(self.writers.popitem()[1])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a log's sequences (:mod:`bk_core.logs.machines.ask`): answers one request after the other until the
-sequence ends. Knows no rule of the log."""
+"""The driver of a log's sequences (:mod:`bk_core.logs.machines.ask`): answers each request until the sequence ends.
+Knows no rule of the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bk_core.model import LedgerId
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.005, 0.5
 LOGS_AT_ONCE = 8
-"""Logs that are asked something at a time."""
+"""Requests go to this many logs at a time."""
 
 R = TypeVar("R")
 Answer = Callable[[ask.Request], Awaitable[Any]]
@@ -31,7 +31,8 @@ Recover = Callable[[LedgerId], Awaitable[LedgerEnd]]
 
 
 async def carry_out(steps: Steps[R], answer: Answer) -> R:
-    """What the sequence returns; raises its error. Cancelled, it ends where it stands, as in a crash."""
+    """Runs the sequence; returns its result, raises its error. If cancelled, the sequence ends at its ``yield``, as in
+    a crash."""
     with closing(steps):
         step: Callable[[Any], ask.Request] = steps.send
         told: Any = None
@@ -48,8 +49,8 @@ async def carry_out(steps: Steps[R], answer: Answer) -> R:
 
 
 class Answers:
-    """Answers what sequences ask of these logs, which are of one metadata store. What only a vacuum asks is asked of
-    the first."""
+    """Answers the requests of sequences about these logs, which are in one metadata store. Requests that name no log go
+    to the first."""
 
     def __init__(self, logs: Iterable[LogStore], recover: Recover) -> None:
         self._logs = {log.name: log for log in logs}
@@ -59,7 +60,7 @@ class Answers:
 
     @classmethod
     def of(cls, bookkeeper: BookKeeper, logs: Iterable[LogStore], password: bytes) -> Answers:
-        """Of logs whose ledgers are recovered by this client."""
+        """Answers about logs whose ledgers this client recovers."""
         return cls(logs, partial(recovered_end, bookkeeper, password=password))
 
     async def carry_out(self, steps: Steps[R]) -> R:
@@ -67,7 +68,7 @@ class Answers:
         return await carry_out(steps, self.answer)
 
     async def answer(self, request: ask.Request) -> Any:
-        """Raises BookKeeperError."""
+        """The answer that the request names. Raises BookKeeperError."""
         match request:
             case ask.ForLogs(requests, sync):
                 if sync:
@@ -87,7 +88,7 @@ class Answers:
         return await asyncio.to_thread(self._first.answer, request)
 
     async def _of_one(self, log: str, request: ask.OfOneLog) -> Any:
-        """The answer, or the error why there is none."""
+        """The answer, or the BookKeeperError instead of one."""
         try:
             async with self._turns:
                 if isinstance(request, ask.RecoverLedgers):

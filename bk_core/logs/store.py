@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of one named log in the metadata store: read, cached, created, compared and set.
 
-Blocking, as the port is; async callers use a thread. Answers what the sequences of :mod:`bk_core.logs.machines` ask of
-one log, and knows no rule of the log. Pages are immutable, so a page is read once a client (RULES N3).
+Calls block, as those of the metadata port do; async callers use a thread. Answers the requests that sequences of
+:mod:`bk_core.logs.machines` make of one log; knows no rule of the log. Pages are immutable, so each is read once and
+cached (N3).
 """
 
 from __future__ import annotations
@@ -48,25 +49,26 @@ from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
-"""Extents and references that a client keeps of pages: some 40 MB at most."""
+"""The most extents and references in the cached pages of a connection: about 40 MB."""
 UNKNOWN_ATTEMPTS_MAX = 5
 NEAREST_LOGS = 3
 
 R = TypeVar("R")
 P = TypeVar("P", Extent, PageRef)
 Apply = Callable[[LogHead, Pages], Change]
-"""Head and pages that may be merged into → the change. May be called more than once; must not have effects."""
+"""Makes the change from the head and the pages that it may replace by larger ones. It may be called more than once and
+must have no side effects."""
 
 _random = random.SystemRandom()  # names of pages must differ between processes that were forked
 
 
 def nonce() -> int:
-    """A random number for the name of a page."""
+    """A random 64-bit number for the name of a page."""
     return _random.getrandbits(64)
 
 
 class PageCache:
-    """Pages by name, the least recently used forgotten first. Any thread may call."""
+    """Pages by name; the least recently used are dropped first. Any thread may call."""
 
     def __init__(self, parts_max: int = CACHED_PARTS_MAX) -> None:
         self._parts_max = parts_max
@@ -95,11 +97,11 @@ def _parts_of(page: LogPage) -> int:
 
 
 _caches: WeakKeyDictionary[MetadataStore, PageCache] = WeakKeyDictionary()
-"""One cache a connection: a handle of a log is cheap and made often."""
+"""One cache per connection, because handles of logs are made often."""
 
 
 class LogStore:
-    """The records of the log ``name``. Any thread may call. ``deleted`` hears of ledgers that were deleted."""
+    """The records of the log ``name``. Any thread may call. ``deleted`` is called with ledgers that were deleted."""
 
     def __init__(self, store: MetadataStore, name: str, deleted: TellDeleted = lambda _: None) -> None:
         self.store, self.name, self._deleted = store, name, deleted
@@ -108,7 +110,7 @@ class LogStore:
     # --- reading ---
 
     def read(self, *, sync: bool = False) -> Versioned[LogHead]:
-        """The head; ``sync``: as new as any change that ended. Raises NoSuchLogError, which names the nearest logs, and
+        """The head; with ``sync`` it includes every finished change. Raises NoSuchLogError, which names near logs, and
         MetadataCorruptError."""
         try:
             if sync:
@@ -127,7 +129,7 @@ class LogStore:
             )
 
     def page(self, name: str) -> LogPage:
-        """A page by name, its CRC checked. Raises MetadataCorruptError."""
+        """The page of this name; its CRC is checked. Raises MetadataCorruptError."""
         page = self._cache.get(name)
         if page is None:
             page = decode_page(self.store.read_page(self.name, name), name)
@@ -135,8 +137,8 @@ class LogStore:
         return page
 
     def extents(self, head: LogHead, start_offset: int, end_offset: int) -> list[Extent]:
-        """Extents of ``head`` that hold offsets from ``start_offset`` up to ``end_offset``, in order; the open ones,
-        whose end nobody knows, if ``end_offset`` is beyond the sealed part. Reads only the pages it needs."""
+        """The extents of ``head`` that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order. If
+        ``end_offset`` is beyond the sealed extents, all open ones follow. Reads only the pages it needs."""
         found: list[Extent] = []
         self._collect(head.pages, start_offset, end_offset, found)
         found += _overlapping(head.sealed_tail, start_offset, end_offset)
@@ -145,15 +147,15 @@ class LogStore:
         return found
 
     def last_ledgers(self, head: LogHead, count: int = 2) -> tuple[LedgerId, ...]:
-        """The last ledgers of the list, in order, wherever they are listed (RULES N2)."""
+        """The last ledgers of the log, in order, whether in the head or in pages (N2)."""
         return self.with_pages(lambda pages: last_ledgers(head, pages, count))
 
     def schemas(self, head: LogHead) -> dict[int, bytes]:
-        """The schemas that a head names, by number, the newest last. Raises as :meth:`with_pages`."""
+        """The schemas of ``head`` by number, the newest last. Raises MetadataCorruptError."""
         return {schema.number: self.with_pages(partial(schema_in, schema=schema)) for schema in head.schemas}
 
     def with_pages(self, ask: Callable[[Pages], R]) -> R:
-        """The answer to a question about the list, with the pages that it takes."""
+        """The result of ``ask``; reads the pages that it needs."""
         pages: dict[str, LogPage] = {}
         while True:
             try:
@@ -176,8 +178,8 @@ class LogStore:
     # --- writing ---
 
     def create(self, head: LogHead) -> Versioned[LogHead]:
-        """Make the log. Raises LogExistsError, also when a log of another uuid is found after a lost answer, and
-        MetadataUnavailableError, its outcome UNKNOWN if the answer of any attempt was lost."""
+        """Create the log. Raises LogExistsError if there is one of another uuid, and MetadataUnavailableError, with
+        outcome UNKNOWN if the answer to any attempt was lost."""
         is_doubtful = False
         for attempt in range(1, UNKNOWN_ATTEMPTS_MAX + 1):
             try:
@@ -193,16 +195,16 @@ class LogStore:
         try:
             return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
         except LogExistsError:
-            found = self.read()  # perhaps ours: an earlier answer was lost
+            found = self.read()  # it may be ours, if an earlier answer was lost
             if found.value.uuid == head.uuid:
                 return found
             raise
 
     def answer(self, request: ask.OfOneLog | ask.OfVacuum | ask.OfCompaction) -> Any:
-        """What :mod:`bk_core.logs.machines.ask` says; raises its errors. Not of what takes bookies. Blocking."""
+        """Answers a request as :mod:`bk_core.logs.machines.ask` says, unless it needs bookies. Blocks."""
         match request:
             case ask.ReadHead(app_id):
-                # The older of the two decides: a record that moves on between the reads fails the multi.
+                # The record is read first: if it changes before the head is read, the multi fails.
                 transactions = None if app_id is None else self.transactions(app_id)
                 return ask.HeadRead(self.read(), transactions)
             case ask.ReadPages(names):
@@ -241,25 +243,26 @@ class LogStore:
         raise AssertionError(request)
 
     def clock_ms(self) -> int:
-        """What the metadata store's own clock says now: vacuum compares times that it gave. Raises NoSuchLogError."""
+        """The time by the metadata store's clock, which vacuum compares with the store's own times. Raises
+        NoSuchLogError."""
         return self.store.log_clock_ms(self.name)
 
     def transactions(self, app_id: str) -> Versioned[LogTransactions] | None:
-        """What an application or query has published to this log (RULES N5). Raises MetadataCorruptError."""
+        """The transaction record of an application or query (N5), or None. Raises MetadataCorruptError."""
         return self.record(LogTransactions(app_id=app_id).key)
 
     def record(self, key: str) -> Versioned[LogTransactions] | None:
-        """The transactions under this key. Raises MetadataCorruptError."""
+        """The transaction record under ``key``, or None. Raises MetadataCorruptError."""
         found = self.store.read_txns(self.name, key)
         return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
 
     def unlinked(self) -> list[UnlinkedRecord]:
-        """What changes of the head took out of the list, the oldest first (RULES N6). Raises MetadataCorruptError."""
+        """All unlinked records, the oldest first (N6). Raises MetadataCorruptError."""
         found = self.store.read_unlinked(self.name)
         return [UnlinkedRecord(name, made_ms, decode_unlinked(data, name)) for name, made_ms, data in found]
 
     def log_write(self, write: ask.WriteHead) -> LogWrite:
-        """What the store takes for a compare-and-set."""
+        """The compare-and-set in the form of the metadata port."""
         txn = None
         if write.transactions is not None:
             data = encode_transactions(write.transactions)
@@ -268,15 +271,16 @@ class LogStore:
         return LogWrite(self.name, encode_head(write.head), write.version, txn, unlinked)
 
     def write(self, expected: Versioned[LogHead], apply: Apply) -> Versioned[LogHead]:
-        """One compare-and-set of the head, its pages first. Raises MetadataConflictError (nothing was applied),
-        MetadataUnavailableError (``outcome`` says), and what ``apply`` raises."""
+        """Creates the change's pages, then writes the head by compare-and-set. Raises MetadataConflictError (nothing
+        was applied), MetadataUnavailableError (``outcome`` says whether it may have been), and what ``apply``
+        raises."""
         pages: dict[str, LogPage] = {}
         change = apply(expected.value, pages)
         if change.new_pages and (candidates := merge_candidates(expected.value)):
             pages = {ref.name: self.page(ref.name) for ref in candidates}
             change = apply(expected.value, pages)
         write = self.log_write(write_of(expected, change, pages))
-        for new in change.new_pages:  # unreferenced, before the head that names them (RULES N3)
+        for new in change.new_pages:  # before the head that names them (N3)
             self._create_page(new)
         try:
             (written,) = self.store.write_logs([write])
@@ -292,13 +296,13 @@ class LogStore:
                 break
             except MetadataUnavailableError as error:
                 if attempt == UNKNOWN_ATTEMPTS_MAX:
-                    # An unreferenced page changes nothing, so the change itself is certainly not applied.
+                    # No head names the page, so the change itself was certainly not applied.
                     error.outcome = Outcome.NOT_APPLIED
                     raise
         self._cache.put(new.name, new.page)
 
     def delete_pages(self, names: Sequence[str]) -> None:
-        """As far as can be: vacuum finds the rest."""
+        """Delete pages, best effort; vacuum finds those that stay."""
         for name in names:
             try:
                 self.store.delete_page(self.name, name)
@@ -307,7 +311,7 @@ class LogStore:
 
 
 def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:
-    """The contiguous parts, of those in offset order, that touch offsets ``start`` to ``end`` − 1."""
+    """Those of ``parts``, given in offset order, that overlap the offsets ``start`` to ``end`` − 1."""
     if start >= end:
         return []
     first = max(0, bisect_right(parts, start, key=_base_offset) - 1)

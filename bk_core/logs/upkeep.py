@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever looks after a log asks beside its changes: its transactions, and what a vacuum would take.
-Blocking, as :class:`bk_core.logs.store.LogStore` is."""
+"""Lists a log's transaction records, forgets one, and lists what a vacuum would delete. Calls block."""
 
 from __future__ import annotations
 
@@ -18,21 +17,21 @@ FORGET_ATTEMPTS_MAX = 10
 
 
 def transactions(store: LogStore) -> Iterator[LogTransactions]:
-    """What every application and streaming query has published to the log, in no order (RULES N5)."""
+    """The transaction records of all applications and streaming queries, in no order (N5)."""
     for key in store.store.list_txns(store.name):
         if (found := store.record(key)) is not None:
             yield found.value
 
 
 def forget_transactions(store: LogStore, app_id: str) -> LogTransactions | None:
-    """Delete what is remembered of an application or query, and return it; None: nothing is remembered.
+    """Delete the transaction record of an application or query; returns it, or None if there is none.
 
-    A version of it that is published again afterwards may be there twice: only the log's last 128 publishes are known
-    beside this. Raises MetadataConflictError when the log changes too fast, MetadataUnavailableError.
+    A version that is published again afterwards may be in the log twice: then only the log's last 128 publishes are
+    remembered. Raises MetadataConflictError if the log changes too fast, MetadataUnavailableError.
     """
     forgotten: LogTransactions | None = None
     for attempt in range(1, FORGET_ATTEMPTS_MAX + 1):
-        head = store.read()  # before the record: one that is used meanwhile fails the multi
+        head = store.read()  # read before the record: if that is used meanwhile, the multi fails
         found = store.transactions(app_id)
         if found is None:
             return forgotten
@@ -42,14 +41,14 @@ def forget_transactions(store: LogStore, app_id: str) -> LogTransactions | None:
             if attempt == FORGET_ATTEMPTS_MAX:
                 raise
             if isinstance(error, MetadataUnavailableError) and error.outcome is Outcome.UNKNOWN:
-                forgotten = found.value  # if it is gone at the next look, it was us
+                forgotten = found.value  # if it is gone at the next read, we deleted it
         else:
             return found.value
     raise AssertionError("unreachable")
 
 
 def vacuum_candidates(store: LogStore, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-    """What :meth:`bk_core.logs.named_log.NamedLog.vacuum` would delete now with these. Deletes nothing."""
+    """What :meth:`bk_core.logs.named_log.NamedLog.vacuum` would delete now with these delays. Deletes nothing."""
     now_ms = store.clock_ms()
     before_ms = now_ms - delete_delay_ms
     head = store.read(sync=True).value
