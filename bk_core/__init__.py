@@ -5,6 +5,6 @@ import os
 
 __version__ = "0.1.0"
 
-# Before anything imports grpc, which reads this then: its core would start its threads anew in a forked child, on what
-# it shares with the parent, and half of the children crashed, whatever they did. Its Python part has it off by default.
+# With fork support, gRPC's core starts its threads again in a forked child, on state that it shares with the parent:
+# half of the children crashed. gRPC's Python part has it off by default; the core reads this while grpc is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

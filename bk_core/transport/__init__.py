@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to bookies."""
+"""Transports: ways to talk to bookies."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport over our gRPC lane, for asyncio: one channel and three long-lived streams a bookie.
+"""The transport over our gRPC lane, for asyncio: one channel and three long-lived streams for each bookie.
 
-Made on first use and again after a break; nothing happens at import or in ``__init__``, because Spark forks (RULES K4).
-After a fork of a process that used it, the child is refused (:mod:`bk_core.after_fork`).
-Messages are raw bytes to gRPC; what they mean is in ``lane_streams.py``.
+Channels and streams are made on first use and again after a break; nothing is made at import or in ``__init__``,
+because Spark forks (K4). A child of a process that used gRPC is refused (:mod:`bk_core.after_fork`). For gRPC
+messages are raw bytes; ``lane_streams.py`` parses them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ S = TypeVar("S", bound=LaneStream)
 class GrpcTransport:
     """:class:`~bk_core.transport.port.Transport` over gRPC. Belongs to the loop it is first used on.
 
-    ``instance_id`` is the cluster's, compared in hello (RULES L1); empty: not compared. ``connect_timeout_s`` bounds
-    connecting and hello.
+    ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``connect_timeout_s`` bounds
+    connecting and hello together.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class GrpcTransport:
         fence_key: bytes | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """See the port. ``deadline_s`` bounds the wait for each part of the answer."""
+        """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
         call = self._link(bookie_id).stream("Read", ReadStream).read(ledger_id, first, last, bytes_max, fence_key)
         try:
             while True:
@@ -141,7 +141,7 @@ class GrpcTransport:
         await self._call(bookie_id, deadline_s, delete_hint=call)
 
     async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> lane_pb2.BookieInfo:
-        """What a bookie says of itself; hello goes before it, so it is the one that is meant."""
+        """What a bookie reports about itself. Hello comes first, so it is the expected bookie."""
         answer = await self._call(bookie_id, deadline_s, bookie_info=lane_pb2.BookieInfoRequest())
         return answer.info
 
@@ -155,7 +155,7 @@ class GrpcTransport:
         self._infos.update((info.bookie_id, info) for info in infos)
 
     def _link(self, bookie_id: BookieId) -> _Link:
-        """The connection to a bookie, made if need be. Raises BookieUnreachableError, TransportError."""
+        """The connection to a bookie, made if there is none. Raises BookieUnreachableError, TransportError."""
         if self._closed:
             raise TransportError("the transport is closed", value=f"bookie {bookie_id}")
         link = self._links.get(bookie_id)
@@ -181,11 +181,12 @@ class GrpcTransport:
 
 
 class _Link:
-    """One channel to one bookie with up to three streams. When its connection fails, all of it is broken."""
+    """One channel to one bookie with up to three streams. When its connection fails, the channel and all streams are
+    broken."""
 
     def __init__(self, said: tuple[BookieId, str, str, str], endpoint: Endpoint, connect_timeout_s: float) -> None:
         self._said, self._endpoint, self._connect_timeout_s = said, endpoint, connect_timeout_s
-        holds_grpc(self)  # and with it the channel and who uses it
+        holds_grpc(self)  # and through it the channel
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         self._channel: Any = grpc.aio.insecure_channel(
             f"{host}:{endpoint.port}", options=_OPTIONS, compression=grpc.Compression.NoCompression
@@ -196,7 +197,7 @@ class _Link:
         self.broken: TransportError | None = None
 
     def stream(self, method: str, kind: type[S]) -> S:
-        """The open stream of this kind, or a new one."""
+        """The open stream for ``method``, or a new one of this kind."""
         stream = self.streams.get(method)
         if stream is None or stream.broken:
             stream = self.streams[method] = kind(*self._said)
@@ -207,7 +208,7 @@ class _Link:
         return stream
 
     async def _run(self, method: str, stream: LaneStream) -> None:
-        """Carry a stream's messages until it breaks."""
+        """Carries a stream's messages until it breaks."""
         call: Any = self._channel.stream_stream(f"/{SERVICE}/{method}")()  # no serializers: messages are bytes
         holds_grpc(call)
         writer = asyncio.get_running_loop().create_task(_write(stream, call))
@@ -219,7 +220,7 @@ class _Link:
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             self._lost(stream, error)
         except BookKeeperError as error:
-            self.fail(self._broken_by(error))  # it is not the bookie we mean, or does not keep to the protocol
+            self.fail(self._broken_by(error))  # the wrong bookie, or one that breaks the protocol
         except asyncio.CancelledError:
             stream.fail(self.broken or TransportError("the stream was closed"))
             raise
@@ -233,12 +234,12 @@ class _Link:
         if message is grpc.aio.EOF:
             await call.code()
             error = TransportError("the bookie ended the stream", value=f"bookie {self._said[0]}")
-            self.fail(error)  # it stops: the next use goes to where it registers then
+            self.fail(error)  # the bookie stops; the next use connects to its new address
             raise error
         stream.receive(message)
 
     def _broken_by(self, error: BookKeeperError) -> TransportError:
-        """What those who wait on this link are told; the code of what the bookie did wrong stays in it."""
+        """The error for callers that wait on this link; its value and cause keep the original error."""
         if isinstance(error, TransportError):
             return error
         logger.warning("bookie %s: %s", self._said[0], error)
@@ -247,7 +248,7 @@ class _Link:
         return broken
 
     def _lost(self, stream: LaneStream, error: Exception) -> None:
-        """The connection failed. Before the bookie's hello that means: unreachable, and from where."""
+        """The connection failed. Before the bookie's hello the error is BookieUnreachableError, with both hosts."""
         detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else "no answer in time"
         where = f"{self._endpoint.host}:{self._endpoint.port}"
         if stream.greeted:
@@ -262,7 +263,7 @@ class _Link:
         )
 
     def fail(self, error: TransportError) -> None:
-        """Break everything; the next use makes a new link."""
+        """Breaks the channel and all streams; the next use makes a new link."""
         if self.broken is None:
             self.broken = error
             for stream in self.streams.values():
@@ -272,14 +273,14 @@ class _Link:
             self._closing = asyncio.get_running_loop().create_task(self._channel.close())
 
     async def ended(self) -> None:
-        """Wait until a failed link has let go of everything."""
+        """Waits until a failed link has ended its tasks and its channel."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._closing:
             await self._closing
 
 
 async def _write(stream: LaneStream, call: Any) -> None:
-    """Write what is ready, one message a turn of the loop. A failure shows at the reading side."""
+    """Writes messages as they get ready. A failure is reported by the reading side."""
     while True:
         await stream.wake.wait()
         stream.wake.clear()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three streams of a lane on the client's side: calls and frames to messages, messages to answers (RULES L1 to L6).
+"""The three streams of a lane on the client's side: they turn calls and frames into messages, and messages into answers
+(L1 to L6).
 
-No socket here: whatever carries the messages writes what :meth:`LaneStream.next_message` gives and feeds
-:meth:`LaneStream.receive`. What was queued in one turn of the loop leaves in one message, with one join of its frames.
-A stream breaks once; then all who wait on it hear of it, and a new one is made on next use.
+There is no socket here: the transport sends what :meth:`LaneStream.next_message` returns and passes what it receives to
+:meth:`LaneStream.receive`. Frames queued in one turn of the loop leave in one message, joined once. A broken stream
+fails all its callers, and the next use makes a new one.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
 
 MESSAGE_FRAMES_BYTES = 4 << 20
-"""Frames that one message gathers; a single larger frame travels alone."""
+"""One message gathers frames up to this size; a single larger frame is sent alone."""
 
 
 READ_BYTES_MAX = 64 << 20
-"""Most that one read is answered with where its caller sets no limit."""
+"""The most bytes in the answer to one read whose caller sets no limit."""
 
 MESSAGE_FRAMES_MAX = 256
-"""The same in frames, so that a message of small ones does not keep the bookie's loop for long."""
+"""The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
 
 
 class LaneStream:
-    """What the three share. ``wake`` is set when there is something to write."""
+    """The base of the three streams. ``wake`` is set when there is something to write."""
 
     def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
         self.bookie_id, self._instance_id = bookie_id, instance_id
@@ -45,14 +46,14 @@ class LaneStream:
         self.wake.set()
 
     def receive(self, message: bytes) -> None:
-        """One message of the bookie. Raises TransportError or RemoteProtocolError, which must end the stream."""
+        """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
         if not self.greeted:
             answer = self.hello_of(message)
             if answer is None:
                 raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
             self._check_hello(answer)
             self.greeted = True
-        self.take(message)  # the answer to hello may carry more
+        self.take(message)  # the message with the hello may carry more
 
     def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
         reason = reason_of(int(answer.reason))
@@ -73,26 +74,26 @@ class LaneStream:
             )
 
     def fail(self, error: TransportError) -> None:
-        """The stream is gone: tell all who wait, once."""
+        """The stream broke: fails all callers that wait. Only the first call counts."""
         if self.broken is None:
             self.broken = error
             self.lost(error)
 
-    # --- what differs ---
+    # --- implemented by each stream ---
 
     def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
         raise NotImplementedError
 
     def take(self, message: bytes) -> None:
-        """Hand a message's answers to who waits for them."""
+        """Gives a message's answers to the callers that wait for them."""
         raise NotImplementedError
 
     def next_message(self) -> bytes | None:
-        """All that is ready, as one message; None if nothing is. The first carries hello."""
+        """The next message to send, or None. The first one carries hello."""
         raise NotImplementedError
 
     def lost(self, error: TransportError) -> None:
-        """Tell all who wait that no answer will come."""
+        """Fails all callers that wait."""
         raise NotImplementedError
 
     def _take_hello(self) -> lane_pb2.Hello | None:
@@ -101,12 +102,12 @@ class LaneStream:
 
 
 class AddStream(LaneStream):
-    """Sessions of one bookie: frames out, acks in (RULES P1)."""
+    """The sessions with one bookie: frames out, acks in (P1)."""
 
     def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
         super().__init__(bookie_id, instance_id, incarnation, client)
         self._listeners: dict[int, AddListener] = {}
-        self._sent: dict[int, int] = {}  # frames that left, by session: more cannot be acknowledged
+        self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
         self._attaches: list[lane_pb2.Attach] = []
         self._frames: deque[tuple[int, memoryview]] = deque()
         self._detaches: list[int] = []
@@ -141,7 +142,7 @@ class AddStream(LaneStream):
         if len(answer.sessions) != len(answer.frames):
             raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
         said = [*zip(answer.sessions, answer.frames, strict=True), *((end.session, end.frames) for end in answer.ended)]
-        for session, frames in said:  # nothing of a message that lies is believed
+        for session, frames in said:  # check all first: a false message is not applied in part
             if frames > self._sent.get(session, frames):
                 value = f"bookie {self.bookie_id}: {frames} of {self._sent[session]} frames"
                 raise RemoteProtocolError("a bookie acknowledges frames that it was never sent", value=value)
@@ -175,7 +176,7 @@ class AddStream(LaneStream):
             if taken and size + frame.nbytes > MESSAGE_FRAMES_BYTES:
                 break
             self._frames.popleft()
-            if session in self._listeners:  # else it ended meanwhile
+            if session in self._listeners:  # else the session ended meanwhile
                 self._sent[session] += 1
                 taken.append(frame)
                 size += frame.nbytes
@@ -190,27 +191,27 @@ class AddStream(LaneStream):
 
 
 class ReadCall:
-    """One read under way; answers wait here, at most what was asked for (``bytes_max``)."""
+    """One read under way; its answers, at most ``bytes_max`` and one frame, wait here."""
 
     def __init__(self, stream: ReadStream, number: int, bytes_max: int) -> None:
         self._stream, self._number = stream, number
-        self.room = bytes_max + FRAME_BYTES_MAX  # the last frame may go over the limit
+        self.room = bytes_max + FRAME_BYTES_MAX  # the last frame may exceed the limit
         self.answers: asyncio.Queue[ReadPart | ReadTrailer | TransportError] = asyncio.Queue()
 
     async def next(self) -> ReadPart | ReadTrailer:
-        """Raises TransportError, RefusedError."""
+        """The next part or the trailer. Raises TransportError, RefusedError."""
         answer = await self.answers.get()
         if isinstance(answer, TransportError):
             raise answer
         return answer
 
     def cancel(self) -> None:
-        """Nobody waits any more; does nothing once the answer has ended."""
+        """Cancels the read; does nothing once the answer has ended."""
         self._stream.cancel(self._number)
 
 
 class ReadStream(LaneStream):
-    """Reads of one bookie."""
+    """The reads of one bookie."""
 
     def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
         super().__init__(bookie_id, instance_id, incarnation, client)
@@ -282,7 +283,7 @@ class ReadStream(LaneStream):
 
 
 class ControlStream(LaneStream):
-    """Fences, LAC reads and writes, watches of one bookie."""
+    """The control calls to one bookie: fences, LAC reads, writes and watches, deletion hints."""
 
     def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
         super().__init__(bookie_id, instance_id, incarnation, client)
@@ -291,7 +292,7 @@ class ControlStream(LaneStream):
         self._requests: deque[lane_pb2.ControlRequest] = deque()
 
     async def call(self, request: lane_pb2.ControlRequest, deadline_s: float) -> lane_pb2.ControlResponse:
-        """The answer. Raises RefusedError (TIMEOUT when none came in time), TransportError."""
+        """Sends a request; returns its answer. Raises RefusedError (TIMEOUT after ``deadline_s``), TransportError."""
         self._number += 1
         number = request.id = self._number
         answer: asyncio.Future[lane_pb2.ControlResponse] = asyncio.get_running_loop().create_future()

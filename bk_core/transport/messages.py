@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lanes' messages to and from the nouns of the port; shared by both sides and by all lanes (RULES L6)."""
+"""Converts between the lanes' messages and the types of the port; shared by client and bookie, and by all lanes
+(L6)."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
 )
-"""gRPC settings of both sides ; the limits follow from the one on frames (RULES L5)."""
+"""The gRPC settings of client and bookie; the limits on messages follow from the limit on frames (L5)."""
 
 
 def reason_of(number: int) -> Reason:
-    """A reason from the wire; one of a later version counts as BAD_REQUEST: refused, nothing more is known."""
+    """The reason of this number on the wire. A number of a later version counts as BAD_REQUEST: a refusal of which
+    nothing more is known."""
     return _REASONS.get(number, Reason.BAD_REQUEST)
 
 
@@ -39,7 +41,7 @@ def proto_reason(reason: Reason) -> lane_pb2.Reason:
 
 
 def hello(bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> lane_pb2.Hello:
-    """What a client says first (RULES L1)."""
+    """The first message of a client (L1)."""
     return lane_pb2.Hello(
         version_min=LANE_VERSION,
         version_max=LANE_VERSION,

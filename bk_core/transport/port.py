@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to bookies, as the asyncio driver sees it. Adapters: grpc; of the tests: tests/kit/memory_transport.py.
+"""The port to bookies. Adapters: ``grpc.py``, and for tests ``tests/kit/memory_transport.py``.
 
-Each request becomes exactly one event: an answer or a failure, its deadline included. All methods are
-called on the driver's loop, and so are all callbacks. Nothing here knows the protocol's quorums.
+Each request ends with exactly one answer or failure; a passed deadline is a failure. All methods and all callbacks are
+called on the driver's loop. Nothing here knows the protocol's quorums.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bk_core.wire.lane import AttachMode, EntryRange, Reason
 
 
 class RefusedError(TransportError):
-    """A bookie refused a request, with its reason. Not applied, but unknown where it is FENCED or came too late."""
+    """A bookie refused a request, for ``reason``. The outcome is UNKNOWN for FENCED and TIMEOUT, else NOT_APPLIED."""
 
     code = "BK_REFUSED"
     outcome = Outcome.NOT_APPLIED
@@ -32,24 +32,25 @@ class RefusedError(TransportError):
 
 
 class AddListener(Protocol):
-    """Who hears of one session (RULES P1)."""
+    """Gets the callbacks of a session (P1)."""
 
     def on_acked(self, session: int, frames: int) -> None:
-        """The first ``frames`` frames of the session are durable. Cumulative; never goes back."""
+        """The first ``frames`` frames of the session are durable; the number never falls."""
         ...
 
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
-        """The bookie refused a later frame, or the attach; the first ``frames`` are durable. The last call."""
+        """The bookie refused the attach or a frame; the first ``frames`` frames are durable. The session's last
+        callback."""
         ...
 
     def on_broken(self, session: int, message: str) -> None:
-        """The stream is gone; frames above the last ack may or may not be durable. Last call for a session."""
+        """The stream broke; frames above the last ack may or may not be durable. The session's last callback."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LacEvidence:
-    """What a bookie says about the end of a ledger; only its digested parts count (RULES P5)."""
+    """A bookie's evidence of a ledger's end; only parts with a valid digest count (P5)."""
 
     last_entry_id: EntryId
     last_entry_frame: bytes | bytearray | memoryview
@@ -61,14 +62,14 @@ class LacEvidence:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """A piece of an answer: one or more whole frames, in a buffer that nobody writes to."""
+    """A part of an answer: one or more whole frames, in a buffer that nobody changes."""
 
     frames: memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTrailer:
-    """The end of an answer (RULES P4). Without it nothing is known of ids that did not arrive."""
+    """The end of an answer (P4). Without it, ids that did not arrive are UNKNOWN."""
 
     answered_through: EntryId
     absent: tuple[EntryRange, ...] = ()
@@ -79,8 +80,8 @@ class ReadTrailer:
 class Transport(Protocol):
     """Connections to bookies, made on first use and shared.
 
-    Calls on a bookie that cannot be reached raise BookieUnreachableError; a stream cut in the middle raises
-    TransportError; a refusal raises :class:`RefusedError` with its reason.
+    A call raises BookieUnreachableError if the bookie cannot be reached, TransportError if the stream breaks, and
+    :class:`RefusedError` if the bookie refuses the request.
     """
 
     def attach(
@@ -92,17 +93,17 @@ class Transport(Protocol):
         session: int,
         listener: AddListener,
     ) -> None:
-        """Open a session on the add stream of that bookie, connecting if need be. Never blocks and never raises for the
-        network: trouble arrives as ``on_broken``. ``session`` is unique in this transport."""
+        """Open a session on the bookie's add stream, and connect if necessary. Never blocks; network errors are not
+        raised but reported by ``on_broken``. ``session`` is unique in this transport."""
         ...
 
     def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
-        """Queue one frame, whose bytes 60–63 already hold ``session``. What is queued for a bookie in one turn of the
-        loop leaves in one write (RULES L4). Frames of an ended session are dropped."""
+        """Queue one frame, whose bytes 60–63 hold ``session`` already. Frames queued for a bookie in one turn of the
+        loop leave in one write (L4). Frames of an ended session are dropped."""
         ...
 
     def detach(self, bookie_id: BookieId, session: int) -> None:
-        """No more frames and no more callbacks for this session."""
+        """End a session: its queued frames are dropped, and it gets no more callbacks."""
         ...
 
     def read(
@@ -116,8 +117,8 @@ class Transport(Protocol):
         fence_key: bytes | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """Entries first to last (inclusive) or fewer; ends with a trailer, or raises. ``fence_key`` makes it a
-        recovery read, which fences first. Closing the iterator cancels the request."""
+        """The entries ``first`` to ``last``, both inclusive, or fewer; ends with a trailer, or raises. With
+        ``fence_key`` it is a recovery read, which fences first. Closing the iterator cancels the request."""
         ...
 
     async def fence(
@@ -127,20 +128,19 @@ class Transport(Protocol):
     async def watch_lac(
         self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float
     ) -> LacEvidence:
-        """Answers once the bookie has evidence of a LAC above ``previous_lac``, or after ``timeout_s``."""
+        """Returns once the bookie has evidence of a LAC above ``previous_lac``, or after ``timeout_s``."""
         ...
 
     async def write_lac(
         self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None: ...
     async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        """Tell a bookie that these ledgers were deleted from the metadata store, at most 10,000 at a time. It looks
-        there itself, and again after its grace period, before it forgets any (RULES S9): the answer says that it heard.
-        """
+        """Tell a bookie that these ledgers, at most 10,000, were deleted from the metadata store. The answer only
+        confirms the message: the bookie looks in the store itself, twice, before it deletes a ledger (S9)."""
         ...
 
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
-        """Addresses as last published; used for the next connection."""
+        """Set the bookies' addresses; they are used for new connections."""
         ...
 
     async def close(self) -> None: ...

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hand-written codec of the data messages, AddRequest and ReadResponse, whose field 1 is ``bytes frames``.
 
-A generated serializer copies the frames twice; here they are joined once on the way out and never copied on the way
-in. The bytes are protobuf's own, so any implementation reads the same message (docs/formats.md §6). What follows
-field 1, the *rest*, is a protobuf message without frames and is left to the generated code.
+The generated code would copy the frames twice; this code joins them once when sending and never copies them when
+receiving. The bytes are those of protobuf, so any implementation can read them (docs/formats.md §6). What follows
+field 1, the *rest*, is a protobuf message without frames, which the generated code parses.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from bk_core.errors import RemoteProtocolError
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 MESSAGE_OVERHEAD_BYTES = 64 << 10
-"""Room beside the frames for the rest of a message: attaches, acks, trailers."""
+"""The room in a message beside its frames, for attaches, acks and trailers."""
 
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
-"""Largest message of the gRPC lane; gRPC's own limits are derived from it (RULES L5)."""
+"""The largest message of the gRPC lane; gRPC's own limits are set to it (L5)."""
 
 _FRAMES_TAG = 0x0A  # field 1, length-delimited
 _VARINT_BYTES_MAX = 5  # of a length below 2**32
@@ -34,7 +34,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def pack(frames_parts: Sequence[bytes | memoryview], rest: bytes) -> bytes:
-    """A message with the concatenation of ``frames_parts`` as its frames and ``rest`` behind it, with one copy."""
+    """A message with ``frames_parts``, joined, as its frames, followed by ``rest``; copies the frames once."""
     size = sum(len(part) for part in frames_parts)
     if size == 0:
         return rest
@@ -42,10 +42,10 @@ def pack(frames_parts: Sequence[bytes | memoryview], rest: bytes) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> tuple[memoryview | None, memoryview]:
-    """The frames of a message (None if it has none in front) and its rest, as views of ``data``.
+    """The frames of a message (None if it does not begin with frames) and its rest, as views of ``data``.
 
-    Raises RemoteProtocolError if the message is longer than MESSAGE_BYTES_MAX or the length of the frames does not fit
-    the message; nothing is allocated before that is checked (RULES L5).
+    Raises RemoteProtocolError if the message is longer than MESSAGE_BYTES_MAX, or the length of the frames does not fit
+    the message; this is checked before memory is allocated (L5).
     """
     view = memoryview(data)
     if len(view) > MESSAGE_BYTES_MAX:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of the lanes shared by both sides: reasons, attach modes and ranges of entries, as types of our own so that the
-pure part needs no protobuf. Values are those of ``proto/lane.proto``."""
+"""Types of the lanes that client and bookie share: reasons, attach modes and ranges of entries. They are not generated,
+so that the pure part needs no protobuf; their values are those of ``proto/lane.proto``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bk_core.model import EntryId
 
 
 class Reason(enum.IntEnum):
-    """Why something was refused or is unknown."""
+    """Why a request was refused or an entry is UNKNOWN."""
 
     REASON_NONE = 0
     FENCED = 1
@@ -40,7 +40,7 @@ class Reason(enum.IntEnum):
 
 
 class AttachMode(enum.IntEnum):
-    """What a session is for; a recovery session passes a fence (RULES P6, L2)."""
+    """The purpose of a session: normal adds, or recovery adds, which pass a fence (P6, L2)."""
 
     WRITE = 0
     RECOVER = 1
@@ -48,7 +48,7 @@ class AttachMode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """Entry ids first to last, both inclusive; where nothing is known of them, why."""
+    """The entry ids ``first`` to ``last``, both inclusive; if they are UNKNOWN, ``reason`` and ``message`` say why."""
 
     first: EntryId
     last: EntryId
@@ -57,7 +57,7 @@ class EntryRange:
 
 
 FRAME_BYTES_MAX = 8 << 20
-"""Largest frame on any lane and on disk (RULES L5)."""
+"""The largest frame on any lane and on disk (L5)."""
 
 ENTRY_BYTES_MAX = (5 << 20) - 1024
-"""Largest payload of one entry on any lane (RULES L5): any Java reader can fetch it."""
+"""The largest payload of an entry on any lane (L5); any Java reader can fetch it."""
