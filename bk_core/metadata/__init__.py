@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 
 
 def open_store(uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 10.0) -> MetadataStore:
-    """Open the metadata store that ``uri`` names: ``zk://host1:2181;host2:2181/ledgers`` or ``memory://name``.
+    """Open the metadata store at ``uri``: ``zk://host1:2181;host2:2181/ledgers`` or ``memory://name``.
 
-    ``timeout_s`` is the deadline of connecting and of each call, ``session_timeout_s`` how long the session survives
-    without a connection. Raises InvalidArgumentError for a URI that names no store we know, MetadataUnavailableError
-    when ZooKeeper does not answer in time. The root need not hold a cluster yet. The caller closes the store; it is not
-    usable in a forked child.
+    ``timeout_s`` is the deadline of connecting and of each call; the session survives ``session_timeout_s`` without a
+    connection. Raises InvalidArgumentError for a URI of another store, MetadataUnavailableError when ZooKeeper does not
+    answer in time. The root need not hold a cluster yet. The caller closes the store; a forked child cannot use it.
     """
     from bk_core.metadata.layout import parse_service_uri
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ledger metadata as bytes: Apache's three versions, read and written byte for byte.
 
-Version 1 is lines of text, 2 protobuf text format, 3 (written for new ledgers) length-delimited protobuf. A rewrite
-keeps the version the record was read with, and what we do not know of it survives (RULES M4): ``unknown_fields`` is a
-partial ``LedgerMetadataFormat`` that holds nothing but the unknown fields, those inside a segment or a custom entry
-together with the first entry id or key that says where they belong.
-
-tests/golden holds records that Apache wrote.
+Version 1 is lines of text, version 2 protobuf text format, version 3 (for new ledgers) length-delimited protobuf. A
+rewrite keeps the version that was read, and the fields that we do not know (M4). ``unknown_fields`` is a partial
+``LedgerMetadataFormat`` with only the unknown fields; those of a segment or a custom entry come with its first entry id
+or key, which says where they belong. tests/golden holds records that Apache wrote.
 """
 
 from __future__ import annotations
@@ -27,10 +25,8 @@ _INT64_MAX = 2**63 - 1
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
-    """The znode's data, in ``metadata.format_version``.
-
-    Raises InvalidArgumentError when the metadata is no ledger's or cannot be said in that version.
-    """
+    """The znode's data, in ``metadata.format_version``. Raises InvalidArgumentError if the metadata is inconsistent or
+    that version cannot hold it."""
     problem = metadata.problem()
     if problem:
         raise InvalidArgumentError("The ledger metadata is not consistent", value=problem)
@@ -50,7 +46,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_ledger(data: bytes) -> LedgerMetadata:
-    """The metadata in a znode's data. Raises MetadataCorruptError, whatever the bytes are."""
+    """The metadata in a znode's data. Raises MetadataCorruptError for any bytes that are not ledger metadata."""
     version, body = _split_header(data)
     try:
         if version == 3:
@@ -113,10 +109,10 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
     _refuse_unknown_enums(message)
-    if not message.IsInitialized():  # the parsers let it pass; a missing state would read as OPEN
+    if not message.IsInitialized():  # the parsers accept it; a missing state would read as OPEN
         raise DecodeError("required fields are missing")
     if message.state == LedgerMetadataFormat.CLOSED and not message.HasField("lastEntryId"):
-        raise DecodeError("it is CLOSED without a last entry")  # to read it as empty would hide what it holds
+        raise DecodeError("it is CLOSED without a last entry")  # read as an empty ledger, it would hide its entries
     return LedgerMetadata(
         ensemble_size=message.ensembleSize,
         write_quorum_size=message.quorumSize,
@@ -147,7 +143,8 @@ def _parse_v3(body: bytes) -> LedgerMetadataFormat:
 
 
 def _refuse_unknown_enums(message: LedgerMetadataFormat) -> None:
-    """A value that a closed enum does not know lands among the unknown fields; to read on would be to drop a digest."""
+    """Raises DecodeError for an unknown enum value. The parser puts it among the unknown fields; then, for example, the
+    digest type would be missing."""
     known = message.DESCRIPTOR.fields_by_number
     fields = UnknownFieldSet(message)
     for field in (fields[index] for index in range(len(fields))):
@@ -190,7 +187,7 @@ def _merge_unknown(message: LedgerMetadataFormat, unknown: bytes) -> None:
 
 
 def _merge_into(target: Message | None, unknown: Message) -> None:
-    if target is not None:  # a fragment that recovery replaced takes its unknown fields along
+    if target is not None:  # if recovery replaced the fragment, its unknown fields are dropped
         target.MergeFromString(unknown.SerializePartialToString())
 
 

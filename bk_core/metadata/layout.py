@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: service URIs, the LAYOUT record, ledger ids and their paths, names of logs. No I/O.
-
-RULES M1, N8; docs/formats.md §4.
-"""
+"""Service URIs, the LAYOUT record, paths of ledgers and marks, and names of logs and bookies (M1, N8; docs/formats.md
+§4). No I/O."""
 
 from __future__ import annotations
 
@@ -17,12 +15,12 @@ DEFAULT_ROOT = "/ledgers"
 DEFAULT_PORT = 2181
 LEDGER_ID_MAX = 2**63 - 1
 SHORT_IDS_END = 2**31 - 1
-"""In the ``hierarchical`` layout, ids from here on have long paths (Java compares strictly)."""
+"""In the ``hierarchical`` layout, ids from here on have long paths, as in Apache's code."""
 
 NAMES_BESIDE_LEDGERS = frozenset(
     {"available", "cookies", "LAYOUT", "INSTANCEID", "underreplication", "idgen", "idgen-long", "disableHealthCheck"}
 )
-"""Children of the root that hold no ledgers; those that begin with ``ID-`` neither."""
+"""Children of the root that hold no ledgers; names that begin with ``ID-`` are others."""
 
 _PACKAGE = "org.apache.bookkeeper.meta."
 _LAYOUT_FORMAT = 2
@@ -30,7 +28,7 @@ _MANAGER_VERSION = 1
 
 
 class Layout(enum.Enum):
-    """How ledger ids become paths; values are the names used in URIs."""
+    """The layouts of ledger paths; the values are their names in URIs."""
 
     FLAT = "flat"
     LEGACY_HIERARCHICAL = "legacyhierarchical"
@@ -39,7 +37,7 @@ class Layout(enum.Enum):
 
     @property
     def factory(self) -> str:
-        """Class name that stands in LAYOUT."""
+        """The class name in LAYOUT."""
         return _PACKAGE + _FACTORIES[self]
 
 
@@ -56,12 +54,12 @@ _FACTORIES = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceUri:
-    """A parsed service URI. ``hosts`` are ``host:port``, or the one name of a memory cluster."""
+    """A parsed service URI. ``hosts`` are ``host:port``; for a memory cluster its name."""
 
     scheme: str  # "zk" or "memory"
     hosts: tuple[str, ...]
     root: str
-    layout: Layout | None = None  # None: what LAYOUT says
+    layout: Layout | None = None  # None: the one in LAYOUT
 
     def __str__(self) -> str:
         if self.scheme == "memory":
@@ -74,7 +72,7 @@ _EXAMPLE = "write zk://host1:2181;host2:2181/ledgers"
 
 
 def parse_service_uri(uri: str) -> ServiceUri:
-    """Take a service URI apart (RULES M1). Raises InvalidArgumentError with an example of a good one."""
+    """Parses a service URI (M1). Raises InvalidArgumentError, with an example of a good URI."""
     if not isinstance(uri, str):
         raise _bad_uri("The metadata service URI is not a text", uri)
     text = uri.strip()
@@ -154,12 +152,12 @@ def _bad_uri(what: str, uri: str, remedy: str = _EXAMPLE) -> InvalidArgumentErro
 
 
 def encode_layout(layout: Layout) -> bytes:
-    """The LAYOUT record, Apache's bytes."""
+    """The LAYOUT record in Apache's format."""
     return f"{_LAYOUT_FORMAT}\n{layout.factory}:{_MANAGER_VERSION}".encode("ascii")
 
 
 def decode_layout(data: bytes) -> Layout:
-    """The layout that LAYOUT names, in format 2 (class names) or 1 (type names). Raises MetadataCorruptError."""
+    """The layout in a LAYOUT record of format 2 (class names) or 1 (type names). Raises MetadataCorruptError."""
     lines = data.decode("utf-8", "replace").strip().split("\n")
     if len(lines) == 2 and lines[0] in ("1", "2"):
         name, _, version = lines[1].rpartition(":")
@@ -177,7 +175,8 @@ def decode_layout(data: bytes) -> Layout:
 
 
 def ledger_path(layout: Layout, ledger_id: LedgerId) -> str:
-    """Path of a ledger's znode below the root, with a leading slash. Raises InvalidArgumentError for an id outside."""
+    """The path of a ledger's znode below the root, with a leading slash. Raises InvalidArgumentError for an id that the
+    layout cannot hold."""
     end = SHORT_IDS_END if layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL) else LEDGER_ID_MAX
     if not 0 <= ledger_id <= end:
         raise InvalidArgumentError(f"Ledger ids of layout {layout.value} are 0 to {end}", value=f"ledgerId={ledger_id}")
@@ -194,7 +193,7 @@ _LEDGER_PATH = re.compile(r"/\d{2}/\d{4}/L\d{4}|/\d{3}/\d{4}/\d{4}/\d{4}/L\d{4}|
 
 
 def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
-    """The id whose path below the root this is, or None where the path is no ledger's."""
+    """The ledger id of a path below the root; None if the path is no ledger's."""
     if not _LEDGER_PATH.fullmatch(path):
         return None
     ledger_id = int(re.sub(r"[/L]", "", path))
@@ -205,23 +204,23 @@ def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
 
 
 def is_beside_ledgers(name: str) -> bool:
-    """Whether this child of the root holds no ledgers."""
+    """Whether a child of the root with this name holds no ledgers."""
     return name in NAMES_BESIDE_LEDGERS or name.startswith("ID-")
 
 
 def mark_path(ledger_id: LedgerId) -> str:
-    """Path of a ledger's under-replication mark below ``underreplication/ledgers``, with a leading slash."""
+    """The path of a ledger's under-replication mark below ``underreplication/ledgers``, with a leading slash."""
     bits = f"{ledger_id:016x}"
     return f"/{bits[:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:]}/{mark_name(ledger_id)}"
 
 
 def mark_name(ledger_id: LedgerId) -> str:
-    """Name of the mark and of the lock of a repair."""
+    """The name of a ledger's mark and of its repair lock."""
     return f"urL{ledger_id:010d}"
 
 
 def ledger_of_mark(name: str) -> LedgerId | None:
-    """The id in a mark's name, or None."""
+    """The ledger id in a mark's name, or None."""
     match = re.fullmatch(r"urL([0-9]{10,19})", name)
     return int(match[1]) if match else None
 
@@ -230,7 +229,7 @@ def ledger_of_mark(name: str) -> LedgerId | None:
 
 
 def check_log_name(name: str) -> str:
-    """``name``, if it can be a log's (RULES N8). Raises InvalidArgumentError."""
+    """Returns ``name`` if a log can have it (N8), else raises InvalidArgumentError."""
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name):
         why = "has 1 to 200 characters of A-Z a-z 0-9 . _ -"
     elif name.startswith("."):
@@ -243,7 +242,7 @@ def check_log_name(name: str) -> str:
 
 
 def check_bookie_id(bookie_id: BookieId) -> BookieId:
-    """``bookie_id``, if it can be a znode's name and Apache accepts it (facts §2.7). Raises InvalidArgumentError."""
+    """Returns ``bookie_id`` if it can name a znode and Apache accepts it, else raises InvalidArgumentError."""
     if bookie_id in ("readonly", ".", "..") or not re.fullmatch(r"[A-Za-z0-9:_.\[\]-]{1,255}", bookie_id):
         raise InvalidArgumentError(
             "A bookie id has 1 to 255 characters of A-Z a-z 0-9 : _ . - and is not 'readonly'",
@@ -254,7 +253,7 @@ def check_bookie_id(bookie_id: BookieId) -> BookieId:
 
 
 def check_node_name(name: str, what: str) -> str:
-    """``name``, if it can name a znode. Raises InvalidArgumentError."""
+    """Returns ``name`` if it can name a znode, else raises InvalidArgumentError."""
     if not _is_node_name(name):
         raise InvalidArgumentError(f"{name!r} cannot be the name of a {what}", remedy="use A-Z a-z 0-9 . _ - :")
     return name

@@ -2,21 +2,21 @@
 """The port to the metadata store: blocking calls, every write a compare-and-set.
 
 Adapters: :mod:`bk_core.metadata.tree.store` over ZooKeeper and :mod:`bk_core.metadata.tree.memory`. One contract
-suite runs over both. Errors are ours (:mod:`bk_core.errors`), chained from the store's. Unless a method says otherwise
-it may raise ``MetadataUnavailableError`` (deadline passed; a write may have been applied, ``outcome`` says so) and
-``MetadataCorruptError``. Callbacks of watches run on a thread of the adapter and must not block.
+suite tests both. Errors are those of :mod:`bk_core.errors`, chained from the store's. Unless a method says otherwise,
+it may raise ``MetadataUnavailableError`` (the deadline passed; ``outcome`` says whether a write may have been applied)
+and ``MetadataCorruptError``. Callbacks of watches run on a thread of the adapter and must not block.
 
-**Servers that lag.** A read is answered by the server that this session is with, and that one may not know yet what
-another client was told is done. It never knows less than this store has seen or written, after a move to another server
-and in a new session too. What follows from that is kept here and nowhere else:
+**Servers that lag.** The server of this session answers a read, and it may not know yet of a finished write of another
+client. It always knows everything that this store has read or written, even after a move to another server and in a new
+session. Therefore:
 
-- A method that is asked for one thing by its name syncs and looks once more before it says that it does not exist.
-- ``read_ledger(fresh=True)`` looks again behind a sync before it says that a ledger is not closed.
-- ``sync`` comes first wherever somebody acts on what others reported: a publish and every other change of a log, a
-  plan, a takeover, a bookie's start, garbage collection. What is read later needs none: it is no older.
+- A method that looks up one thing by name syncs and looks once more before it says that it does not exist.
+- ``read_ledger(fresh=True)`` syncs and reads again before it returns a ledger that is not closed.
+- Callers that act on what others reported call ``sync`` first: a publish and every other change of a log, a plan, a
+  takeover, a bookie's start, garbage collection. Later reads need no other sync, because they are no older.
 
-Lists, versions and contents may be old otherwise; compare-and-set refuses what was decided on them. A sync is one round
-trip to the leader, without a write to any disk (decision 0029).
+Otherwise lists, versions and contents may be old; then compare-and-set refuses a change that was based on them. A sync
+is one round trip to ZooKeeper's leader, without a disk write (decision 0029).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CancelWatch = Callable[[], None]
 
 
 class SessionState(enum.Enum):
-    """State of the session with the store (RULES M2)."""
+    """The state of the session with the store (M2)."""
 
     CONNECTED = "connected"
-    SUSPENDED = "suspended"  # pauses what depends on ownership
-    LOST = "lost"  # ends it
+    SUSPENDED = "suspended"  # the connection broke: what depends on ownership pauses
+    LOST = "lost"  # the session is over: what depends on ownership ends
 
 
 class MetadataStore(Protocol):
@@ -47,29 +47,30 @@ class MetadataStore(Protocol):
     @property
     def uri(self) -> str: ...
     def instance_id(self) -> str:
-        """The cluster's INSTANCEID. Raises NoClusterError, which names clusters nearby, or MetadataCorruptError where
-        only remains of a cluster are."""
+        """The cluster's INSTANCEID. Raises NoClusterError, which names clusters nearby, or MetadataCorruptError if the
+        root holds only a part of a cluster."""
         ...
 
     @property
     def session_id(self) -> int:
-        """Number of the present session: answers between two equal ones belong to one session (RULES S9)."""
+        """The number of the present session. If it is equal before and after some reads, these belong to one session
+        (S9)."""
         ...
 
     def confirm_cluster(self) -> None:
-        """Read INSTANCEID anew. Raises MetadataCorruptError if it is gone or is not what ``instance_id`` said first:
-        then no absence under this root says anything."""
+        """Read INSTANCEID again. Raises MetadataCorruptError if it is gone or differs from the first ``instance_id``:
+        then the absence of a record under this root proves nothing."""
         ...
 
     def initialize_cluster(self, instance_id: str | None = None) -> str:
-        """Make a cluster (layout hierarchical, RULES M1) if the root is empty or does not exist; returns the INSTANCEID
-        that stands there: of several who try at once exactly one sees the ``instance_id`` that it gave. Raises
-        NoClusterError where the root is another's, MetadataCorruptError where only remains of a cluster are."""
+        """Create a cluster (layout hierarchical, M1) if the root is empty or does not exist; returns the INSTANCEID at
+        the root. If several callers try at once, exactly one gets back its own ``instance_id``. Raises NoClusterError
+        if the root holds something else, MetadataCorruptError if it holds only a part of a cluster."""
         ...
 
     def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch: ...
     def sync(self) -> None:
-        """After it, reads see every write that finished before the call (RULES M5, S9)."""
+        """Make later reads see every write that finished before the call (M5, S9)."""
         ...
 
     def close(self) -> None: ...
@@ -78,38 +79,39 @@ class MetadataStore(Protocol):
     def create_ledger(
         self, metadata: LedgerMetadata, ledger_id: LedgerId | None = None
     ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
-        """Create the ledger's record; the store picks the id unless given. A c_token is added where none is, and after
-        a lost answer the record is read back and compared with it (MUST 8). Raises LedgerExistsError for a given id."""
+        """Create the ledger's record; without ``ledger_id`` the store picks one. A record without a c_token gets one,
+        which tells after a lost answer whether a record that is found is ours (MUST 8). Raises LedgerExistsError if
+        the given id is taken."""
         ...
 
     def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
-        """``fresh``: one that is not closed is as it was at the call or later. Raises NoSuchLedgerError."""
+        """With ``fresh``, a record that is not closed is as new as the call. Raises NoSuchLedgerError."""
         ...
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
-        """When the record was made, by the store's clock (RULES N6). Raises NoSuchLedgerError."""
+        """When the record was created, by the store's clock (N6). Raises NoSuchLedgerError."""
         ...
 
     def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
-        """Compare-and-set. Raises MetadataConflictError (another version), NoSuchLedgerError, or
-        MetadataUnavailableError with ``outcome`` UNKNOWN when the answer was lost: the caller re-reads and compares."""
+        """Compare-and-set against ``version``. Raises MetadataConflictError (another version), NoSuchLedgerError, or
+        MetadataUnavailableError; if its ``outcome`` is UNKNOWN, the caller reads the record again and compares."""
         ...
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
-        """Delete the record. Raises NoSuchLedgerError, MetadataConflictError."""
+        """Delete the record, only of ``version`` if given. Raises NoSuchLedgerError, MetadataConflictError."""
         ...
 
     def list_ledgers(self) -> Iterator[LedgerId]:
-        """Ids in ascending order, read lazily. Raises MetadataCorruptError if the root is no cluster (any more)."""
+        """All ids in ascending order, read lazily. Raises MetadataCorruptError if the root is gone."""
         ...
 
     def watch_ledger(
         self, ledger_id: LedgerId, callback: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> CancelWatch:
-        """Call back with each newer record, and with None, for the last time, when it was deleted.
+        """Call ``callback`` with each newer record, and a last time with None when the record was deleted.
 
-        The watch is set when this returns: read afterwards, or a change between is missed. No call for the present
-        state; after an outage one call tells where the record stands. Raises NoSuchLedgerError.
+        The watch is set when this returns: read the record afterwards, or a change before is missed. There is no call
+        for the present state; after an outage, one call gives the newest record. Raises NoSuchLedgerError.
         """
         ...
 
@@ -117,18 +119,19 @@ class MetadataStore(Protocol):
     def writable_bookies(self) -> Mapping[BookieId, BookieServiceInfo]: ...
     def read_only_bookies(self) -> Mapping[BookieId, BookieServiceInfo]: ...
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
-        """From ``available`` or ``available/readonly``; empty data gives a bookie-rpc endpoint parsed from the id."""
+        """The registration of a bookie, writable or read-only, or None; for empty data a bookie-rpc endpoint from its
+        id."""
         ...
 
     def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
-        """Call back whenever the writable or read-only set changed."""
+        """Call ``callback`` whenever the writable or the read-only set changed."""
         ...
 
     def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
-        """Make the ephemeral node. A node of the same directory (incarnation and DIRECTORY_PROPERTY) left by a dead
-        session is deleted at once (RULES M3: the caller holds the directory lock); one of another directory is waited
-        for during one session timeout, then BookieIdentityError. Moving between writable and read-only creates the new
-        node before deleting the old."""
+        """Create the ephemeral node. A node that another session left is deleted at once if it is of the same directory
+        (incarnation and DIRECTORY_PROPERTY), because the caller holds the directory lock (M3). If it is of another
+        directory, this waits one session timeout and then raises BookieIdentityError. A move between writable and
+        read-only creates the new node before it deletes the old one."""
         ...
 
     def unregister_bookie(self, bookie_id: BookieId) -> None: ...
@@ -136,89 +139,89 @@ class MetadataStore(Protocol):
     # --- cookies (bytes in Apache's text format) ---
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None: ...
     def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> None:
-        """``version`` None creates. Raises MetadataConflictError."""
+        """Compare-and-set; ``version`` None creates the cookie. Raises MetadataConflictError."""
         ...
 
     def delete_cookie(self, bookie_id: BookieId) -> None: ...
     def known_bookies(self) -> list[BookieId]:
-        """All that have a cookie or a state record, sorted: each has been a bookie of this cluster once."""
+        """All bookies that ever belonged to this cluster, sorted: those with a cookie or a state record."""
         ...
 
     def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
-        """Our own record of a bookie, at ``<root>-bookies/<id>`` (RULES S8): incarnation, boot count, last sealed."""
+        """Our own record of a bookie, at ``<root>-bookies/<id>``: incarnation, boot count, last sealed segment (S8)."""
         ...
 
     def write_bookie_state(self, bookie_id: BookieId, state: bytes, version: int | None) -> None: ...
 
     # --- under-replication ---
     def mark_underreplicated(self, ledger_id: LedgerId, missing: Sequence[BookieId]) -> None:
-        """Create or merge the mark in Apache's format."""
+        """Create the ledger's mark in Apache's format, or add ``missing`` to it."""
         ...
 
     def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]: ...
 
     # --- named logs: opaque bytes at <root>-logs/<name> ---
     def log_clock_ms(self, name: str) -> int:
-        """What the store's own clock says now, of which the times below are: a client's may be wrong. Raises
+        """The time now by the store's clock, which also gives the times below; a client's clock may be wrong. Raises
         NoSuchLogError."""
         ...
 
     def list_logs(self) -> list[str]: ...
     def create_log(self, name: str, head: bytes) -> Versioned[bytes]:
-        """Raises LogExistsError. Makes the folders of pages, transactions and unlinked records too."""
+        """Create the head, and the folders of pages, transactions and unlinked records. Raises LogExistsError."""
         ...
 
     def read_log(self, name: str) -> Versioned[bytes]:
-        """Raises NoSuchLogError (without near names; the caller adds them)."""
+        """The head. Raises NoSuchLogError, without near names."""
         ...
 
     def write_logs(self, writes: Iterable[LogWrite]) -> list[Versioned[bytes]]:
-        """Write several heads, with their transactions and unlinked records, in one atomic step; all or none (RULES
-        N3, N6, K10). Raises
-        MetadataConflictError; NoSuchLogError; InvalidArgumentError, before anything is sent, where they are more than
-        fits one step (1 MiB); or MetadataUnavailableError with outcome UNKNOWN."""
+        """Write several heads, with their transactions and unlinked records, in one step: all or none (N3, N6, K10).
+        Raises MetadataConflictError; NoSuchLogError; InvalidArgumentError, before anything is sent, if they exceed
+        1 MiB, the limit of a step; or MetadataUnavailableError, with outcome UNKNOWN if the answer was lost."""
         ...
 
     def watch_log(self, name: str, callback: Callable[[Versioned[bytes] | None], None]) -> CancelWatch: ...
     def delete_log(self, name: str, version: int | None = None) -> None:
-        """Delete the head, pages, transactions and unlinked records."""
+        """Delete the head, pages, transactions and unlinked records; with ``version`` only if the head has it. Raises
+        NoSuchLogError, MetadataConflictError."""
         ...
 
     def create_page(self, name: str, page: str, data: bytes) -> None:
-        """Immutable; creating the same name with the same bytes again succeeds."""
+        """Create an immutable page. Creating it again with the same bytes succeeds."""
         ...
 
     def read_page(self, name: str, page: str) -> bytes: ...
     def delete_page(self, name: str, page: str) -> None: ...
     def list_pages(self, name: str) -> list[str]: ...
     def page_ctime_ms(self, name: str, page: str) -> int | None:
-        """When the page was made, by the store's clock (RULES N6); None if there is no such page."""
+        """When the page was created, by the store's clock (N6); None if there is no such page."""
         ...
 
     def read_unlinked(self, name: str) -> list[tuple[str, int, bytes]]:
-        """Name, time of making by the store's clock, and bytes of every unlinked record, in order (RULES N6)."""
+        """The name, creation time by the store's clock, and bytes of every unlinked record, in order (N6)."""
         ...
 
     def delete_unlinked(self, name: str, records: Sequence[str]) -> None:
-        """Delete unlinked records by their names, which are never used again; one that is gone already is passed by."""
+        """Delete unlinked records by name; those that are gone already are ignored. Names are never reused."""
         ...
 
     def read_txns(self, name: str, key: str) -> Versioned[bytes] | None:
-        """``key`` is the sha256 hex of the appId."""
+        """A transaction record, or None; ``key`` is the SHA-256 of the appId, in hex."""
         ...
 
     def list_txns(self, name: str) -> list[str]: ...
     def delete_txns(self, name: str, versions: Mapping[str, int], head_version: int) -> None:
-        """Delete these records, by key, if each has the version given and the head ``head_version``; all or none.
+        """Delete these transaction records, by key, if each has its version and the head ``head_version``: all or none.
 
-        Records change with the head only, so whatever was read of them after that head is true still (RULES N5).
-        Raises NoSuchLogError, MetadataConflictError (also for one that is gone), or MetadataUnavailableError.
+        Records change only together with the head, so what was read of them after that head is still true (N5). Raises
+        NoSuchLogError, MetadataConflictError (also for a record that is gone), or MetadataUnavailableError.
         """
         ...
 
 
 class TxnWrite:
-    """One transaction record written with a head: ``version`` None creates it."""
+    """A transaction record to write with a head; ``version`` None creates it."""
 
     __slots__ = ("data", "key", "version")
 
@@ -227,7 +230,7 @@ class TxnWrite:
 
 
 class LogWrite:
-    """One head, compared with ``version``, and the transaction and the new unlinked record that go with it."""
+    """A head to write if its version is ``version``, with a transaction record and a new unlinked record."""
 
     __slots__ = ("head", "name", "txn", "unlinked", "version")
 

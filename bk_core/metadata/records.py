@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other records Apache keeps in ZooKeeper, as bytes: what a bookie publishes, cookies, under-replication marks.
-
-Decoding raises MetadataCorruptError, whatever the bytes are.
-"""
+"""Apache's other records in ZooKeeper, as bytes: registrations of bookies, cookies, under-replication marks. Decoding
+bad bytes of any kind raises MetadataCorruptError."""
 
 from __future__ import annotations
 
@@ -28,11 +26,11 @@ UNDERREPLICATION_LAYOUT = b'type: "BASIC"\nversion: 1\n'
 M = TypeVar("M", bound=Message)
 
 
-# --- what a bookie publishes (§2.7) ---
+# --- registrations of bookies ---
 
 
 def encode_service_info(info: BookieServiceInfo) -> bytes:
-    """Data of ``available/<id>``: protobuf without header; the id is the znode's name."""
+    """The data of ``available/<id>``: protobuf without a header; the bookie's id is the znode's name."""
     message = BookieServiceInfoFormat(properties=dict(info.properties))
     for endpoint in info.endpoints:
         message.endpoints.add(
@@ -47,7 +45,7 @@ def encode_service_info(info: BookieServiceInfo) -> bytes:
 
 
 def decode_service_info(bookie_id: BookieId, data: bytes) -> BookieServiceInfo:
-    """What the bookie published. Empty data, of an old bookie, gives the one endpoint its id names."""
+    """A bookie's registration. For empty data, which old bookies write, the endpoint that its id names."""
     if not data:
         return legacy_service_info(bookie_id)
     message = _parsed(lambda: BookieServiceInfoFormat.FromString(data), f"service info of bookie {bookie_id}")
@@ -58,19 +56,20 @@ def decode_service_info(bookie_id: BookieId, data: bytes) -> BookieServiceInfo:
 
 
 def legacy_service_info(bookie_id: BookieId) -> BookieServiceInfo:
-    """The endpoint that ``host:port`` names; none where the id is not of that form."""
+    """The registration with the one endpoint of an id ``host:port``; without endpoints for another id."""
     host, _, port = bookie_id.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         return BookieServiceInfo(bookie_id)
     return BookieServiceInfo(bookie_id, (Endpoint("bookie", host.strip("[]"), int(port), BOOKIE_RPC),))
 
 
-# --- cookies (§2.8) ---
+# --- cookies ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """Identity of a bookie, in each directory and in ``cookies/<id>``; ``index_dirs`` only where they differ."""
+    """The identity of a bookie, kept in each of its directories and in ``cookies/<id>``; ``index_dirs`` only if they
+    are not the ledger directories."""
 
     bookie_host: BookieId
     journal_dirs: tuple[str, ...]
@@ -80,7 +79,8 @@ class Cookie:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """Apache's text, layout 5. Raises InvalidArgumentError for a directory that the format cannot hold."""
+    """The cookie in Apache's text format, layout 5. Raises InvalidArgumentError for a directory name that it cannot
+    hold."""
     for directory in (*cookie.ledger_dirs, *(cookie.index_dirs or ())):
         if "\t" in directory:
             raise InvalidArgumentError("A directory's name cannot contain a tab", value=repr(directory))
@@ -99,7 +99,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(data: bytes) -> Cookie:
-    """A cookie of layout 3 (lines), 4 or 5 (protobuf text)."""
+    """Reads a cookie of layout 3 (lines), 4 or 5 (protobuf text)."""
     layout, newline, body = data.partition(b"\n")
     if not newline or layout.strip() not in (b"3", b"4", b"5"):
         raise MetadataCorruptError("This is not a cookie of layout 3, 4 or 5", value=f"it begins with {data[:40]!r}")
@@ -135,7 +135,7 @@ def _split_dirs(text: str) -> tuple[str, ...]:
     return tuple(directories)
 
 
-# --- under-replication (§2.9) ---
+# --- under-replication ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class UnderreplicationMark:
 
 
 def encode_mark(mark: UnderreplicationMark) -> bytes:
-    """Data of ``urL<id>``."""
+    """The data of ``urL<id>``."""
     return _to_text(UnderreplicatedLedgerFormat(replica=mark.missing, ctime=mark.ctime_ms))
 
 
@@ -161,13 +161,14 @@ def decode_mark(data: bytes) -> UnderreplicationMark:
 
 
 def _to_text(message: Message) -> bytes:
-    return text_format.MessageToString(message, as_utf8=False).encode("ascii")  # as Java's printer: all else escaped
+    # ASCII only, as Java's printer writes it
+    return text_format.MessageToString(message, as_utf8=False).encode("ascii")
 
 
 def _parse_text(data: bytes, message: M, what: str) -> M:
     def parse() -> M:
         text_format.Parse(data.decode("utf-8"), message)
-        if not message.IsInitialized():  # the text parser lets it pass
+        if not message.IsInitialized():  # the text parser accepts it
             raise DecodeError("required fields are missing")
         return message
 

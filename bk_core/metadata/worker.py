@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon thread that runs jobs in order: where an adapter delivers what it has to tell."""
+"""A daemon thread that runs jobs in order; metadata adapters call their callbacks on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Runs jobs one after another, each at its time. The thread starts with the first job and ends with :meth:`stop`.
+    """Runs jobs one after another, each when it is due. The thread starts with the first job and ends with
+    :meth:`stop`.
 
     Callers bound the queue: a watch or registration has at most one job in it.
     """
@@ -37,14 +38,14 @@ class Worker:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as error:  # the job waits for the next one, with which it is tried again
+                except RuntimeError as error:  # the next job tries to start the thread again
                     logger.error("the thread %s could not be started: %s", self._name, error)
                     return
                 self._thread = thread
             self._changed.notify()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Drop what is queued and wait for the job that runs, unless it is this job that asks."""
+        """Drop queued jobs and wait for the running job, unless that job is the caller."""
         with self._changed:
             self._stopped = True
             self._jobs.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a store share: the tree, the root, the watches, and how a write with a lost answer is settled."""
+"""The base of the parts of a store: the tree, the root, the watches, and what to do after a lost answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from bk_core.metadata.tree.watches import Snapshot, Watches, read_data
 
 
 def first_loss(lost: MetadataUnavailableError | None, error: MetadataUnavailableError) -> MetadataUnavailableError:
-    """What to raise should no later try settle it: ``error`` at once if nothing can have been applied by any try."""
+    """The error to raise if no later try tells the outcome: the first whose outcome is unknown. Raises ``error`` at
+    once if no try so far can have been applied."""
     if lost is None and error.outcome is Outcome.NOT_APPLIED:
         raise error
     return lost or error
@@ -30,7 +31,7 @@ def first_loss(lost: MetadataUnavailableError | None, error: MetadataUnavailable
 
 @contextlib.contextmanager
 def looking_after(lost: MetadataUnavailableError | None) -> Iterator[None]:
-    """Round a look at what a lost write did: that there is no answer to the look says nothing of the write."""
+    """Wraps the read after a lost write: if the read fails too, raises ``lost``, since the outcome stays unknown."""
     try:
         yield
     except MetadataUnavailableError as error:
@@ -40,27 +41,28 @@ def looking_after(lost: MetadataUnavailableError | None) -> Iterator[None]:
 
 
 class Part:
-    """Base of the parts, which together are one store and so share one constructor.
+    """Base of the parts, which together are one :class:`~bk_core.metadata.port.MetadataStore` and share one
+    constructor; the port documents their public methods.
 
-    ``root`` is the ledgers root, such as ``/ledgers``; ``layout`` what the URI asks for, None for what LAYOUT says.
+    ``root`` is the ledgers root, such as ``/ledgers``; ``layout`` is the one that the URI asks for, None: any.
     """
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
         self._tree, self._root, self._watches, self._asked_layout = tree, root, watches, layout
 
     def _no_cluster(self) -> MetadataError:
-        """What to raise where INSTANCEID or LAYOUT is missing."""
+        """The error for a root without INSTANCEID or LAYOUT."""
         raise NotImplementedError
 
     def _create_with_parents(self, path: str, data: bytes) -> None:
-        """Create a node whose content only its maker writes: after a lost answer, equal bytes are its own.
+        """Creates a node whose bytes nobody else writes: after a lost answer, a node with equal bytes is ours.
 
-        Raises NodeExistsError where other bytes are there, MetadataUnavailableError when the outcome stays unknown.
+        Raises NodeExistsError if other bytes are there, MetadataUnavailableError if the outcome stays unknown.
         """
         self._create_settled(path, data, lambda found: found == data)
 
     def _create_settled(self, path: str, data: bytes, is_mine: Callable[[bytes], bool]) -> None:
-        """Create a node and what is missing above it. After a lost answer ``is_mine`` tells our node from another's."""
+        """Creates a node and its missing parents. After a lost answer ``is_mine`` says whether a node found is ours."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
@@ -80,7 +82,8 @@ class Part:
         )
 
     def _create_or_find(self, path: str, data: bytes, *, look: bool) -> tuple[bool, bytes | None]:
-        """Whether the node was made now; if not, and ``look``, what is there. Makes what is missing above it."""
+        """Whether the node was created now; if it exists and ``look`` is set, also its bytes. Creates missing parents,
+        after which the caller tries again."""
         try:
             self._tree.create(path, data)
             return True, None
@@ -93,7 +96,8 @@ class Part:
             raise
 
     def _delete_settled(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node; absence after a lost answer is success. Raises NoNodeError, BadVersionError, NotEmptyError."""
+        """Deletes a node; if it is gone after a lost answer, that is success. Raises NoNodeError, BadVersionError,
+        NotEmptyError."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
@@ -108,7 +112,7 @@ class Part:
         assert lost is not None
         raise lost
 
-    # --- reads of one node: a server that lags is not believed when it knows nothing of it (RULES M5) ---
+    # --- reads of one node: if the server does not know it, sync and read again, since the server may lag (M5) ---
 
     def _get(self, path: str) -> tuple[bytes, NodeStat]:
         """Raises NoNodeError."""
@@ -126,7 +130,7 @@ class Part:
         return stat
 
     def _children(self, path: str) -> list[str]:
-        """Raises NoNodeError. Which names there are may be old."""
+        """Raises NoNodeError. The names may be old."""
         try:
             return self._tree.children(path)
         except NoNodeError:
@@ -140,7 +144,7 @@ class Part:
             return None
 
     def _watch_node(self, path: str, listener: Callable[[Snapshot], None]) -> CancelWatch | None:
-        """Watch what stands at ``path``; None if there is nothing."""
+        """Watches the node at ``path``; None if there is none."""
         present, cancel = self._watches.add(path, read_data, listener)
         if present is None:
             self._tree.sync(self._root)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies: who is writable or read-only, and registering as one of them.
+"""The registrations of bookies, writable and read-only.
 
-A registration lasts as long as this store is open: when its session was lost and there is a new one, it is made again.
-RULES M2, M3.
+A registration lasts as long as this store is open: it is made again in each new session (M2, M3).
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ _LOOK_AGAIN_S = 0.5  # a watch tells sooner
 
 
 class Bookies(Part):
-    """The bookies of one cluster, and this process's own registrations."""
+    """The registered bookies of one cluster, and the registrations of this process."""
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
         super().__init__(tree, root, watches, layout)
         self._available = f"{root}/available"
         self._registering = threading.RLock()  # one registration at a time
-        self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # … and the session it was made in
+        self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # …, session that made it
         self._registrar = Worker("bookkeeper-registration")
-        self._retry_s, self._retry_waits = _RETRY_S, False  # used on the registrar's thread alone
+        self._retry_s, self._retry_waits = _RETRY_S, False  # used only on the registrar's thread
         self._forget_session = tree.on_session(self._session_changed)
 
     def _registration(self, bookie_id: BookieId, read_only: bool) -> str:
@@ -53,11 +52,9 @@ class Bookies(Part):
     # --- reading ---
 
     def writable_bookies(self) -> dict[BookieId, BookieServiceInfo]:
-        """See the port."""
         return self._bookies_in(self._available)
 
     def read_only_bookies(self) -> dict[BookieId, BookieServiceInfo]:
-        """See the port."""
         return self._bookies_in(f"{self._available}/{_READ_ONLY}")
 
     def _bookies_in(self, folder: str) -> dict[BookieId, BookieServiceInfo]:
@@ -70,22 +67,20 @@ class Bookies(Part):
             try:
                 if node is not None:
                     bookies[bookie_id] = decode_service_info(bookie_id, node[0])
-            except MetadataCorruptError as error:  # one bad registration must not keep a client from the others
+            except MetadataCorruptError as error:  # a bad registration must not hide the others
                 logger.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
         return bookies
 
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
-        """See the port."""
         check_bookie_id(bookie_id)
         paths = [self._registration(bookie_id, False), self._registration(bookie_id, True)]
         found = self._tree.get_many(paths)
-        if found == [None, None]:  # by a server that may lag (RULES M5)
+        if found == [None, None]:  # the server may lag (M5)
             self._tree.sync(self._root)
             found = self._tree.get_many(paths)
         return next((decode_service_info(bookie_id, node[0]) for node in found if node is not None), None)
 
     def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
-        """See the port."""
         cancels = [
             self._watches.add(folder, read_children, lambda _: callback())[1]
             for folder in (self._available, f"{self._available}/{_READ_ONLY}")
@@ -100,7 +95,6 @@ class Bookies(Part):
     # --- registering ---
 
     def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
-        """See the port."""
         check_bookie_id(info.bookie_id)
         with self._registering:
             self._register_in_this_session(info, read_only)
@@ -108,7 +102,6 @@ class Bookies(Part):
                 self._registrar.submit(self._register_again)
 
     def unregister_bookie(self, bookie_id: BookieId) -> None:
-        """See the port."""
         check_bookie_id(bookie_id)
         with self._registering:
             self._registered.pop(bookie_id, None)
@@ -119,7 +112,7 @@ class Bookies(Part):
                     self._delete_if_there(path)
 
     def _register_in_this_session(self, info: BookieServiceInfo, read_only: bool) -> None:
-        session_id = self._tree.session_id  # before: a node made in a session that ends meanwhile is made again
+        session_id = self._tree.session_id  # read before: if the session ends meanwhile, the node is made again
         self._register(info, read_only)
         self._registered[info.bookie_id] = (info, read_only, session_id)
 
@@ -133,7 +126,7 @@ class Bookies(Part):
         self._delete_if_there(old)
 
     def _create_own(self, path: str, info: BookieServiceInfo, deadline: float) -> None:
-        """Make the ephemeral node in this session, in place of one of ours."""
+        """Creates the ephemeral node in this session; replaces a node of ours."""
         data = encode_service_info(info)
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -142,21 +135,22 @@ class Bookies(Part):
                 if found is None:
                     self._tree.create(path, data, ephemeral=True)
                 elif found[1].owner != self._tree.session_id:
-                    self._delete_if_there(path)  # left by the process we replace, which is dead (RULES M3)
+                    self._delete_if_there(path)  # left by a dead process of our directory (M3)
                     continue
                 elif found[0] != data:
                     self._tree.set(path, data, found[1].version)
                 return
             except TreeError:
-                continue  # it came, went or changed between our looking and our writing
+                continue  # the node changed between our read and our write
             except MetadataUnavailableError as error:
                 lost = first_loss(lost, error)  # looked at again: a node of this session is ours
         raise lost or _taken(info)
 
     def _await_ours(self, path: str, info: BookieServiceInfo, deadline: float) -> tuple[bytes, NodeStat] | None:
-        """The node, when it is ours (this session's or our directory's), or None when there is none.
+        """The node if it is ours (of this session or of our directory), None if there is none.
 
-        Another directory's node is waited for, as its session may be over; at the deadline BookieIdentityError.
+        Waits for a node of another directory to go, since its session may be over; at the deadline raises
+        BookieIdentityError.
         """
         while True:
             changed = threading.Event()

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root of a cluster: making one, knowing one, and saying what stands there instead.
-
-It makes what Apache's ``initnewcluster`` makes (RULES M1).
-"""
+"""The root of a cluster: creates one as Apache's ``initnewcluster`` does (M1), and explains why there is none."""
 
 from __future__ import annotations
 
@@ -28,13 +25,13 @@ from bk_core.metadata.tree.tree import (
     ensure_path,
 )
 
-_NEARBY_LOOKED_AT = 200  # nodes beside the root that are looked at for a cluster
+_NEARBY_LOOKED_AT = 200  # nodes near the root that are searched for a cluster
 _NEARBY_NAMED = 3
 
 
 def make_cluster(tree: Tree, root: str, layout: Layout | None, instance_id: str | None) -> None:
-    """Make what Apache's ``initnewcluster`` makes, in one step: nobody ever meets half a cluster. A root that has
-    children is left as it is, whosever it is."""
+    """Creates the records of a new cluster in one step, so that nobody finds a part of them. A root that has children
+    is left unchanged."""
     records = [
         Create(f"{root}/available"),
         Create(f"{root}/available/readonly"),
@@ -52,11 +49,11 @@ def make_cluster(tree: Tree, root: str, layout: Layout | None, instance_id: str 
         except (NodeExistsError, NoNodeError, BadVersionError, MetadataUnavailableError):
             if last_try:
                 raise
-    tree.sync(root)  # another may have made it through another server than ours
+    tree.sync(root)  # another client may have made it through another server
 
 
 def why_no_cluster(tree: Tree, uri: ServiceUri) -> MetadataError:
-    """What to raise where INSTANCEID or LAYOUT is missing: it depends on what there is instead."""
+    """The error for a root without INSTANCEID or LAYOUT; it says what is there instead."""
     names = _children(tree, uri.root)
     if NAMES_BESIDE_LEDGERS.intersection(names):
         missing = [name for name in ("INSTANCEID", "LAYOUT") if name not in names]
@@ -81,17 +78,17 @@ def why_no_cluster(tree: Tree, uri: ServiceUri) -> MetadataError:
 
 
 def _nearby(tree: Tree, uri: ServiceUri) -> str:
-    """Names the clusters beside, below and above the root, for who mistyped it; nothing where none is found."""
+    """Text that names clusters near the root, in case the root was mistyped; empty if there are none."""
     root = uri.root
     folders = dict.fromkeys([root.rpartition("/")[0] or "/", root, "/"])
     try:
         beside = [f"{folder.rstrip('/')}/{name}" for folder in folders for name in _children(tree, folder)]
         roots = list(dict.fromkeys([*beside[:_NEARBY_LOOKED_AT], *(f"{each}{DEFAULT_ROOT}" for each in beside[:20])]))
         nodes = tree.get_many([f"{each}/INSTANCEID" for each in roots])
-    except BookKeeperError:  # what is beside may be closed to us
+    except BookKeeperError:  # we may have no access to other nodes
         return ""
     found = [each for each, node in zip(roots, nodes, strict=True) if node is not None and each != root]
-    found.sort(key=lambda each: SequenceMatcher(None, each, root).ratio(), reverse=True)  # what is most like it first
+    found.sort(key=lambda each: SequenceMatcher(None, each, root).ratio(), reverse=True)  # the most similar first
     return f"; there is a cluster at {' and at '.join(found[:_NEARBY_NAMED])}" if found else ""
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cookies, in Apache's folder, and our own record of each bookie beside it.
-
-RULES S8.
-"""
+"""Cookies of bookies, in Apache's folder, and our own state records of bookies (S8)."""
 
 from __future__ import annotations
 
@@ -16,23 +13,19 @@ from bk_core.model import BookieId, Versioned
 
 
 class Cookies(Part):
-    """Records that a bookie keeps of itself, as opaque bytes."""
+    """The records of bookies, as opaque bytes."""
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None:
-        """See the port."""
         return self._read_record(self._cookie_path(bookie_id))
 
     def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> None:
-        """See the port."""
         self._write_record(self._cookie_path(bookie_id), cookie, version)
 
     def delete_cookie(self, bookie_id: BookieId) -> None:
-        """See the port."""
         with contextlib.suppress(NoNodeError):
             self._delete_settled(self._cookie_path(bookie_id))
 
     def known_bookies(self) -> list[BookieId]:
-        """See the port."""
         known = set[BookieId]()
         for folder in (f"{self._root}/cookies", f"{self._root}-bookies"):
             with contextlib.suppress(NoNodeError):
@@ -40,11 +33,9 @@ class Cookies(Part):
         return sorted(known)
 
     def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
-        """See the port."""
         return self._read_record(self._state_path(bookie_id))
 
     def write_bookie_state(self, bookie_id: BookieId, state: bytes, version: int | None) -> None:
-        """See the port."""
         self._write_record(self._state_path(bookie_id), state, version)
 
     def _cookie_path(self, bookie_id: BookieId) -> str:
@@ -75,14 +66,14 @@ class Cookies(Part):
             ) from error
 
     def _set_settled(self, path: str, data: bytes, version: int) -> None:
-        """Compare-and-set; after a lost answer our bytes in the next version are taken as ours."""
+        """Compare-and-set; after a lost answer, our bytes in the next version count as our write."""
         try:
             self._tree.set(path, data, version)
         except MetadataUnavailableError as lost:
             if lost.outcome is Outcome.NOT_APPLIED:
                 raise
             with looking_after(lost):
-                self._tree.sync(self._root)  # the server that answers now may not have it yet
+                self._tree.sync(self._root)  # the server may not know the write yet
                 found = self._read_record(path)
             if found != Versioned(data, version + 1):
                 raise

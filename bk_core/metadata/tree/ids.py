@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New ledger ids, made as Apache's clients make them, so that both may work on one cluster.
+"""Makes ledger ids as Apache's clients do, so that both can work on one cluster.
 
-An id is the number of an ephemeral sequential node, deleted at once. When the 31 bits of ``idgen`` are used up, and
-ever after, ``idgen-long`` gives ids of 63 bits.
+An id is the number of an ephemeral sequential node, which is deleted at once. Once the 31-bit ids of ``idgen`` are used
+up, ``idgen-long`` gives ids of 63 bits from then on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRIES = 8
 
 
 class IdGenerator:
-    """Makes ids; each call is one that nobody else gets, unless ids are also given by hand."""
+    """Makes ids that nobody else gets, unless ledgers are also created with given ids."""
 
     def __init__(self, tree: Tree, root: str) -> None:
         self._tree, self._root = tree, root
@@ -62,7 +62,7 @@ class IdGenerator:
         raise _used_up()
 
     def _make_high(self, folder: str, high: int) -> None:
-        with contextlib.suppress(NodeExistsError):  # another client was first
+        with contextlib.suppress(NodeExistsError):  # another client made it first
             self._tree.create(f"{folder}/{_high_name(high)}")
 
     def _prune(self, folder: str, highs: list[int]) -> None:
@@ -71,7 +71,7 @@ class IdGenerator:
                 self._tree.delete(f"{folder}/{_high_name(high)}")
 
     def _sequence(self, folder: str) -> int | None:
-        """The next number of this folder, or None when its 31 bits are used up."""
+        """The next number of this folder; None when its 31-bit numbers are used up."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
@@ -82,10 +82,10 @@ class IdGenerator:
             except MetadataUnavailableError as error:
                 if error.outcome is Outcome.NOT_APPLIED:
                     raise
-                lost = error  # a number may be wasted; another one is asked for
+                lost = error  # a number may be lost: ask for another one
                 continue
             with contextlib.suppress(TreeError, MetadataUnavailableError):
-                self._tree.delete(made)  # if not, it goes with the session
+                self._tree.delete(made)  # if that fails, it goes with the session
             digits = made.rpartition("ID-")[2]  # after an overflow ZooKeeper writes a negative number
             return int(digits) if digits.isdigit() and int(digits) < SHORT_IDS_END else None
         raise lost or MetadataError("The folder of ledger ids is deleted again and again", value=folder)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers: making ids, creating, compare-and-set, deleting, listing, watching.
-
-A lost answer is settled by comparing what stands there with the intent (MUST8).
-"""
+"""The records of ledgers. After a lost answer, the record found is compared with the one that was to be written (MUST
+8)."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ _ID_TRIES = 100
 
 
 class Ledgers(Part):
-    """The ledgers of one cluster. A layout that the URI asks for must be the one that LAYOUT says."""
+    """The ledgers of one cluster. If the URI names a layout, it must be the one in LAYOUT."""
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
         super().__init__(tree, root, watches, layout)
@@ -71,7 +69,6 @@ class Ledgers(Part):
     def create_ledger(
         self, metadata: LedgerMetadata, ledger_id: LedgerId | None = None
     ) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
-        """See the port."""
         if metadata.format_version == 3 and metadata.c_token is None:
             metadata = replace(metadata, c_token=secrets.randbits(63))
         data = encode_ledger(metadata)
@@ -81,7 +78,7 @@ class Ledgers(Part):
             except NodeExistsError as error:
                 raise LedgerExistsError(f"Ledger {ledger_id} exists already", remedy="choose another id") from error
             return ledger_id, Versioned(metadata, 0)
-        for _ in range(_ID_TRIES):  # an id made may be taken by a ledger whose id was given
+        for _ in range(_ID_TRIES):  # an id may be taken by a ledger that was created with a given id
             made = self._ids.next(self._layout())
             with contextlib.suppress(NodeExistsError):
                 self._create_ledger_at(self._znode_of(made), data, metadata)
@@ -92,7 +89,7 @@ class Ledgers(Part):
         )
 
     def _create_ledger_at(self, path: str, data: bytes, metadata: LedgerMetadata) -> None:
-        def is_mine(found: bytes) -> bool:  # without a token, equal bytes may be another's: then nobody can tell
+        def is_mine(found: bytes) -> bool:  # without a token, equal bytes may be another client's
             if found == data and metadata.c_token is None:
                 raise MetadataUnavailableError(
                     "The answer to creating a ledger was lost, and its record has no token to know it by", value=path
@@ -105,7 +102,6 @@ class Ledgers(Part):
         self._create_settled(path, data, is_mine)
 
     def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
-        """See the port."""
         path = self._znode_of(ledger_id)
         try:
             found = _versioned(ledger_id, path, *self._get(path))
@@ -117,14 +113,12 @@ class Ledgers(Part):
         return found
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
-        """See the port."""
         stat = self._stat(self._znode_of(ledger_id))
         if stat is None:
             _raise_no_such_ledger(ledger_id, None)
         return stat.ctime_ms
 
     def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
-        """See the port."""
         if version < 0:
             raise InvalidArgumentError("A ledger is only written by compare-and-set", value=f"version={version}")
         try:
@@ -139,7 +133,6 @@ class Ledgers(Part):
             ) from error
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
-        """See the port."""
         path = self._znode_of(ledger_id)
         try:
             self._delete_settled(path, ANY_VERSION if version is None else version)
@@ -154,13 +147,12 @@ class Ledgers(Part):
         self._prune(path)
 
     def _prune(self, path: str) -> None:
-        """Delete the folders that a deletion left empty. Whoever needs one makes it again."""
+        """Deletes the folders that a deletion left empty; a creation makes its folders again."""
         with contextlib.suppress(TreeError, MetadataUnavailableError):
             while (path := path.rpartition("/")[0]) != self._root:
                 self._tree.delete(path)
 
     def list_ledgers(self) -> Iterator[LedgerId]:
-        """See the port."""
         yield from self._walk("", self._layout())
 
     def _walk(self, folder: str, layout: Layout) -> Iterator[LedgerId]:
@@ -168,7 +160,7 @@ class Ledgers(Part):
             names = self._tree.children(self._root + folder) if folder else self._children(self._root)
         except NoNodeError as error:
             if folder:
-                return  # emptied and pruned while we walk
+                return  # emptied and deleted while we walk
             raise MetadataCorruptError(
                 "The ledgers root is gone", value=self._root, remedy="restore the metadata of the cluster"
             ) from error
@@ -184,7 +176,6 @@ class Ledgers(Part):
     def watch_ledger(
         self, ledger_id: LedgerId, callback: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> CancelWatch:
-        """See the port."""
 
         def changed(found: tuple[bytes, NodeStat] | None) -> None:
             callback(None if found is None else _versioned(ledger_id, path, *found))

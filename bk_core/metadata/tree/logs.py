@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named logs: heads, pages, transactions and unlinked records as opaque bytes, beside Apache's tree.
-
-Source: docs/formats.md §4; RULES N3 to N6, N8.
-"""
+"""Named logs: heads, pages, transactions and unlinked records as opaque bytes, beside Apache's tree (docs/formats.md
+§4; N3 to N6, N8)."""
 
 from __future__ import annotations
 
@@ -69,11 +67,9 @@ class Logs(Part):
     # --- heads ---
 
     def list_logs(self) -> list[str]:
-        """See the port."""
         return self._names_in(f"{self._root}-logs")
 
     def create_log(self, name: str, head: bytes) -> Versioned[bytes]:
-        """See the port."""
         path = self._head(name)
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -84,7 +80,7 @@ class Logs(Part):
                 ensure_path(self._tree, f"{self._root}-logs")
             except NodeExistsError as error:
                 with looking_after(lost):
-                    is_mine = lost is not None and self._find(path) == head  # a head holds the log's uuid
+                    is_mine = lost is not None and self._find(path) == head  # no other head has our log's uuid
                 if not is_mine:
                     raise LogExistsError(f"The log {name!r} exists already", remedy="choose another name") from error
                 return Versioned(head, 0)
@@ -93,7 +89,6 @@ class Logs(Part):
         raise lost or NoSuchLogError("The folder of logs is deleted again and again", value=f"{self._root}-logs")
 
     def read_log(self, name: str) -> Versioned[bytes]:
-        """See the port."""
         try:
             data, stat = self._get(self._head(name))
         except NoNodeError as error:
@@ -101,7 +96,6 @@ class Logs(Part):
         return Versioned(data, stat.version)
 
     def write_logs(self, writes: Iterable[LogWrite]) -> list[Versioned[bytes]]:
-        """See the port."""
         writes = list(writes)
         heads = {self._head(write.name): write.name for write in writes}
         if len(heads) != len(writes):
@@ -123,19 +117,19 @@ class Logs(Part):
         return [Versioned(write.head, write.version + 1) for write in writes]
 
     def _made_folder(self, path: str) -> bool:
-        """Make the folder of this unlinked record if it is missing: an earlier version's log has none. False: it is no
-        such record's path, or its log is gone."""
+        """Creates the folder of an unlinked record, which logs of an earlier version lack. False if ``path`` is not an
+        unlinked record's, or its log is gone."""
         folder = path.rpartition("/")[0]
         if not folder.endswith(f"/{_UNLINKED}"):
             return False
         try:
-            self._tree.create(folder)  # nothing above it: a log that is deleted must not come back
+            self._tree.create(folder)  # but no parents: a deleted log must not come back
         except NodeExistsError:
             return True
         except NoNodeError:
             return False
         except MetadataUnavailableError as error:
-            error.outcome = Outcome.NOT_APPLIED  # of what was to be written
+            error.outcome = Outcome.NOT_APPLIED  # the write itself was not sent
             raise
         return True
 
@@ -147,12 +141,11 @@ class Logs(Part):
             path = self._txn(write.name, write.txn.key)
             version = write.txn.version
             ops.append(Create(path, write.txn.data) if version is None else Set(path, write.txn.data, version))
-        if write.unlinked is not None:  # named by the head's new version, which is made once
+        if write.unlinked is not None:  # named by the head's new version, which is unique
             ops.append(Create(self._record(write.name, f"{write.version + 1:010d}"), write.unlinked))
         return ops
 
     def watch_log(self, name: str, callback: Callable[[Versioned[bytes] | None], None]) -> CancelWatch:
-        """See the port."""
 
         def changed(found: tuple[bytes, NodeStat] | None) -> None:
             callback(None if found is None else Versioned(found[0], found[1].version))
@@ -163,7 +156,6 @@ class Logs(Part):
         return cancel
 
     def delete_log(self, name: str, version: int | None = None) -> None:
-        """See the port."""
         path = self._head(name)
         lost: MetadataUnavailableError | None = None
         made_ms: int | None = None
@@ -171,7 +163,7 @@ class Logs(Part):
             with looking_after(lost):
                 stat = self._stat(path)
             if lost is not None and (stat is None or stat.ctime_ms != made_ms):
-                return  # it is gone; one that was made since is another
+                return  # deleted; a log created since is another one
             if stat is None:
                 _raise_no_such_log(name, None)
             made_ms = stat.ctime_ms
@@ -182,7 +174,7 @@ class Logs(Part):
                 self._tree.multi([*folders, Delete(path, expected)])
                 return
             except (NotEmptyError, NoNodeError):
-                continue  # a page came or went meanwhile
+                continue  # a page was created or deleted meanwhile
             except BadVersionError as error:
                 if version is not None:
                     _raise_conflict(error)
@@ -193,7 +185,7 @@ class Logs(Part):
         )
 
     def _delete_children(self, path: str, version: int) -> None:
-        """Delete what is in the log's folders, each batch only while the head has this version."""
+        """Deletes the content of the log's folders in batches, each only while the head has this version."""
         paths = [f"{path}/{folder}/{n}" for folder in _FOLDERS for n in self._names_in(f"{path}/{folder}")]
         for start in range(0, len(paths), _DELETES_AT_ONCE):
             batch = paths[start : start + _DELETES_AT_ONCE]
@@ -202,7 +194,7 @@ class Logs(Part):
     # --- pages and transactions ---
 
     def create_page(self, name: str, page: str, data: bytes) -> None:
-        """See the port. Makes nothing above it: a log that is deleted meanwhile must not come back without a head."""
+        """As in the port. Creates no parents: a log that is deleted meanwhile must not come back without a head."""
         path = self._page(name, page)
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -225,30 +217,26 @@ class Logs(Part):
         raise lost
 
     def read_page(self, name: str, page: str) -> bytes:
-        """See the port."""
         found = self._find(self._page(name, page))
         if found is None:
             raise MetadataCorruptError(f"The log {name!r} has no page {page}", remedy="read the head again")
         return found
 
     def delete_page(self, name: str, page: str) -> None:
-        """See the port."""
         try:
             self._delete_settled(self._page(name, page))
         except NoNodeError:
             return
 
     def list_pages(self, name: str) -> list[str]:
-        """See the port."""
         return self._names_in(f"{self._head(name)}/{_PAGES}")
 
     def page_ctime_ms(self, name: str, page: str) -> int | None:
-        """See the port."""
         stat = self._stat(self._page(name, page))
         return None if stat is None else stat.ctime_ms
 
     def log_clock_ms(self, name: str) -> int:
-        """See the port. A node is written anew, and the store says when that was."""
+        """As in the port. Writes a node and reads the time that the store gave it."""
         folder = f"{self._head(name)}/{_UNLINKED}"
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -267,19 +255,16 @@ class Logs(Part):
         raise lost or NoSuchLogError("The log's folders are deleted again and again", value=folder)
 
     def read_unlinked(self, name: str) -> list[tuple[str, int, bytes]]:
-        """See the port."""
         names = self._names_in(f"{self._head(name)}/{_UNLINKED}")
         found = self._tree.get_many([self._record(name, each) for each in names])
         return [(each, node[1].ctime_ms, node[0]) for each, node in zip(names, found, strict=True) if node is not None]
 
     def delete_unlinked(self, name: str, records: Sequence[str]) -> None:
-        """See the port."""
         for record in records:
             with contextlib.suppress(NoNodeError):
                 self._delete_settled(self._record(name, record))
 
     def read_txns(self, name: str, key: str) -> Versioned[bytes] | None:
-        """See the port."""
         try:
             data, stat = self._get(self._txn(name, key))
         except NoNodeError:
@@ -287,11 +272,11 @@ class Logs(Part):
         return Versioned(data, stat.version)
 
     def list_txns(self, name: str) -> list[str]:
-        """See the port."""
         return self._names_in(f"{self._head(name)}/{_TXNS}")
 
     def delete_txns(self, name: str, versions: Mapping[str, int], head_version: int) -> None:
-        """See the port. Comparing the head keeps a late one off a record that was deleted and made again."""
+        """As in the port. The head is compared too, so that a late delete cannot remove a record that was deleted and
+        created again."""
         if min(head_version, *versions.values()) < 0:
             raise InvalidArgumentError("A record is only deleted by compare-and-set", value=f"{versions}")
         head = self._head(name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A metadata store in this process: for tests and examples, under URIs ``memory://name``.
+"""A metadata store in memory, for tests and examples, under URIs ``memory://name``.
 
-The same code and bytes as over ZooKeeper (:mod:`bk_core.metadata.tree.store`), over a tree of dicts. Several
-stores may be open on one :class:`MemoryCluster`, each with a session of its own. A test may lose an answer, suspend a
-session, expire it, leave it behind as ``kill -9`` does, or put it on a server that lags behind.
+It runs the same code, with the same bytes, as over ZooKeeper (:mod:`bk_core.metadata.tree.store`), on a tree of dicts.
+Several stores may be open on one :class:`MemoryCluster`, each with its own session. A test can lose an answer, suspend
+or expire a session, leave it behind as ``kill -9`` does, or put it on a server that lags.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Node:
     owner: int = 0
     version: int = 0
     children: set[str] = field(default_factory=set)
-    next_number: int = 0  # of sequential children
+    next_number: int = 0  # for sequential children
 
     def stat(self) -> NodeStat:
         return NodeStat(self.version, self.ctime_ms, self.owner, self.mtime_ms)
@@ -67,7 +67,7 @@ def _wall_clock_ms() -> int:
 
 
 class MemoryCluster:
-    """The tree itself, shared by sessions. ``clock_ms`` gives nodes their times."""
+    """The tree, which sessions share. ``clock_ms`` gives the nodes' times."""
 
     def __init__(self, clock_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._clock_ms = clock_ms
@@ -88,7 +88,7 @@ class MemoryCluster:
         _call(fired)
 
     def drop_watches(self, session_id: int) -> None:
-        """Take away a session's watches, calling each, as a lost connection does."""
+        """Remove a session's watches and call each, as a lost connection does."""
         with self._lock:
             fired = []
             for watches in self._watches.values():
@@ -97,7 +97,7 @@ class MemoryCluster:
         _call(fired)
 
     def copy(self) -> MemoryCluster:
-        """All nodes as they are now: what a server has that hears of nothing from here on."""
+        """A copy of all nodes as they are now: the state of a server that learns of no later write."""
         with self._lock:
             twin = MemoryCluster(self._clock_ms)
             twin._nodes = {path: _copy(node) for path, node in self._nodes.items()}
@@ -207,15 +207,15 @@ def _call(watches: list[Watcher]) -> None:
 
 
 class MemoryTree:
-    """One session with a cluster: a :class:`~bk_core.metadata.tree.tree.Tree` with faults for tests."""
+    """One session with a cluster: a :class:`~bk_core.metadata.tree.tree.Tree` with faults that tests can cause."""
 
     def __init__(self, cluster: MemoryCluster, *, timeout_s: float, session_timeout_s: float) -> None:
         self._cluster, self._timeout_s, self.session_timeout_s = cluster, timeout_s, session_timeout_s
         self._changed = threading.Condition()
         self._connected, self._closed = True, False
         self._session_id = cluster.new_session()
-        self._behind: MemoryCluster | None = None  # where this session reads while its server lags
-        self._losses: list[bool] = []  # one a write to come: whether it is applied
+        self._behind: MemoryCluster | None = None  # the state that this session reads while its server lags
+        self._losses: list[bool] = []  # for each coming write whose answer is lost: whether it is applied
         self._listeners: list[Callable[[SessionState], None]] = []
         self._events = Worker("bookkeeper-memory-session")
 
@@ -274,30 +274,30 @@ class MemoryTree:
         self.abandon()
         self._cluster.end_session(self._session_id)
 
-    # --- what a test may do ---
+    # --- faults for tests ---
 
     def lose_next_answer(self, *, applied: bool) -> None:
-        """The next write fails with an unknown outcome; it was carried out or not, as asked."""
+        """Make the next write fail with outcome UNKNOWN, ``applied`` or not."""
         self._losses.append(applied)
 
     def lag(self, at: MemoryCluster | None = None) -> None:
-        """From now on, or from when ``at`` was copied, this session's server hears of no write, until it is asked to
-        sync or answers a write."""
+        """Let this session's server learn of no write from now on, or since ``at`` was copied, until a sync or a write
+        of this session."""
         self._behind = at or self._cluster.copy()
 
     @property
     def lags(self) -> bool:
-        """Whether it still hears of nothing."""
+        """Whether the server still lags."""
         return self._behind is not None
 
     def catch_up(self) -> None:
-        """The server has everything again; watches of what it had fire, needed or not."""
+        """Let the server know everything again; all watches set while it lagged fire."""
         behind, self._behind = self._behind, None
         if behind is not None:
             behind.drop_watches(self._session_id)
 
     def suspend(self) -> None:
-        """Lose the connection; the session goes on, with a server that does not lag."""
+        """Lose the connection. The session goes on, with a server that does not lag."""
         self.catch_up()
         with self._changed:
             self._connected = False
@@ -305,14 +305,14 @@ class MemoryTree:
         self._tell(SessionState.SUSPENDED)
 
     def resume(self) -> None:
-        """Have the connection again, with the same session."""
+        """Connect again, in the same session."""
         with self._changed:
             self._connected = True
             self._changed.notify_all()
         self._tell(SessionState.CONNECTED)
 
     def expire(self) -> None:
-        """Lose the session, and begin another."""
+        """Lose the session and begin another."""
         self.suspend()
         self._cluster.end_session(self._session_id)
         self._tell(SessionState.LOST)
@@ -320,7 +320,7 @@ class MemoryTree:
         self.resume()
 
     def abandon(self) -> None:
-        """Stop as ``kill -9`` does: the session and its nodes stay in the cluster until it ends the session."""
+        """Stop as ``kill -9`` does: the session's nodes stay until ``MemoryCluster.end_session`` is called."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -358,13 +358,14 @@ class MemoryTree:
             try:
                 change()
             finally:
-                self.catch_up()  # a server answers a write, refused or not, after all that came before it
+                self.catch_up()  # a server that answers a write, even with a refusal, knows all earlier ones
         if applied is not None:
             raise MetadataUnavailableError("The answer of the metadata store was lost", value=path)
 
 
 class MemoryStore(TreeStore):
-    """A store on a cluster in memory; ``tree`` has the faults. Two stores on one cluster are two clients of it."""
+    """A store on a cluster in memory; tests cause faults through ``tree``. Two stores on one cluster are two
+    clients."""
 
     def __init__(
         self,
@@ -386,6 +387,6 @@ _clusters_lock = threading.Lock()
 
 
 def shared_cluster(name: str) -> MemoryCluster:
-    """The cluster of ``memory://name``, made on first use and kept for the life of the process."""
+    """The cluster of ``memory://name``, made on first use and kept as long as the process lives."""
     with _clusters_lock:
         return _clusters.setdefault(name, MemoryCluster())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole store, in Apache's layout, over any tree: over ZooKeeper's sessions, or over memory."""
+"""The whole metadata store in Apache's layout, over ZooKeeper or over memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bk_core.metadata.worker import Worker
 
 
 class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
-    """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part a subject. It owns its tree and its threads."""
+    """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads."""
 
     def __init__(self, tree: Tree, uri: ServiceUri) -> None:
         self._worker = Worker("bookkeeper-metadata-watches")
@@ -33,7 +33,6 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
         return str(self._uri)
 
     def instance_id(self) -> str:
-        """See the port."""
         if self._instance_id is None:
             data = self._find(f"{self._root}/INSTANCEID")
             if not data:
@@ -42,7 +41,6 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
         return self._instance_id
 
     def confirm_cluster(self) -> None:
-        """See the port."""
         known, data = self.instance_id(), self._find(f"{self._root}/INSTANCEID") or b""
         if (found := data.decode("utf-8", "replace")) != known:
             raise MetadataCorruptError(
@@ -53,11 +51,9 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
 
     @property
     def session_id(self) -> int:
-        """See the port."""
         return self._tree.session_id
 
     def initialize_cluster(self, instance_id: str | None = None) -> str:
-        """See the port."""
         make_cluster(self._tree, self._root, self._asked_layout, instance_id)
         return self.instance_id()
 
@@ -65,15 +61,13 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
         return why_no_cluster(self._tree, self._uri)
 
     def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch:
-        """See the port."""
         return self._tree.on_session(callback)
 
     def sync(self) -> None:
-        """See the port."""
         self._tree.sync(self._root)
 
     def close(self) -> None:
-        """See the port. Safe to call twice."""
+        """As in the port; may be called twice."""
         self._stop_registering()
         self._tree.close()
         self._worker.stop()

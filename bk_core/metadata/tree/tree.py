@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Apache's layout needs of a store: a tree of versioned nodes with sessions, ephemeral nodes and one-shot watches.
+"""The port below Apache's layout: a tree of versioned nodes with sessions, ephemeral nodes and one-shot watches.
 
-Two implementations: :mod:`bk_core.metadata.zookeeper.session` (kazoo) and :mod:`bk_core.metadata.tree.memory`. The
-parts in :mod:`bk_core.metadata.tree` are written once, over this; so tests on the memory adapter run the same code
-and the same bytes. Paths are absolute. The exceptions here are answers of the store and never leave the package; a call
-without an answer raises MetadataUnavailableError.
+There are two implementations: :mod:`bk_core.metadata.zookeeper.session` (kazoo) and
+:mod:`bk_core.metadata.tree.memory`. The parts in :mod:`bk_core.metadata.tree` use this port, so tests on the memory
+tree run the same code and bytes. Paths are absolute. The exceptions here are answers of the store and never leave the
+package; a call without an answer raises MetadataUnavailableError.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from bk_core.metadata.port import CancelWatch, SessionState
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_000_000
-"""ZooKeeper drops the connection of a request over 1 MiB, which would look like a lost answer."""
+"""The most bytes of a node: ZooKeeper drops the connection on a request over 1 MiB, which would look like a lost
+answer."""
 MULTI_BYTES_MAX = 0xFFFFF - 1000
-"""Of a multi, whose size is known to the byte (:func:`multi_bytes`): ZooKeeper's own limit, jute.maxbuffer."""
-_OP_BYTES = 48  # of an operation beside its path and data: headers, lengths, version, rights
+"""The most bytes of a multi (:func:`multi_bytes`): ZooKeeper's limit, jute.maxbuffer, less a reserve."""
+_OP_BYTES = 48  # of an operation beside its path and data: headers, lengths, version, access rights
 
 WRITE_TRIES = 4
-"""How often a write whose answer was lost is tried, each within the tree's own deadline."""
+"""A write whose answer was lost is tried this many times, each within the tree's deadline."""
 
 Watcher: TypeAlias = Callable[[], None]
-"""Called once, when what was read may have changed or the watch was lost with the connection. It must not block."""
+"""Called once, when the state read may have changed or the watch was lost with the connection. It must not block."""
 
 
 class TreeError(Exception):
-    """Base: the store refused; nothing was changed."""
+    """Base: the store refused the call; nothing was changed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -39,11 +40,11 @@ class TreeError(Exception):
 
 
 class NoNodeError(TreeError):
-    """The node, or the parent of a new one, is not there."""
+    """The node, or the parent of a new node, does not exist."""
 
 
 class NodeExistsError(TreeError):
-    """A node of this path is there already."""
+    """A node of this path exists already."""
 
 
 class BadVersionError(TreeError):
@@ -55,7 +56,7 @@ class NotEmptyError(TreeError):
 
 
 class NodeStat(NamedTuple):
-    """What the store knows of a node; times by its own clock. ``owner`` is the session of an ephemeral node, otherwise
+    """A node's version, its times by the store's clock, and its owner: the session of an ephemeral node, otherwise
     0."""
 
     version: int
@@ -93,16 +94,17 @@ Op: TypeAlias = Create | Set | Delete | Check
 
 
 def multi_bytes(ops: Sequence[Op]) -> int:
-    """How large the request of a multi is at most."""
+    """An upper bound on the bytes of a multi's request."""
     return sum(_OP_BYTES + len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0) for op in ops)
 
 
 class Tree(Protocol):
-    """A session with the store. Every call has a deadline; reads are repeated within it, writes never after a loss."""
+    """A session with the store. Every call has a deadline. Reads are repeated within it; a write that may have been
+    sent is not."""
 
     @property
     def session_id(self) -> int:
-        """The present session; another number after the session was lost."""
+        """The number of the present session; a new session has another one."""
         ...
 
     @property
@@ -112,20 +114,21 @@ class Tree(Protocol):
         ...
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """Several reads in one round trip; None for a node that is not there."""
+        """Several reads in one round trip; None for a node that does not exist."""
         ...
 
     def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None: ...
     def children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        """Names, sorted. Raises NoNodeError."""
+        """The children's names, sorted. Raises NoNodeError."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """The path made (a sequential one ends in ten digits). Raises NodeExistsError, NoNodeError for the parent."""
+        """Create a node; returns its path, which for a sequential node ends in ten digits. Raises NodeExistsError, or
+        NoNodeError if the parent is missing."""
         ...
 
     def set(self, path: str, data: bytes, version: int) -> int:
-        """The new version. Raises NoNodeError, BadVersionError."""
+        """Write a node's data; returns the new version. Raises NoNodeError, BadVersionError."""
         ...
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -133,8 +136,8 @@ class Tree(Protocol):
         ...
 
     def multi(self, ops: Sequence[Op]) -> None:
-        """All or none. Raises the error of the first operation that was refused, and InvalidArgumentError for more
-        than MULTI_BYTES_MAX."""
+        """Carry out all operations or none. Raises the error of the first operation that was refused, and
+        InvalidArgumentError for more than MULTI_BYTES_MAX."""
         ...
 
     def sync(self, path: str) -> None: ...
@@ -143,7 +146,7 @@ class Tree(Protocol):
 
 
 def ensure_path(tree: Tree, path: str) -> None:
-    """Create ``path`` and what is missing above it, with empty data; what is there stays."""
+    """Creates ``path`` and its missing parents, with empty data; existing nodes stay unchanged."""
     for last_try in (*[False] * (WRITE_TRIES - 1), True):
         if path in ("", "/") or tree.exists(path) is not None:
             return

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of ledgers that lack copies, in Apache's subtree, so that either side's auto-recovery repairs them.
-
-RULES P8.
-"""
+"""Marks of ledgers that lack copies (P8), in Apache's subtree, so that auto-recovery, Apache's or ours, repairs
+them."""
 
 from __future__ import annotations
 
@@ -24,7 +22,6 @@ class Underreplication(Part):
     """The subtree ``underreplication`` of one cluster."""
 
     def mark_underreplicated(self, ledger_id: LedgerId, missing: Sequence[BookieId]) -> None:
-        """See the port."""
         path = self._marks + mark_path(ledger_id)
         lost: MetadataUnavailableError | None = None
         for _ in range(_TRIES):
@@ -32,7 +29,7 @@ class Underreplication(Part):
                 self._mark(path, missing)
                 return
             except (NoNodeError, NodeExistsError, BadVersionError):
-                continue  # made, repaired or marked by somebody between our reading and our writing
+                continue  # the mark changed between our read and our write
             except MetadataUnavailableError as error:
                 lost = first_loss(lost, error)  # marking twice is marking once
         raise lost or MetadataUnavailableError(
@@ -53,27 +50,26 @@ class Underreplication(Part):
             mark = UnderreplicationMark((), int(time.time() * 1000)).merged(missing)
             self._create_with_parents(path, encode_mark(mark))
             return
-        # Written even when it names them all: a new version keeps a repair that began before from removing the mark.
+        # Written even if nothing is added: the new version keeps an earlier repair from removing the mark.
         self._tree.set(path, encode_mark(decode_mark(data).merged(missing)), stat.version)
 
     def _make_folders(self) -> None:
         if self._tree.exists(self._marks) is not None:
             return
         folder = f"{self._root}/underreplication"
-        with contextlib.suppress(NodeExistsError):  # Apache checks what it says
+        with contextlib.suppress(NodeExistsError):  # Apache checks its content
             self._create_with_parents(f"{folder}/LAYOUT", UNDERREPLICATION_LAYOUT)
         ensure_path(self._tree, f"{folder}/locks")
         ensure_path(self._tree, self._marks)
 
     def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
-        """See the port."""
         yield from self._walk_marks(self._marks, 4)
 
     def _walk_marks(self, folder: str, levels: int) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
         try:
             names = self._tree.children(folder)
         except NoNodeError:
-            return  # repaired and pruned while we walk
+            return  # repaired and deleted while we walk
         if levels:
             for name in names:
                 yield from self._walk_marks(f"{folder}/{name}", levels - 1)

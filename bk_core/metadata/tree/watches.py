@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lasting watches made of one-shot ones.
+"""Lasting watches, made of ZooKeeper's one-shot watches.
 
-A node is read again, with a new watch, whenever its watch fired or was lost with the connection; a listener is called
-when what was read differs from what it knew. So nothing is missed across an outage, though states in between may be.
-A node that cannot be read is tried again for as long as somebody watches it, whatever the reason: it is logged, and no
-watch ends silently.
+When a watch fires, or is lost with the connection, the node is read again with a new watch. A listener is called when
+the new state differs from the one it knows. So a listener always learns the newest state, even after an outage, but may
+miss states in between. If a node cannot be read, the error is logged and the read is tried again as long as the node
+has listeners; no watch ends silently.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _RETRY_S = 0.5
 _RETRY_REFUSED_S = 5.0
 
 Snapshot: TypeAlias = Any
-"""(data, stat) or None for a node's data, a list of names for its children."""
+"""For a data watch (data, stat), or None if the node is gone; for a watch of children their names."""
 Read: TypeAlias = Callable[[Tree, str, Watcher], Snapshot]
 
 
 def read_data(tree: Tree, path: str, watch: Watcher) -> tuple[bytes, NodeStat] | None:
-    """What a data watch reads: None, and no watch left, when the node is gone."""
+    """Reads a node's data and sets a watch. Returns None and sets no watch if the node is gone."""
     try:
         return tree.get(path, watch)
     except NoNodeError:
@@ -37,7 +37,7 @@ def read_data(tree: Tree, path: str, watch: Watcher) -> tuple[bytes, NodeStat] |
 
 
 def read_children(tree: Tree, path: str, watch: Watcher) -> list[str]:
-    """What a watch of children reads; a missing node has none, and its creation is watched."""
+    """Reads a node's children and sets a watch; of a missing node it watches the creation."""
     while True:
         try:
             return tree.children(path, watch)
@@ -47,9 +47,9 @@ def read_children(tree: Tree, path: str, watch: Watcher) -> list[str]:
 
 
 class _Node:
-    """One watched node. ``armed``: a watch is set in the store; ``queued``: a job to read it again waits.
+    """One watched node. ``armed``: a watch is set in the store; ``queued``: a job that reads the node again is queued.
 
-    ``reading`` is held from setting a watch until what was read has been compared, so that snapshots come in order.
+    ``reading`` is held while the node is read and compared, so that listeners get snapshots in order.
     """
 
     __slots__ = ("armed", "listeners", "path", "queued", "read", "reading", "snapshot")
@@ -59,7 +59,7 @@ class _Node:
         self.reading = threading.Lock()
         self.snapshot: Snapshot = None
         self.armed = self.queued = False
-        self.listeners: dict[object, list[Any]] = {}  # key → [callback, what it knows]
+        self.listeners: dict[object, list[Any]] = {}  # key → [callback, the snapshot it knows]
 
 
 class Watches:
@@ -67,14 +67,12 @@ class Watches:
 
     def __init__(self, tree: Tree, worker: Worker) -> None:
         self._tree, self._worker = tree, worker
-        self._lock = threading.Lock()  # of flags and dicts; never held while reading
+        self._lock = threading.Lock()  # guards flags and dicts; never held while reading
         self._nodes: dict[tuple[str, Read], _Node] = {}
 
     def add(self, path: str, read: Read, listener: Callable[[Snapshot], None]) -> tuple[Snapshot, CancelWatch]:
-        """Watch a node: its present state, then a call for each other one, until cancelled or deleted.
-
-        The watch is set before this returns. Raises what reading raises.
-        """
+        """Watch a node: returns its present state, and calls ``listener`` with later ones until the watch is cancelled
+        or the node deleted. The watch is set before this returns. Raises the error of the read."""
         with self._lock:
             node = self._nodes.setdefault((path, read), _Node(path, read))
         with node.reading:
@@ -90,7 +88,7 @@ class Watches:
                 return node.snapshot, lambda: self._remove(node, key)
 
     def _remove(self, node: _Node, key: object) -> None:
-        with self._lock:  # the node stays while its watch is set, so that watching again does not set another
+        with self._lock:  # the node stays while its watch is set: watching it again needs no second watch
             node.listeners.pop(key, None)
 
     def _read(self, node: _Node) -> None:
@@ -142,7 +140,7 @@ class Watches:
         self._worker.submit(lambda: self._reread(node), delay_s)
 
     def _news(self, node: _Node) -> list[Callable[[Snapshot], None]]:
-        """Who is to be told of the new snapshot; a deleted node is forgotten."""
+        """The listeners to call with the new snapshot. A deleted node is forgotten."""
         with self._lock:
             entries = [entry for entry in node.listeners.values() if entry[1] != node.snapshot]
             for entry in entries:

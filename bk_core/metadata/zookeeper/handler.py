@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads and sockets that kazoo works with, so bounded that no single server costs a caller its deadline.
+"""Kazoo's threads and sockets, bounded so that no single server can use up a caller's deadline (M5).
 
-kazoo waits for a connection as long as the whole session timeout, and for the answer to its greeting as long as that
-over the number of hosts. A server that is starting accepts and stays mute, and a host that is gone never answers: one
-unlucky attempt outlasted every call. And its connection thread may end for good on what it does not expect. RULES M5.
+Kazoo waits the whole session timeout for a connection, and the session timeout divided by the number of hosts for the
+answer to its greeting. A server that is starting accepts and does not answer, and a host that is gone never answers:
+one such attempt lasted longer than any call's deadline. Also, an unexpected error ends kazoo's connection thread for
+good.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler, in which connecting and greeting together take ``attempt_s`` at most.
+    """Kazoo's handler, but connecting and greeting together take at most ``attempt_s``.
 
-    ``is_connected`` says whether the greeting was answered. ``on_ended`` is called on the connection's thread when
-    that ends, for whatever reason; it must not wait.
+    ``is_connected`` says whether the greeting was answered. ``on_ended`` is called on the connection's thread when the
+    thread ends for any reason; it must not wait.
     """
 
     def __init__(self, attempt_s: float, is_connected: Callable[[], bool], on_ended: Callable[[], None]) -> None:
@@ -52,9 +53,9 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         return ready
 
     def cut_if_silent(self, for_s: float) -> None:
-        """Break a connection on which nothing arrived for so long; kazoo then makes another one."""
+        """Break a connection on which nothing arrived for ``for_s`` seconds; kazoo then makes another one."""
         if self._socket is not None and time.monotonic() - self._heard >= for_s:
-            with contextlib.suppress(OSError):  # it is broken already
+            with contextlib.suppress(OSError):  # already broken
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def spawn(self, run: Callable[..., None], *arguments: Any, **options: Any) -> Any:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session with ZooKeeper, through kazoo. Nothing else in the product knows kazoo (RULES M2).
+"""A session with ZooKeeper, through kazoo. Only this package imports kazoo (M2).
 
-Every call has a deadline. A read whose connection broke is repeated within it. A write is sent at most once: it waits
-for a connection first, so that it is definitely not applied while there is none, and once it may have been sent a
-missing answer is an unknown outcome. kazoo's state CONNECTED, SUSPENDED or LOST is ours; it reconnects without end, and
-begins a new session after a loss. How long it may wait for one server is bounded below every call's deadline
-(``handler.py``, RULES M5).
+Every call has a deadline. A read whose connection broke is repeated within the deadline. A write waits for a connection
+and is then sent at most once: without a connection it is certainly not applied, and once it may have been sent, a
+missing answer means outcome UNKNOWN. Kazoo's states CONNECTED, SUSPENDED and LOST are those of the port. Kazoo always
+reconnects, and begins a new session after a loss. Its wait for one server is bounded below every call's deadline
+(``handler.py``, M5).
 
-Reads never go back, whatever server answers. ZooKeeper refuses to move a session to one that is behind; and beginning a
-session is a write, so the server that answers it has all that came before.
+Reads never go back in time, whatever server answers. ZooKeeper does not move a session to a server that is behind it;
+and beginning a session is a write, so the server that answers it has all earlier writes.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ from bk_core.metadata.zookeeper.handler import BoundedHandler
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_logger.addHandler(logging.NullHandler())  # its warnings are for who configures logging, not for stderr
+_kazoo_logger.addHandler(logging.NullHandler())  # its warnings go only to configured logging, not to stderr
 _REPEAT_S = 0.05
 _REVIVE_S = 0.5
 _ATTEMPT_MIN_S = 1.0
 _READS_AT_ONCE = 200
-"""kazoo's queue takes 278 requests while nothing takes from it, then blocks who adds one."""
+"""Kazoo's queue holds 278 requests while none is sent; then adding one blocks."""
 _STATES = {
     KazooState.CONNECTED: SessionState.CONNECTED,
     KazooState.SUSPENDED: SessionState.SUSPENDED,
@@ -90,12 +90,13 @@ _ANSWERS: dict[type[KazooException], type[TreeError]] = {
     KazooNotEmpty: NotEmptyError,
 }
 _GARBLED = (RuntimeError, struct.error, IndexError, UnicodeDecodeError)
-"""What kazoo lets through when an answer makes no sense to it."""
+"""The exceptions that kazoo raises for an answer that it cannot parse."""
 _REFUSED = (NoAuthError, InvalidACLError, AuthFailedError)
 
 
 class ZooKeeperTree:
-    """A :class:`~bk_core.metadata.tree.tree.Tree`. Made by :meth:`connect`; not usable in a forked child."""
+    """A :class:`~bk_core.metadata.tree.tree.Tree` over ZooKeeper; call :meth:`connect` first. A forked child cannot use
+    it."""
 
     def __init__(self, hosts: tuple[str, ...], *, timeout_s: float, session_timeout_s: float) -> None:
         self._hosts = ",".join(hosts)
@@ -115,13 +116,13 @@ class ZooKeeperTree:
             timeout=session_timeout_s,
             handler=self._handler,
             connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": attempt_s / 2},
-            command_retry={"max_tries": 1},  # ours are the only repetitions
+            command_retry={"max_tries": 1},  # only this class repeats calls
             logger=_kazoo_logger,
         )
         self._client.add_listener(self._state_changed)
 
     def connect(self) -> None:
-        """Begin the session. Raises MetadataUnavailableError at the deadline, and leaves nothing running."""
+        """Begin the session. Raises MetadataUnavailableError at the deadline; then nothing is left running."""
         with self._running:
             self._client.start_async()
         if not self._connected.wait(self._timeout_s):
@@ -145,7 +146,7 @@ class ZooKeeperTree:
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
     def _state_changed(self, state: str) -> None:
-        """On kazoo's connection thread: nothing here may wait."""
+        """Called on kazoo's connection thread; must not wait."""
         if state == KazooState.CONNECTED:
             self._session_id = self._client.client_id[0]
             self._connected.set()
@@ -155,12 +156,12 @@ class ZooKeeperTree:
             self._events.submit(partial(listener, _STATES[state]))
 
     def _connection_ended(self) -> None:
-        """On kazoo's connection thread, which ends for good on what it does not expect."""
+        """Called on kazoo's connection thread as it ends."""
         if not self._closed:
             self._events.submit(self._revive, _REVIVE_S)
 
     def _revive(self) -> None:
-        """Begin again; until that works, or this is closed."""
+        """Starts kazoo's connection thread again; retries until that works or this session is closed."""
         with self._running:
             if self._closed:
                 return
@@ -181,7 +182,7 @@ class ZooKeeperTree:
                 self._events.stop()
 
     def _stop_client(self, wait_s: float) -> None:
-        """End the session, on a thread of its own: kazoo may wait for a connect that hangs."""
+        """Ends the session on another thread, because kazoo may wait for a connect that hangs."""
 
         def stop() -> None:
             try:
@@ -243,21 +244,23 @@ class ZooKeeperTree:
                 raise self._unavailable(path, Outcome.NOT_APPLIED) from error
             except KazooException as error:
                 raise self._translated(path, error, Outcome.NOT_APPLIED) from error
-            except _GARBLED as error:  # the connection breaks down and is made again
+            except _GARBLED as error:  # kazoo's connection thread ends and is started again
                 if time.monotonic() + _REVIVE_S >= deadline:
                     raise self._unavailable(path, Outcome.NOT_APPLIED) from error
                 time.sleep(_REVIVE_S)
 
     def _await_connection(self, path: str, deadline: float) -> None:
-        """Return once there is a connection. Without one nothing is given to kazoo: its queue would block us."""
+        """Waits for a connection. Without one no request is given to kazoo, because a full queue would block."""
         self._check_usable()
         if not self._connected.wait(max(0.0, deadline - time.monotonic())) or self._closed:
             raise self._unavailable(path, Outcome.NOT_APPLIED)
 
     def _answer(self, sent: Any, deadline: float) -> Any:
-        """Wait for the answer of a read, but not on a silent connection: reading again on another one costs nothing.
+        """Waits for the answer to a read and breaks a connection that stays silent; the read is then repeated on
+        another.
 
-        A write waits to its deadline: a server whose disk is slow answers late, and an unknown outcome helps nobody.
+        A write waits until its deadline, because a server with a slow disk answers late, and a broken connection would
+        make the outcome UNKNOWN.
         """
         while (left := max(0.0, deadline - time.monotonic())) > self._silence_s:
             try:
@@ -302,7 +305,7 @@ class ZooKeeperTree:
         self._await_connection(path, deadline)
         try:
             return send().get(timeout=max(0.0, deadline - time.monotonic()))
-        except SessionExpiredError as error:  # refused by the server, or never sent: kazoo has no session to send it in
+        except SessionExpiredError as error:  # refused by the server or never sent
             raise self._unavailable(path, Outcome.NOT_APPLIED) from error
         except (ConnectionLoss, KazooTimeoutError) as error:
             raise self._unavailable(path, Outcome.UNKNOWN) from error
@@ -343,8 +346,8 @@ class ZooKeeperTree:
 
 
 def attempt_bound_s(timeout_s: float, session_timeout_s: float) -> float:
-    """How long connecting to one server may take: several fit into a call's deadline, and into what a session
-    survives. Not less than a handshake takes with a busy server, or no attempt would ever succeed."""
+    """The bound on connecting to one server: several attempts fit into a call's deadline and into the session timeout,
+    but each is long enough for a handshake with a busy server."""
     return min(max(timeout_s / 4, _ATTEMPT_MIN_S), session_timeout_s / 3)
 
 
