@@ -39,8 +39,6 @@ class WriterConfig(DeliveryConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryConfig(DeliveryConfig):
-    """Bounds of one recovery."""
-
     attempts_max: int = 10
     read_window_entries: int = 1 << 14
     read_bytes_max: int = 4 << 20

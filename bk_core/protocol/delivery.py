@@ -26,8 +26,6 @@ from bk_core.wire.lane import AttachMode
 
 
 class LaneState(enum.Enum):
-    """Whether a lane can send."""
-
     IDLE = "idle"  # no session, nothing to send
     ATTACHED = "attached"
     WAITING = "waiting"  # the session broke with entries still owed; attach() opens the next
@@ -36,8 +34,6 @@ class LaneState(enum.Enum):
 
 @dataclass(slots=True)
 class Lane:
-    """One ensemble index."""
-
     bookie: BookieId
     watermark: EntryId
     state: LaneState = LaneState.IDLE
@@ -173,8 +169,8 @@ class Delivery:
         return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
     def abandon(self, indices: Iterable[int], *, abandoned: bool = True) -> None:
-        """Keeps no packets for these failed lanes for now; or (False) keeps them again, for a replacement. Every packet
-        above the confirmed id is still here then: those dropped are on all other lanes, which make ack quorums."""
+        """Keeps no packets for these failed lanes for now; or (False) keeps them again, for a replacement. It has all
+        that it needs then: a packet was dropped only when all other lanes had it, so its entries are confirmed."""
         for index in indices:
             self.lanes[index].abandoned = abandoned
         self._release()
@@ -213,7 +209,7 @@ class Delivery:
         lane.watermark = max(lane.watermark, reached)
 
     def _rewind(self, lane: Lane, state: LaneState) -> None:
-        """Sends everything above the lane's watermark again, once it is attached."""
+        """Makes the lane send every frame above its watermark again, once it is attached."""
         lane.state, lane.next_number = state, self._first_above(lane.watermark)
         lane.outstanding.clear()
 

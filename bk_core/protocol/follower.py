@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following the LAC of a ledger that others write (RULES P9, P10). Pure.
+"""Follows the LAC of a ledger that others write (P9, P10). Pure.
 
 The follower watches every bookie of the last fragment and the ledger's record, so that neither a replaced nor a silent
 bookie hides progress. After ``stall_ms`` without progress it starts a *round*: read the record, then the LAC of a

@@ -2,7 +2,7 @@
 """Reads a range of a ledger: each entry once, in order, from any replica that can give it. Pure.
 
 Sources: protocol document "Writing to ledgers" (read up to the LAC), overview "If an entry is missing or invalid (a bad
-MAC for example), the client will make a request to a different bookie"; RULES P4; MUST4, MUST14.
+MAC for example), the client will make a request to a different bookie"; rules P4, MUST 4, MUST 14.
 
 The range ends at the LAC or at the last entry of a closed ledger, so each entry of it exists. If the whole write set
 denies an entry, it is lost: an error, never skipped. If no replica gives it and not all deny it, it is unreadable now.

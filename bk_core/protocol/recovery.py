@@ -3,7 +3,7 @@
 
 Sources: protocol document "Closing a ledger as a reader"; TLA actions ClientStartsRecovery, ClientReceivesFencing-
 ReadLacResponse, ClientSendsRecoveryReadRequests, ClientReceivesRecoveryReadResponse, ClientWritesBackEntry,
-RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; RULES P4 to P7; MUST9, MUST10.
+RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; rules P4 to P7, MUST 9, MUST 10.
 
 CLAIM: write IN_RECOVERY into the ledger's record; the version that this makes is the attempt's epoch. FENCE the last
 ensemble until every ack quorum has a bookie that answered. READ on from the highest proven LAC with fencing reads and
@@ -49,8 +49,6 @@ RecoveryEffect: TypeAlias = WriteBackEffect | ev.MetadataEffect | _Asked | ev.Fa
 
 
 class Phase(enum.Enum):
-    """The step that an attempt is at."""
-
     CLAIM = "claim"
     FENCE = "fence"
     READ = "read"
@@ -190,7 +188,7 @@ class LedgerRecovery:
         value = claimed.value
         self.phase, self.frozen, self._epoch = Phase.FENCE, value, claimed.version
         self._intent, self._length = None, None
-        # each attempt numbers its fences anew, so that late answers to an earlier attempt are not counted
+        # each attempt uses new request numbers, so that late answers to an earlier attempt are not counted
         self._query = LacQuery(self.digester, value, first_request=(self.attempt - 1) * value.ensemble_size)
         return [ev.SendFence(i, bookie) for i, bookie in enumerate(self._query.ensemble, self._query.first_request)]
 
@@ -345,7 +343,7 @@ class LedgerRecovery:
         return effects if write_back is None else [*effects, *write_back.stop()]
 
     def _abort(self, why: str, remedy: str = "bring these bookies back and try again") -> list[RecoveryEffect]:
-        """Stops and leaves the ledger IN_RECOVERY. No end was shown to anybody, so a later one can go on (MUST 9)."""
+        """Stops; the ledger stays IN_RECOVERY. Nobody was shown an end, so a later recovery may succeed (MUST 9)."""
         what = f"recovery of ledger {self.digester.ledger_id} could not finish: {why}"
         return self._fail(RecoveryInconclusiveError(what, remedy=remedy, outcome=Outcome.NOT_APPLIED))
 

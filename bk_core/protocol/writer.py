@@ -3,7 +3,7 @@
 
 Sources: protocol document "Writing to ledgers", "Closing a ledger as a writer"; TLA actions
 ClientSendsAddEntryRequests, ClientReceivesAddConfirmedResponse, ClientReceivesAddFencedResponse,
-ClientChangesEnsemble, ClientResendsPendingAddOp, ClientClosesLedgerSuccess / Fail; RULES P1, P2, P3, P8, P9.
+ClientChangesEnsemble, ClientResendsPendingAddOp, ClientClosesLedgerSuccess / Fail; rules P1, P2, P3, P8, P9.
 
 States: OPEN → CLOSING → CLOSED, or FAILED from any state. During an ensemble change the LAC does not move (MUST 6),
 because the first entry id of the new fragment is LAC + 1. A fenced writer stops for good: it sends and confirms nothing
@@ -37,8 +37,6 @@ WriterEffect: TypeAlias = ev.SessionEffect | ev.MetadataEffect | ev.SetTimer | e
 
 
 class WriterState(enum.Enum):
-    """Lifecycle of a writer."""
-
     OPEN = "open"
     CLOSING = "closing"
     CLOSED = "closed"
@@ -160,7 +158,7 @@ class LedgerWrite:
                 effects.append(ev.SetTimer("lac", self.config.explicit_lac_delay_ms))
         return effects + self._continue_close()
 
-    # --- sessions (RULES P1, P3) -------------------------------------------------------------------------------------
+    # --- sessions (P1, P3) -------------------------------------------------------------------------------------------
     def _session_event(self, event: ev.SessionEvent) -> list[WriterEffect]:
         current, lane = self.delivery.is_current(event.index, event.session), self.delivery.lanes[event.index]
         refused = isinstance(event, ev.SessionEnded) and current and not self.delivery.is_impossible(event)
