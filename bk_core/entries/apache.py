@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's own form of entries and LAC bodies, byte for byte (docs/formats.md §2)."""
+"""Apache's format of entries and LAC bodies, byte for byte (docs/formats.md §2)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LAC_BODY = struct.Struct(">qq")
 
 
 def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> EntryBatch:
-    """A batch of entries that lie one after the other in ``buffer``, in Apache's layout; all are verified. Copies the
-    payload. IntegrityError names the first bad one."""
+    """The entries in ``buffer``, which stand there one after the other in Apache's layout. Verifies all of them and
+    copies the payload. Raises IntegrityError, which names the first bad entry."""
     prefix_bytes = HEADER_BYTES + digester.digest_bytes
     if lengths.size == 0:
         return EntryBatch(lengths=lengths, payload=memoryview(b""), ledger_id=digester.ledger_id)
@@ -60,14 +60,14 @@ def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> Entry
 
 
 def entry_lacs_of(buffer: memoryview, offsets: I64) -> I64:
-    """LAC field of each Apache entry of ``buffer``; ``offsets`` as :meth:`EntryBatch.offsets` gives them."""
+    """The LAC field of each Apache entry in ``buffer``; ``offsets`` as from :meth:`EntryBatch.offsets`."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
     at = offsets[:-1, None] + np.arange(16, 24)
     return np.ascontiguousarray(raw[at]).view(">i8").ravel().astype(np.int64)
 
 
 def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memoryview]:
-    """Header and digest of each entry as rows, and the payloads joined."""
+    """The header and digest of each entry, as rows, and all payloads joined."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
     low, high = int(lengths.min()), int(lengths.max())
     if low == high:
@@ -81,13 +81,13 @@ def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memor
 
 
 def lac_body(lac: int, digester: Digester) -> bytes:
-    """Body of Apache's WRITE_LAC: ledger, LAC, digest over both."""
+    """The body of Apache's WRITE_LAC: ledger id, LAC, and a digest over both."""
     body = _LAC_BODY.pack(digester.ledger_id, lac)
     return body + digester.digest16(body)
 
 
 def parse_lac_body(body: Bytes, digester: Digester) -> int:
-    """The LAC of a body whose size, digest and ledger are right; IntegrityError otherwise (RULES P5)."""
+    """The LAC in a WRITE_LAC body. Raises IntegrityError if its size, digest or ledger is wrong (P5)."""
     raw = bytes(byte_view(body))
     expected = _LAC_BODY.size + digester.digest_bytes
     if len(raw) != expected:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory at the beginning of an entry of codec ``arrow``. docs/formats.md §7 is the definition.
+"""The directory at the beginning of an entry of codec ``arrow``, which docs/formats.md §7 defines.
 
-An entry is the directory, the head of an Arrow message and a region for each top-level column, one behind the other.
-The directory says how long each region is and its CRC32C, so a reader that has only some columns checks each by itself.
-The regions cover the entry, so their CRC32Cs combine to that of the whole payload and, behind Apache's header, to the
-entry's own CRC32C digest: that binds a column to its ledger and entry id (docs/decisions/0034).
+An entry is the directory, the head of an Arrow message, and one region for each top-level column, in this order. The
+directory holds the length and the CRC32C of each region, so a reader that has only some columns can check each of them.
+The regions cover the entry, so their CRC32Cs combine to that of the whole payload and, after Apache's header, to the
+entry's own CRC32C digest. That binds a column to its ledger and entry id (docs/decisions/0034).
 
-Here are bytes and numbers only: the codec says what the least and greatest value of a column are.
+This file knows only bytes and numbers; the codec computes the least and greatest value of a column.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bk_core.errors import IntegrityError
 MAGIC = b"BKAD"
 VERSION = 1
 UNIT = 8
-"""Every region begins at a multiple of this."""
+"""Every region begins at a multiple of this many bytes."""
 BOUND_BYTES_MAX = 32
-"""Longest bound of a column's values. A longer value is rounded outward."""
+"""The longest bound of a column's values. A longer value is rounded outward."""
 
 HAS_MIN, HAS_MAX, MIN_CUT, MAX_RAISED = 1, 2, 4, 8
-"""Bits of a column: which bounds are there, and which are not themselves values of the column."""
+"""Bits of a column: which bounds it has, and which of them were rounded and so are no values of the column."""
 
 HEAD = struct.Struct("<4sHHIIIIII")
 ROW = struct.Struct("<IIIBBBB")
@@ -40,7 +40,7 @@ _BITS = HAS_MIN | HAS_MAX | MIN_CUT | MAX_RAISED
 
 
 class Bounds(NamedTuple):
-    """No value of the column is below ``low`` or above ``high``. None: nothing is said on that side."""
+    """No value of the column is below ``low`` or above ``high``; None: that side has no bound."""
 
     low: bytes | None = None
     high: bytes | None = None
@@ -51,7 +51,7 @@ NO_BOUNDS = Bounds()
 
 
 class Column(NamedTuple):
-    """What the directory says of a top-level column."""
+    """The directory's row for a top-level column."""
 
     size: int
     crc: int
@@ -60,11 +60,11 @@ class Column(NamedTuple):
 
 
 def rounded_outward(least: bytes, greatest: bytes) -> Bounds:
-    """Bounds of values that are compared byte by byte.
+    """The bounds of values that are compared byte by byte.
 
-    Of a longer least value the first BOUND_BYTES_MAX bytes stay, which is less. Of a longer greatest value the last of
-    those bytes that is not 0xff is made greater by one and ends the bound, which is more; there is no such bound where
-    all of them are 0xff.
+    A longer least value is cut to its first BOUND_BYTES_MAX bytes, which makes it smaller. A longer greatest value is
+    cut too; then its last byte that is not 0xff is raised by one and ends the bound, which makes it greater. If all
+    its bytes are 0xff, there is no upper bound.
     """
     low, high, bits = least[:BOUND_BYTES_MAX], greatest[:BOUND_BYTES_MAX], HAS_MIN
     if len(least) > BOUND_BYTES_MAX:
@@ -78,8 +78,8 @@ def rounded_outward(least: bytes, greatest: bytes) -> Bounds:
 
 
 def encode(rows: int, head_bytes: int, head_crc: int, columns: Sequence[Column], *, unit: int = UNIT) -> bytes:
-    """The directory of an entry whose regions these are. Zeros at its end make the first column begin at a multiple of
-    ``unit``, which is itself one of UNIT."""
+    """The directory of an entry with these regions. It ends with zeros, so that the first column begins at a multiple
+    of ``unit``, which must be a multiple of UNIT."""
     table, values = bytearray(), bytearray()
     for size, crc, nulls, (low, high, bits) in columns:
         low, high = low or b"", high or b""
@@ -96,8 +96,8 @@ def encode(rows: int, head_bytes: int, head_crc: int, columns: Sequence[Column],
 class Directory:
     """A directory that was checked.
 
-    ``size`` is its own length, ``crc`` that of all its bytes. ``offsets`` are where the columns begin in the entry, and
-    where the entry ends; the message's head lies between the directory and the first column.
+    ``size`` is its length, ``crc`` the CRC32C of all its bytes. ``offsets`` are where the columns begin in the entry,
+    and where the entry ends; the message's head is between the directory and the first column.
     """
 
     size: int
@@ -109,32 +109,32 @@ class Directory:
 
     @property
     def head(self) -> slice:
-        """Where the head of the Arrow message is in the entry."""
+        """The place of the Arrow message's head in the entry."""
         return slice(self.size, self.offsets[0])
 
     def column(self, k: int) -> slice:
-        """Where column ``k`` is in the entry."""
+        """The place of column ``k`` in the entry."""
         return slice(self.offsets[k], self.offsets[k + 1])
 
     def check_head(self, region: Bytes) -> None:
-        """Raises IntegrityError for other bytes than those of the message's head."""
+        """Raises IntegrityError if ``region`` is not the message's head."""
         if len(region) != self.offsets[0] - self.size or crc32c(region) != self.head_crc:
             _refuse("the head of its Arrow message fails its check")
 
     def check_column(self, k: int, region: Bytes) -> None:
-        """Raises IntegrityError for other bytes than those of column ``k``."""
+        """Raises IntegrityError if ``region`` is not column ``k``."""
         if len(region) != self.columns[k].size or crc32c(region) != self.columns[k].crc:
             _refuse(f"column {k} fails its check")
 
     def payload_crc(self) -> int:
-        """CRC32C of the whole entry, from those of its regions."""
+        """The CRC32C of the whole entry, computed from those of its regions."""
         sizes = np.array([self.size, self.offsets[0] - self.size, *(column.size for column in self.columns)])
         crcs = np.array([self.crc, self.head_crc, *(column.crc for column in self.columns)], dtype=np.uint32)
         return CRC32C_TABLES.joined(crcs, sizes)
 
 
 def parse(entry: memoryview, entry_bytes: int) -> Directory:
-    """The directory of an entry of ``entry_bytes`` bytes, of which ``entry`` has the first ones.
+    """The directory of an entry of ``entry_bytes`` bytes; ``entry`` begins with the entry's first bytes.
 
     Raises IntegrityError for anything but an intact directory of this version whose regions cover the entry.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The in-memory form of a run of entries of one ledger, in columns.
 
-Nothing here runs Python per entry: lengths, ids and digests are numpy arrays, the payload is one buffer. Slicing makes
-views. pyarrow is imported only by the three Arrow methods, so that a bookie needs none.
+No Python runs per entry: lengths, ids and digests are numpy arrays, the payload is one buffer, and slices are views.
+Only the Arrow methods import pyarrow, so that a bookie does not need it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def array_view(array: U8) -> memoryview:
 
 
 def check_entry_sizes(lengths: U32 | I64) -> None:
-    """EntryTooLargeError when an entry is over the limit of every lane (RULES L5)."""
+    """Raises EntryTooLargeError for an entry over the limit of all lanes (L5)."""
     if lengths.size and int(lengths.max()) > ENTRY_BYTES_MAX:
         k = int(lengths.argmax())
         raise EntryTooLargeError(
@@ -53,13 +53,13 @@ def check_entry_sizes(lengths: U32 | I64) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class EntryBatch:
-    """A run of entries of one ledger. Immutable: the arrays and the payload are never written to after this is made.
+    """A run of entries of one ledger. Immutable: nobody changes the arrays and the payload of a batch.
 
-    ``lengths`` are payload bytes of each entry and add up to ``payload``. Entry k has id ``first_entry_id + k`` unless
-    ``ids`` is given; then ``first_entry_id`` is the least of them. ``lac`` is what the entries carry, the greatest one
-    where ``lacs`` gives each its own. ``length_before`` is the ledger's length in payload bytes before the first entry
-    (−1: not known); ``ledger_lengths``, where it does not follow from that, the length including each entry.
-    ``digests`` are Apache's bytes, one row an entry, of ``digest_type``.
+    ``lengths`` are the payload bytes of each entry and add up to ``payload``. Entry k has id ``first_entry_id + k``
+    unless ``ids`` is given; then ``first_entry_id`` is the least id. ``lac`` is the LAC of all entries; if ``lacs``
+    gives each entry its own, ``lac`` is the greatest. ``length_before`` is the ledger's length in payload bytes before
+    the first entry (−1: not known). ``ledger_lengths`` is the length including each entry, given where it does not
+    follow from ``length_before``. ``digests`` are Apache's bytes of type ``digest_type``, one row per entry.
     """
 
     lengths: U32
@@ -77,7 +77,7 @@ class EntryBatch:
 
     @classmethod
     def from_list(cls, entries: Sequence[Bytes], *, first_entry_id: int = 0) -> EntryBatch:
-        """Join whole payloads; one copy. EntryTooLargeError, or InvalidArgumentError for what is not bytes."""
+        """Joins payloads with one copy. Raises EntryTooLargeError, and InvalidArgumentError for what is not bytes."""
         try:
             payload = b"".join(entries)
             lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
@@ -90,8 +90,8 @@ class EntryBatch:
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> EntryBatch:
-        """An Arrow binary or string column as entries, not yet of any ledger; only one of several chunks is copied.
-        Raises what ``entries/arrow.py`` refuses, and EntryTooLargeError (RULES L5)."""
+        """The values of an Arrow binary or string column as entries, not yet of any ledger; only a column of several
+        chunks is copied. Raises InvalidArgumentError for other types and nulls, EntryTooLargeError (L5)."""
         sizes, payload = _arrow().columns_of(array)
         check_entry_sizes(sizes)
         return cls(lengths=sizes.astype(np.uint32), payload=payload)
@@ -101,7 +101,7 @@ class EntryBatch:
         return _arrow().array_of(self.offsets(), self.payload)
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
-        """Arrow PyCapsule interface: polars, duckdb and pyarrow take a batch as it is."""
+        """Arrow's PyCapsule interface, through which polars, duckdb and pyarrow take a batch directly."""
         capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
         return capsules
 
@@ -110,7 +110,6 @@ class EntryBatch:
 
     @property
     def count(self) -> int:
-        """Entries present."""
         return int(self.lengths.size)
 
     @property
@@ -119,32 +118,30 @@ class EntryBatch:
 
     @property
     def last_entry_id(self) -> int:
-        """Greatest entry id present; ``first_entry_id − 1`` for an empty batch."""
+        """The greatest entry id; ``first_entry_id − 1`` for an empty batch."""
         if self.ids is None or not self.ids.size:
             return self.first_entry_id + self.count - 1
         return int(self.ids.max())
 
     def entry_ids(self) -> I64:
-        """Entry id of each entry."""
         if self.ids is not None:
             return self.ids
         return np.arange(self.first_entry_id, self.first_entry_id + self.count, dtype=np.int64)
 
     def entry_lacs(self) -> I64:
-        """LAC that each entry carries."""
         return self.lacs if self.lacs is not None else np.full(self.count, self.lac, dtype=np.int64)
 
     def offsets(self) -> I64:
-        """Where each entry begins in the payload, and its end: ``count + 1`` numbers."""
+        """Where each entry begins in the payload, and where the last ends: ``count + 1`` numbers."""
         if self._offsets is None:
             offsets = np.zeros(self.count + 1, dtype=np.int64)
             np.cumsum(self.lengths, dtype=np.int64, out=offsets[1:])
-            object.__setattr__(self, "_offsets", offsets)  # a cache: the value never differs
+            object.__setattr__(self, "_offsets", offsets)  # a cache: the value is always the same
             return offsets
         return self._offsets
 
     def cumulative_lengths(self) -> I64:
-        """Ledger length in payload bytes including each entry. InvalidArgumentError where it is not known."""
+        """The ledger's length in payload bytes including each entry. Raises InvalidArgumentError if it is not known."""
         if self.ledger_lengths is not None:
             return self.ledger_lengths
         if self.length_before < 0:
@@ -152,14 +149,14 @@ class EntryBatch:
         return self.length_before + np.cumsum(self.lengths, dtype=np.int64)
 
     def entry(self, k: int) -> memoryview:
-        """Payload of the k-th entry present (not: of entry id k)."""
+        """The payload of the entry at position ``k``, which is not its entry id."""
         if not 0 <= k < self.count:
             raise IndexError(k)
         offsets = self.offsets()
         return self.payload[int(offsets[k]) : int(offsets[k + 1])]
 
     def entry_views(self) -> list[memoryview]:
-        """A view of each payload; for callers that must have objects."""
+        """A view of each payload, for callers that need objects."""
         bounds = self.offsets().tolist()
         return list(map(self.payload.__getitem__, map(slice, bounds[:-1], bounds[1:])))
 
@@ -168,7 +165,7 @@ class EntryBatch:
         return list(map(bytes, self.entry_views()))
 
     def slice(self, start: int, stop: int) -> EntryBatch:
-        """Entries start to stop − 1 by position, as views. Bounds are cut as Python's slices are."""
+        """The entries at positions ``start`` to ``stop`` − 1, as views. Bounds are those of a Python slice."""
         start, stop, _ = slice(start, stop).indices(self.count)
         stop = max(start, stop)
         if self._offsets is not None:
@@ -179,8 +176,8 @@ class EntryBatch:
         return self._part(slice(start, stop), self.lengths[start:stop], self.payload[begin:end], start, begin)
 
     def select(self, selector: Selector) -> EntryBatch:
-        """The entries that a boolean mask or an array of positions names, in that order. Copies payload unless the
-        positions are one ascending run. IndexError for a position outside."""
+        """The entries that a boolean mask or an array of positions selects, in that order. Copies the payload unless
+        the positions are one ascending run. Raises IndexError for a position outside."""
         mask = np.asarray(selector)
         at = np.flatnonzero(mask) if mask.dtype == np.bool_ else mask.astype(np.int64, copy=False)
         if at.size == 0:
@@ -197,7 +194,7 @@ class EntryBatch:
         return numbered._part(at, self.lengths[at], gather_payload(self, at), 0, 0)
 
     def _part(self, at: Any, lengths: U32, payload: memoryview, skipped: int, skipped_bytes: int) -> EntryBatch:
-        """Index every column by ``at``; ``skipped`` entries and bytes stand before it in a run."""
+        """Indexes every column by ``at``. In a run, ``skipped`` entries of ``skipped_bytes`` bytes come before it."""
         ids, lacs, ledger_lengths = (c if c is None else c[at] for c in (self.ids, self.lacs, self.ledger_lengths))
         first, before, lac = self.first_entry_id + skipped, self.length_before, self.lac
         if lengths.size:
@@ -222,8 +219,8 @@ class EntryBatch:
         )
 
     def compact(self) -> EntryBatch:
-        """The same entries without the columns that follow from the others: ids in a row, equal LACs, lengths that
-        add up."""
+        """The same batch without columns that follow from other fields: consecutive ids, equal LACs, ledger lengths
+        that add up."""
         ids, lacs, ledger_lengths = self.ids, self.lacs, self.ledger_lengths
         if ids is not None and ids.size and bool((np.diff(ids) == 1).all()):
             ids = None
@@ -238,8 +235,8 @@ class EntryBatch:
 
     @classmethod
     def concat(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
-        """One batch of all, in the given order; copies payload. Entries of a ledger not yet known (−1) are numbered
-        on from the first batch. InvalidArgumentError for several ledgers or digest types."""
+        """One batch of all entries in the given order; copies the payload. Entries without a ledger (−1) are numbered
+        on from the first batch. Raises InvalidArgumentError for several ledgers or digest types."""
         batches = [batch for batch in batches if batch.count] or list(batches[:1])
         if not batches:
             return cls.from_list([])
@@ -271,7 +268,7 @@ class EntryBatch:
 
     @classmethod
     def merge_by_id(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
-        """One batch in order of entry id, each id once (the first copy given stays), for striped reads."""
+        """One batch in order of entry id, for striped reads. Of several copies of an id the first one is taken."""
         joined = cls.concat(batches)
         if joined.ids is None:
             return joined
@@ -296,12 +293,12 @@ def _check_same(batches: Sequence[EntryBatch]) -> None:
 
 
 def _arrow() -> Any:
-    """By name, so that importing a batch, as a bookie does, does not mean depending on pyarrow."""
+    """Imported by name and late, so that a bookie, which imports batches, does not depend on pyarrow."""
     return import_module("bk_core.entries.arrow")
 
 
 def gather_payload(batch: EntryBatch, at: npt.NDArray[np.int64]) -> memoryview:
-    """The payloads at positions ``at``, joined. Runs of neighbours are copied as one piece."""
+    """The payloads at the positions ``at``, joined. Runs of neighbours are copied as one piece."""
     low, high = int(batch.lengths.min()), int(batch.lengths.max())
     if high == 0:
         return memoryview(b"")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's entry digests, for many entries at once and bit for bit what Apache computes for each.
+"""Apache's entry digests, for many entries at once, bit for bit as Apache computes them.
 
-A digest covers Apache's 32-byte header of the entry and then its payload. A CRC is linear over
-GF(2), so crc(header ‖ payload) = shift(crc(header), |payload|) ⊕ crc(payload). The header's CRC is that of the first
-header, corrected by table look-ups for the few bytes that differ; only the payload costs one C call an entry
-(``gf2.py`` has the tables). HMAC is one C call an entry.
+A digest covers Apache's 32-byte header of the entry and then the payload. A CRC is linear over GF(2), so
+crc(header ‖ payload) = shift(crc(header), |payload|) ⊕ crc(payload). The CRC of each header is that of the first
+header, corrected by table look-ups (``gf2.py``) for the few bytes that differ. So only the payload costs one C call per
+entry. HMAC costs one C call per entry.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from bk_core.model import DigestType
 crc32c: Callable[..., int] = _crc32c.crc32c
 
 ENTRY_HEADER = struct.Struct(">qqqq")
-FEW_ENTRIES = 12  # up to here one call after the other beats numpy's fixed cost
-WIDE_ROW_BYTES = 256  # from here a view of each row beats a copy of it
+FEW_ENTRIES = 12  # up to here a loop is faster than numpy's fixed cost
+WIDE_ROW_BYTES = 256  # from here a view of each row is faster than a copy
 
 
 def ledger_key(password: bytes) -> bytes:
-    """20 bytes that a bookie compares at attach and fence: SHA-1("ledger" ‖ password)."""
+    """The 20 bytes that a bookie compares at attach and fence: SHA-1("ledger" ‖ password)."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 def mac_key(password: bytes) -> bytes:
-    """Key of HMAC digests: SHA-1("mac" ‖ password)."""
+    """The key of HMAC digests: SHA-1("mac" ‖ password)."""
     return hashlib.sha1(b"mac" + password).digest()
 
 
 def payload_rows(lengths: U32, payload: memoryview) -> Iterable[Bytes]:
-    """Each payload as an object, at the least cost for its size."""
+    """Each payload as an object, made in the way that is fastest for its size."""
     width = int(lengths[0])
     if 0 < width < WIDE_ROW_BYTES and payload.nbytes == width * lengths.size and bool((lengths == width).all()):
         return cast(list[bytes], np.frombuffer(payload, dtype=f"V{width}").tolist())
@@ -54,7 +54,7 @@ def payload_rows(lengths: U32, payload: memoryview) -> Iterable[Bytes]:
 
 
 def entry_headers(ledger_id: int, ids: I64, lacs: I64 | int, cumulative_lengths: I64) -> U8:
-    """Apache's 32-byte header of each entry, one row an entry."""
+    """Apache's 32-byte header of each entry, one row per entry."""
     headers = np.empty((ids.size, 4), dtype=">i8")
     headers[:, 0] = ledger_id
     headers[:, 1] = ids
@@ -64,7 +64,7 @@ def entry_headers(ledger_id: int, ids: I64, lacs: I64 | int, cumulative_lengths:
 
 
 class Digester:
-    """Computes and checks the digests of one ledger. Holds no state but the key: share it freely."""
+    """Computes and checks the digests of one ledger. It has no state but the key, so threads may share it."""
 
     __slots__ = ("_crc", "_mac", "_tables", "digest_bytes", "digest_type", "ledger_id")
 
@@ -77,7 +77,7 @@ class Digester:
         self._tables: CrcTables = CRC32C_TABLES if digest_type is DigestType.CRC32C else CRC32_TABLES
 
     def digest(self, header: bytes, payload: Bytes = b"") -> bytes:
-        """Digest of one entry, the plain way."""
+        """The digest of one entry, computed without numpy."""
         if self.digest_type is DigestType.DUMMY:
             return b""
         if self.digest_type is DigestType.MAC:
@@ -85,11 +85,11 @@ class Digester:
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
     def digest16(self, body: bytes) -> bytes:
-        """Digest of the 16 bytes of a LAC body."""
+        """The digest of the 16 bytes of a LAC body."""
         return self.digest(body)
 
     def compute(self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes) -> U8:
-        """Digest of each entry, one row an entry. ``lacs`` may be one number for all."""
+        """The digest of each entry, one row per entry. ``lacs`` may be one number for all."""
         count, view = int(lengths.size), byte_view(payload)
         if count == 0 or self.digest_bytes == 0:
             return np.empty((count, self.digest_bytes), dtype=np.uint8)
@@ -103,7 +103,7 @@ class Digester:
         return digests.view(np.uint8)
 
     def compute_run(self, first_entry_id: int, lac: int, length_before: int, lengths: U32, payload: Bytes) -> U8:
-        """The same for entries in a row that carry one LAC; one or few of them skip numpy."""
+        """As :meth:`compute`, for consecutive ids with one LAC; up to FEW_ENTRIES are computed without numpy."""
         count = int(lengths.size)
         if count <= FEW_ENTRIES and self.digest_bytes:
             return self._few(first_entry_id, lac, length_before, lengths.tolist(), byte_view(payload))
@@ -112,15 +112,15 @@ class Digester:
         return self.compute(ids, lac, cumulative, lengths, payload)
 
     def for_batch(self, batch: EntryBatch) -> U8:
-        """Digests of a batch by the ids, LACs and lengths it holds."""
+        """The digests of a batch, from its ids, LACs and ledger lengths."""
         if batch.ids is None and batch.lacs is None and batch.ledger_lengths is None and batch.length_before >= 0:
             return self.compute_run(batch.first_entry_id, batch.lac, batch.length_before, batch.lengths, batch.payload)
         lacs = batch.lac if batch.lacs is None else batch.lacs
         return self.compute(batch.entry_ids(), lacs, batch.cumulative_lengths(), batch.lengths, batch.payload)
 
     def verify(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
-        """Whether each entry's digest is right. InvalidArgumentError for a batch without digests, of another digest
-        type or of another ledger: such a batch proves nothing."""
+        """Whether each entry's digest is right. Raises InvalidArgumentError for a batch without digests, of another
+        digest type or of another ledger."""
         if batch.digests is None or batch.digest_type is not self.digest_type or batch.ledger_id != self.ledger_id:
             raise InvalidArgumentError(
                 "this batch cannot be verified with this ledger's digest",
@@ -146,7 +146,7 @@ class Digester:
         return np.frombuffer(digests, dtype=np.uint8).reshape(count, self.digest_bytes)
 
     def _shifted_header_crcs(self, ids: I64, lacs: I64 | int, cumulative: I64, lengths: U32) -> U32:
-        """shift(crc(header), |payload|) of each entry, to be added to the payload's CRC."""
+        """shift(crc(header), |payload|) of each entry, to be xored with the payload's CRC."""
         tables = self._tables
         lac = lacs if isinstance(lacs, int) else int(lacs[0])
         base = self._crc(ENTRY_HEADER.pack(self.ledger_id, int(ids[0]), lac, int(cumulative[0])))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry batches to frames and back. docs/formats.md §1 is the definition.
+"""Turns entry batches into frames and back; docs/formats.md §1 defines frames.
 
-Layout and checks are in ``frame_layout.py``, extents in ``frame_extents.py``, records and tags in
-``frame_record.py``, frames cut out of frames in ``frame_slice.py``; this file gives out their public names too, so that
-callers import one.
+Layout and checks are in ``frame_layout.py``, extents in ``frame_extents.py``, records and tags in ``frame_record.py``,
+frames cut out of frames in ``frame_slice.py``. This file exports their public names too, so that callers import only
+it.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def encode_frame(
 ) -> bytearray:
     """A frame of all entries of the batch; copies the payload once.
 
-    What is not given is the batch's own. With ``digester`` None the batch's own digests are kept (RULES P6): nothing
-    they cover may be given differently, and an entry that another writer made too large is written back all the same.
-    Ids, LACs and ledger lengths that the batch lists are kept as columns. InvalidArgumentError for an empty batch or
-    one over FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
+    Arguments that are None are taken from the batch. With ``digester`` None the batch's digests are kept (P6); then no
+    argument may change what they cover, and entries over the size limit are allowed, since another writer made them.
+    Ids, LACs and ledger lengths that the batch lists become columns. Raises InvalidArgumentError for an empty batch or
+    a frame over FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     if digester is None:
@@ -128,10 +128,10 @@ def encode_striped(
     index: int,
     session: int = 0,
 ) -> bytearray | None:
-    """The frame of the entries of the batch that ensemble ``index`` holds, or None if it holds none of them.
+    """The frame of those entries of the batch that ensemble ``index`` holds, or None if it holds none.
 
-    ``digests`` are those of the whole batch, computed once for all indices; their width names the digest type. The
-    batch's entries are in a row from ``first_entry_id``. Errors as :func:`encode_frame`.
+    ``digests`` are those of the whole batch, computed once for all indices; their width tells the digest type. The ids
+    are consecutive from ``first_entry_id``. Raises as :func:`encode_frame`.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     check_entry_sizes(run.lengths)
@@ -156,11 +156,12 @@ def encode_striped(
 
 
 def decode_frame(buf: Bytes, *, digester: Digester | None = None, verify_digests: bool = False) -> EntryBatch:
-    """The entries of one whole frame, as views into ``buf``, which must not be written to any more.
+    """The entries of one whole frame, as views into ``buf``, which must not be changed any more.
 
-    Both CRCs are always checked; with ``digester`` also that ledger and digest type are this ledger's; with
-    ``verify_digests`` each entry's digest too. APACHE_BYTES need a digester, are copied, and always verified.
-    IntegrityError for anything wrong, naming the first bad entry; InvalidArgumentError for a record.
+    Both CRCs are always checked; with ``digester`` also that ledger and digest type are the digester's; with
+    ``verify_digests`` also each entry's digest. A frame with APACHE_BYTES needs a digester; its entries are copied and
+    always verified. Raises IntegrityError if a check fails, which names the first bad entry, and InvalidArgumentError
+    for a record.
     """
     header = check_frame(buf)
     if header.kind != FrameKind.ENTRIES:
@@ -227,7 +228,7 @@ def _check_digests(batch: EntryBatch, digester: Digester) -> None:
 def _numbered(
     batch: EntryBatch, ledger_id: int | None, first_entry_id: int | None, lac: int | None, length_before: int | None
 ) -> EntryBatch:
-    """The batch with what the writer knows of it; the batch itself if nothing differs."""
+    """The batch with the given numbers; the batch itself if none of them differs."""
     if batch.count == 0:
         raise InvalidArgumentError("a frame needs an entry", value="an empty batch")
     given = (ledger_id, first_entry_id, lac, length_before)
@@ -255,10 +256,10 @@ def _numbered(
 
 
 def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
-    """The batches of an answer's frames; raises IntegrityError at the first that fails.
+    """The batches in the frames of an answer. Raises IntegrityError for the first frame that fails a check.
 
-    Both CRCs are always checked. Entry digests are verified when ``always`` (recovery, MAC ledgers) and where the
-    bookie cut the frame: a frame as it was stored bears its placement stamp, a cut one bears 0 (docs/formats.md §1.4).
+    Both CRCs are always checked. Entry digests are verified if ``always`` (recovery, MAC ledgers), and for frames that
+    the bookie cut: a stored frame has its placement stamp as tag, a cut frame has 0 (docs/formats.md §1.4).
     """
     batches = []
     for header, frame in split_frames(frames):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which entry ids a frame holds, as cheaply as its kind allows: what a bookie's index is made of."""
+"""Computes which entry ids a frame holds, for a bookie's index, at the least cost for each kind of frame."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bk_core.entries.frame_layout import IDS, LACS, STRIPED, FrameHeader, FrameK
 
 
 class FrameExtent(NamedTuple):
-    """What an index needs of a frame: ids first to last present (both inclusive), dense if every one between is
-    there, and the greatest LAC carried."""
+    """What an index needs of a frame: the ``first`` and ``last`` id, whether every id between them is present
+    (``dense``), and the greatest LAC."""
 
     first: int
     last: int
@@ -23,8 +23,7 @@ class FrameExtent(NamedTuple):
 
 
 def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
-    """Ids and LAC of a checked frame, for the bookie's index; arithmetic on the header for plain frames.
-    A record has the extent (−1, −1) of no entries."""
+    """The extent of a checked frame; for a plain frame its header is enough. A record has the extent (−1, −1)."""
     header = parse_header(buf) if header is None else header
     flags, count, first = header.flags, header.count, header.first_entry_id
     if header.kind != FrameKind.ENTRIES:
@@ -45,7 +44,7 @@ def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
 
 
 def entry_ids_of(header: FrameHeader, buf: Bytes) -> I64:
-    """Id of each entry present in a checked frame."""
+    """The id of each entry in a checked frame."""
     columns = columns_of(header, buf)
     if columns.ids is not None:
         return columns.ids

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame's bytes: header, columns and checks. docs/formats.md §1 is the definition.
-
-``frame.py`` turns entry batches into frames and back, and gives out the public names of this file too.
-"""
+"""The bytes of a frame: header, columns and checks, as docs/formats.md §1 defines them."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ STRIPE_BYTES = 12
 APACHE_HEADER_BYTES = 32
 
 _HEADER = struct.Struct("<HBBHBBqqqqIIIIII")
-_CHECKED = struct.Struct("<HBBHBBqqqqIII")  # bytes 0–51, the part that the header CRC covers
+_CHECKED = struct.Struct("<HBBHBBqqqqIII")  # bytes 0–51, which the header CRC covers
 _CRCS_AND_TAG = struct.Struct("<III")
 U32_LE = struct.Struct("<I")
 STRIPE_PREFIX = struct.Struct("<HHHHI")
@@ -40,7 +37,7 @@ DIGEST_BYTES = (0, *(DigestType(number).digest_bytes for number in range(1, 5)))
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame holds; all but ENTRIES are records (docs/formats.md §1.1)."""
+    """The kinds of frames; all but ENTRIES are records (docs/formats.md §1.1)."""
 
     ENTRIES = 1
     LEDGER_KEY = 2
@@ -52,7 +49,7 @@ class FrameKind(enum.IntEnum):
 
 
 class FrameFlag(enum.IntFlag):
-    """docs/formats.md §1.2. The last three are reserved: this version refuses them."""
+    """The flags of docs/formats.md §1.2. The last three are reserved: this version refuses them."""
 
     STRIPED = 0x0001
     IDS = 0x0002
@@ -64,7 +61,7 @@ class FrameFlag(enum.IntFlag):
     PARTIAL = 0x0080
 
 
-# Plain integers: IntFlag arithmetic costs half a microsecond a frame.
+# Plain integers, because IntFlag arithmetic costs half a microsecond per frame.
 STRIPED, IDS, LACS, LEDGER_LENGTHS, APACHE_BYTES = 1, 2, 4, 8, 16
 KNOWN_FLAGS = STRIPED | IDS | LACS | LEDGER_LENGTHS | APACHE_BYTES
 
@@ -79,7 +76,8 @@ RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
 
 
 class FrameHeader(NamedTuple):
-    """The 64 bytes without magic and version. ``tag`` is the session number on the wire, the stamp on disk."""
+    """A frame's header without magic and version. ``tag`` is the session number on the wire, the placement stamp on
+    disk."""
 
     kind: int
     flags: int
@@ -97,24 +95,23 @@ class FrameHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole frame."""
+        """The bytes of the whole frame."""
         return FRAME_HEADER_BYTES + self.columns_bytes + self.payload_bytes
 
     @property
     def digest_bytes(self) -> int:
-        """Width of one digest."""
         return DIGEST_BYTES[self.digest_type]
 
     @property
     def span(self) -> int:
-        """Ids that ``lengths`` covers: those present, and with STRIPED the ones between."""
+        """The number of ids that the column of lengths covers: with STRIPED also ids that the frame does not hold."""
         if not self.flags & STRIPED:
             return self.count
         return (self.columns_bytes - STRIPE_BYTES - self.count * self.bytes_per_entry) // 4
 
     @property
     def bytes_per_entry(self) -> int:
-        """Column bytes of each entry present, ``lengths`` not counted."""
+        """The column bytes of each entry in the frame, without its length."""
         flags = self.flags
         return self.digest_bytes + 8 * (bool(flags & IDS) + bool(flags & LACS) + bool(flags & LEDGER_LENGTHS))
 
@@ -128,13 +125,14 @@ class Stripe(NamedTuple):
     span: int
 
     def present(self, first_entry_id: int) -> npt.NDArray[np.bool_]:
-        """Which ids of the span this frame holds: a pattern that repeats every E ids."""
+        """Which ids of the span the frame holds; the pattern repeats every E ids."""
         phase = (self.index - first_entry_id) % self.ensemble_size
         make = _small_pattern if self.span <= SMALL_SPAN else _pattern
         return make(self.ensemble_size, self.write_quorum, phase, self.span)
 
     def extent(self, first_entry_id: int) -> tuple[int, int]:
-        """First and last id present, of a span that holds one: write sets wrap at E, so at most E − Qw ids away."""
+        """The first and last id in the frame. They are at most E − Qw ids from the ends of the span, because the frame
+        misses only runs of E − Qw ids."""
         last = first_entry_id + self.span - 1
         ahead = (self.index - first_entry_id) % self.ensemble_size
         behind = (self.index - last) % self.ensemble_size
@@ -143,7 +141,7 @@ class Stripe(NamedTuple):
 
 
 SMALL_SPAN = 64
-"""Of small frames numpy's calls cost more than their work: their patterns are kept."""
+"""Patterns up to this span are cached: for small frames numpy's calls cost more than their work."""
 
 
 def _pattern(ensemble_size: int, write_quorum: int, phase: int, span: int) -> npt.NDArray[np.bool_]:
@@ -158,7 +156,7 @@ _small_pattern = lru_cache(maxsize=4096)(_pattern)
 
 
 class Columns(NamedTuple):
-    """Views of a frame's columns. ``span_lengths`` covers the whole span, ``lengths`` the entries present."""
+    """Views of a frame's columns. ``span_lengths`` covers the whole span, ``lengths`` only the entries in the frame."""
 
     stripe: Stripe | None
     span_lengths: U32
@@ -176,9 +174,9 @@ def refuse(what: str, header: FrameHeader | None = None) -> NoReturn:
 
 
 def parse_header(buf: Bytes, offset: int = 0) -> FrameHeader:
-    """The header at ``offset``; needs 64 bytes. IntegrityError for all that docs/formats.md §1 refuses, sizes
-    included, so that nothing is allocated on the word of a bad header; for flags that are reserved or unknown it is
-    UnknownFlagsError. No CRC is checked here."""
+    """The header in the 64 bytes at ``offset``. Raises IntegrityError for all that docs/formats.md §1 forbids, sizes
+    included, so that no memory is allocated for a bad header; UnknownFlagsError for reserved or unknown flags. Checks
+    no CRC."""
     try:
         fields = _HEADER.unpack_from(buf, offset)
     except struct.error:
@@ -234,8 +232,8 @@ def _check_record_header(header: FrameHeader) -> None:
 
 
 def split_frames(buf: Bytes) -> list[tuple[FrameHeader, memoryview]]:
-    """Header and bytes of each frame of a concatenation of whole frames. IntegrityError when it does not end with a
-    frame's end. No CRC is checked here."""
+    """The header and bytes of each frame in a sequence of whole frames. Raises IntegrityError for a bad header or a
+    frame that is cut off. Checks no CRC."""
     view, offset, frames = byte_view(buf), 0, []
     while offset < view.nbytes:
         header = parse_header(view, offset)
@@ -248,9 +246,9 @@ def split_frames(buf: Bytes) -> list[tuple[FrameHeader, memoryview]]:
 
 
 def check_header(buf: Bytes) -> FrameHeader:
-    """Header of one whole frame, after its header CRC and the sense of its columns. IntegrityError otherwise.
+    """The header of one whole frame. Raises IntegrityError unless the header CRC is right and the columns make sense.
 
-    The payload is not looked at: what is taken out of it must be checked by its own digest.
+    It does not check the payload: the caller verifies the digests of entries that it takes out.
     """
     header = parse_header(buf)
     view = byte_view(buf)
@@ -265,7 +263,7 @@ def check_header(buf: Bytes) -> FrameHeader:
 
 
 def check_frame(buf: Bytes) -> FrameHeader:
-    """Header of one whole frame, after both CRCs and the sense of its columns. IntegrityError otherwise."""
+    """As :func:`check_header`, and checks the payload's CRC too."""
     header = check_header(buf)
     if crc32c(byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]) != header.payload_crc:
         refuse("payload checksum differs", header)
@@ -291,8 +289,9 @@ def _check_columns(header: FrameHeader, view: memoryview) -> None:
 
 
 def _check_numbers(header: FrameHeader, columns: Columns) -> None:
-    """What columns say beside the header. Digests cover the LACs listed and not the header's, so that one that is not
-    theirs would be evidence of nothing (RULES P5); numbers over 63 bits could not be written into a frame cut out."""
+    """Checks the columns against the header. The digests cover the listed LACs and not the header's LAC, so the
+    header's must be one of them to be evidence (P5). Numbers over 63 bits would not fit into a frame cut out of this
+    one."""
     if columns.stripe is not None and header.length_before + int(columns.span_lengths.sum()) > I64_MAX:
         refuse("numbers above their greatest", header)
     if columns.ids is not None and int(columns.ids.max()) == I64_MAX:
@@ -304,7 +303,7 @@ def _check_numbers(header: FrameHeader, columns: Columns) -> None:
 
 
 def columns_of(header: FrameHeader, buf: Bytes) -> Columns:
-    """Views of the columns of a frame whose header was parsed from ``buf``. IntegrityError for an impossible stripe."""
+    """Views of the columns of the frame in ``buf``. Raises IntegrityError for an impossible stripe."""
     at, flags, count, first = FRAME_HEADER_BYTES, header.flags, header.count, header.first_entry_id
     stripe = None
     if flags & STRIPED:
@@ -329,15 +328,15 @@ def columns_of(header: FrameHeader, buf: Bytes) -> Columns:
 
 
 def column_bytes(column: npt.NDArray[np.generic], dtype: str) -> bytes:
-    """A column in its little-endian form."""
+    """The bytes of a column in this dtype."""
     return column.astype(dtype, copy=False).tobytes()
 
 
 def assemble(
     head: tuple[int, int, int, int, int, int, int, int], columns: Sequence[Bytes], payload: Bytes, session: int
 ) -> bytearray:
-    """A frame of (kind, flags, digest type, ledger, first entry id, LAC, length before, count); one copy of the
-    payload. InvalidArgumentError when it would be over FRAME_BYTES_MAX."""
+    """A frame whose ``head`` is (kind, flags, digest type, ledger, first entry id, LAC, length before, count). Copies
+    the payload once. Raises InvalidArgumentError if the frame would exceed FRAME_BYTES_MAX."""
     columns_bytes, payload_bytes = sum(map(len, columns)), len(payload)
     size = FRAME_HEADER_BYTES + columns_bytes + payload_bytes
     if size > FRAME_BYTES_MAX:

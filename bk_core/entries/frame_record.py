@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames without entries (the records of docs/formats.md §1.1), and the four bytes outside a frame's CRCs."""
+"""Records, which are frames without entries (docs/formats.md §1.1), and the tag, which no CRC of a frame covers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bk_core.errors import InvalidArgumentError
 
 
 def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
-    """A record of kinds 2 to 7 (docs/formats.md §1.1), with tag 0. InvalidArgumentError for another kind or a payload
-    of a size that the kind has not."""
+    """A record of kind 2 to 7 with tag 0. Raises InvalidArgumentError for another kind, or a payload size that the kind
+    does not have."""
     if len(payload) not in RECORD_PAYLOADS.get(kind, ()) or ledger_id < 0:
         raise InvalidArgumentError(
             "no such record", value=f"kind {kind}, ledger {ledger_id}, payload of {len(payload)} bytes"
@@ -28,13 +28,13 @@ def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
 
 
 def record_payload(buf: Bytes, header: FrameHeader | None = None) -> memoryview:
-    """Payload of a checked record."""
+    """The payload of a checked record."""
     header = parse_header(buf) if header is None else header
     return byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes : header.size]
 
 
 def frame_tag(frame: Bytes) -> int:
-    """Session number or placement stamp of a frame (bytes 60–63)."""
+    """The session number or placement stamp of a frame (bytes 60–63)."""
     return int(U32_LE.unpack_from(frame, TAG_OFFSET)[0])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames cut out of frames: how a bookie answers a read of a few entries without knowing how they are digested."""
+"""Cuts frames out of frames, so that a bookie can answer a read of a few entries although it cannot digest them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from bk_core.entries.frame_layout import (
 
 
 def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
-    """A frame of those entries whose ids are first to last (both inclusive), or None if there are none.
+    """A frame of the entries with ids ``first`` to ``last``, both inclusive; None if there are none.
 
-    The frame itself, its tag included, if all are. Otherwise a new one with tag 0: both CRCs made anew over the bytes
-    as they lie here, digests kept, so that each entry is verifiable by its digest and must be verified by the reader.
-    Only header and columns are checked first, except where the frame holds no digests to answer for the entries
-    (DUMMY, APACHE_BYTES): there the payload's CRC is too. IntegrityError when a check fails.
+    If that is all of them, returns the frame itself with its tag. Otherwise makes a new frame with tag 0 and new CRCs.
+    It keeps the digests, by which the reader must verify each entry. The payload's CRC is checked only if the frame has
+    no digests (DUMMY, APACHE_BYTES); header and columns are always checked. Raises IntegrityError if a check fails.
     """
     header = check_header(buf)
     extent = frame_extent(buf, header)
@@ -56,7 +55,7 @@ def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
 
 
 def _with_ledger_lengths(header: FrameHeader, columns: Columns) -> tuple[FrameHeader, Columns]:
-    """Entries with listed ids may be taken from anywhere in the frame: each must then carry its ledger length."""
+    """Adds the ledger length of each entry to a frame with listed ids: its entries may be taken from any place."""
     if columns.ids is None or columns.ledger_lengths is not None or header.flags & APACHE_BYTES:
         return header, columns
     ledger_lengths = header.length_before + np.cumsum(columns.lengths, dtype=np.int64)
@@ -65,7 +64,7 @@ def _with_ledger_lengths(header: FrameHeader, columns: Columns) -> tuple[FrameHe
 
 
 def _positions(header: FrameHeader, columns: Columns, first: int, last: int) -> slice | I64 | None:
-    """Where among the entries present those of ids first to last are; None if nowhere."""
+    """The positions of the entries with ids ``first`` to ``last``; None if there are none."""
     low, high = max(first - header.first_entry_id, 0), min(last + 1 - header.first_entry_id, header.span)
     if columns.ids is not None:
         at = np.flatnonzero((columns.ids >= first) & (columns.ids <= last)).astype(np.int64, copy=False)
@@ -78,7 +77,7 @@ def _positions(header: FrameHeader, columns: Columns, first: int, last: int) -> 
 def _sliced_head(
     header: FrameHeader, columns: Columns, at: slice | I64, part: EntryBatch, wanted: tuple[int, int]
 ) -> tuple[tuple[int, int, int, int, int, int, int], list[bytes]]:
-    """What the header says of a slice but for its count, and the columns before the digests."""
+    """The header fields of a slice without its count, and the columns before the digests."""
     first, lac, before, span_lengths = header.first_entry_id, header.lac, header.length_before, part.lengths
     out = []
     lac = lac if columns.lacs is None else int(columns.lacs[at].max())

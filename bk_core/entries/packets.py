@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a batch to the frames that the bookies of an ensemble get. Pure; no Python per entry.
+"""Makes the frames of a batch for the bookies of an ensemble. Pure; no Python per entry.
 
-E = Qw: one frame, the same bytes for all. E > Qw: one frame an index, with the entries whose write set it is in
+If E = Qw, one frame goes to all bookies. If E > Qw, each index gets a frame of the entries whose write set it is in
 (protocol document "Write quorums": striping is per entry).
 """
 
@@ -25,12 +25,12 @@ SLICE_BYTES = FRAME_BYTES_MAX // 4
 
 @dataclass(slots=True)
 class Packet:
-    """The frames of one append: one for all bookies, or one for each index (None: this index holds none of it)."""
+    """The frames of one append: one for all bookies, or one for each index (None: the index holds none of it)."""
 
     first: EntryId
     last: EntryId
-    size: int  # bytes kept in memory until every bookie has it
-    session: int  # the number inside the frames
+    size: int  # bytes kept in memory until every bookie has its frame
+    session: int  # the session number inside the frames
     frames: tuple[Buffer | None, ...]
 
     def frame_for(self, index: int) -> Buffer | None:
@@ -48,7 +48,7 @@ def encode_packet(
     write_quorum: int,
     session: int,
 ) -> Packet:
-    """Number, digest and frame a batch of new entries, which get the ids from ``first`` on and carry ``lac``."""
+    """Numbers, digests and frames a batch of new entries, which get the ids from ``first`` on and carry ``lac``."""
     ledger_id, last = digester.ledger_id, first + len(batch) - 1
     if ensemble_size == write_quorum:
         frame = encode_frame(
@@ -81,8 +81,8 @@ def encode_packet(
 
 
 def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int, session: int) -> Packet:
-    """Frames of entries that were read and verified, to be written back unchanged (RULES P6): LAC, length and digest
-    of each entry stay what they were."""
+    """Frames entries that were read and verified, to be written back unchanged: each keeps its LAC, length and digest
+    (P6)."""
     first, last = batch.first_entry_id, batch.last_entry_id
     if ensemble_size == write_quorum:
         frame = encode_frame(batch, digester=None, session=session)
@@ -96,7 +96,7 @@ def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int,
 
 
 def pieces(batch: EntryBatch) -> list[EntryBatch]:
-    """The batch in parts that fit a frame with room to spare; one entry at least in each."""
+    """The batch in parts that fit into a frame with room to spare, each with at least one entry."""
     if batch.payload_bytes <= SLICE_BYTES:
         return [batch]
     offsets = batch.offsets()
