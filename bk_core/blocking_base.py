@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the blocking client is written by hand, as bases of its classes: what does more than wait for the method of
-the same name of the asyncio client. ``scripts/blocking.py`` writes the rest and leaves out what stands here."""
+"""Hand-written bases of the blocking client's classes: the methods that do more than wait for the asyncio method of the
+same name. ``scripts/blocking.py`` writes all other methods."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 
 class LedgerWriterBase(BlockHandle[client.LedgerWriter]):
-    """Appends without a task on the loop for each, as long as the window has room."""
+    """Appends without a task on the loop, as long as the window has room."""
 
     def append(self, payload: Bytes) -> EntryId:
         """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        Raises what append_nowait does, except WindowFullError: it waits for room, in turn with others that wait.
-        LedgerFencedError and other errors of unknown outcome: the entry may be part of the ledger.
+        Raises what append_nowait does, except WindowFullError: it waits for room, first come first served. After an
+        error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
             return self._inner.append_future(payload).result()
@@ -40,11 +40,12 @@ class LedgerWriterBase(BlockHandle[client.LedgerWriter]):
 
 
 class BookKeeperBase(Connection[client.BookKeeper]):
-    """What the asyncio client has as functions of its own, because logs stand above it (docs/decisions/0002)."""
+    """Methods for logs. With asyncio they are functions and classes of their own, because logs are a layer above the
+    client (docs/decisions/0002)."""
 
     def log(self, name: str, *, password: bytes = b"") -> NamedLog:
-        """A named log; nothing is read or made yet. Raises InvalidArgumentError for a bad name."""
-        from bk_core import blocking_logs  # only who asks for a log pays for the import
+        """A handle of a named log; reads and creates nothing. Raises InvalidArgumentError for a bad name."""
+        from bk_core import blocking_logs  # imported only when a log is used
         from bk_core.logs import named_log
 
         return blocking_logs.NamedLog(named_log.NamedLog(self._inner, name, password=password), self._thread)
@@ -67,19 +68,20 @@ class BookKeeperBase(Connection[client.BookKeeper]):
         )
 
     def begin(self, work: Callable[[client.BookKeeper], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start what needs the asyncio client, on its own loop, and do not wait for it: many things can be watched by
-        one thread. Cancelling the future cancels it there; so does closing the client. Raises ClientClosedError."""
+        """Start work with the asyncio client on its loop without waiting, so that one thread can watch many things.
+        Cancelling the future, or closing the client, cancels the work. Raises ClientClosedError."""
         return self._thread.begin(work(self._inner))
 
 
 class DetachedReaderBase(Connection[client.DetachedReader]):
-    """Hands out what comes in lists piece by piece: a turn of the loop each would cost more than the piece."""
+    """Yields one by one the batches that the asyncio reader returns in lists, so that a batch costs no turn of the
+    loop."""
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
     ) -> Generator[tuple[int, EntryBatch], None, None]:
-        """The entries of all ranges, in order, with the number of their range: many small ledgers are asked for ahead.
-        Raises as :meth:`read`, after what comes before."""
+        """The batches of all ranges, in order, each with the number of its range; several small ranges are read at
+        once. Raises as :meth:`read`, after the batches before the error."""
         with closing(self._thread.iterate(self._inner.read_all(wanted, prefer=prefer))) as lists:
             for ready in lists:
                 yield from ready

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the writers of one process share what they may hold in memory (RULES P3). Pure.
+"""Shares the memory budget of a process fairly among its writers (P3). Pure.
 
-A writer takes bytes before it queues them and gives them back once no bookie needs them any more. It is refused only
-when taking would exceed the budget, and then by these rules:
+A writer takes bytes before it queues them and gives them back once no bookie needs them. It is refused only if taking
+would exceed the budget, by these rules:
 
-- Who holds nothing may take what one entry needs, whatever the others hold: nobody stands still for others.
-- Who holds less than an equal share may take what is free. A share is the budget by those who hold something and one
-  more, so that whoever comes finds room.
-- Who holds more may take what is free too, but leaves the last eighth of the budget to those below their share.
+- A writer that holds nothing may take what one entry needs, whatever the others hold, so that no writer ever stops.
+- A writer that holds less than an equal share may take free bytes. The share is the budget divided by one more than the
+  number of writers that hold bytes, so that the next writer finds room.
+- A writer above its share may take free bytes too, but leaves the last eighth of the budget to those below their share.
 
-So one busy writer may use nearly all of it while the others are quiet. When others come they find the eighth, the busy
-one gets nothing new while that is in use, and what it gives back is theirs, until all who want more hold equal shares.
-No order of waiting is needed: below its share a writer can be refused only while another is above its own.
+So one busy writer may use nearly all of the budget while the others are quiet. When others come, they find the eighth.
+While that is in use, the busy writer gets nothing new, and what it gives back goes to the others, until all that want
+more hold equal shares. Waiting writers need no order: below its share a writer is refused only while another one is
+above its share.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from collections import OrderedDict
 from bk_core.errors import InvalidArgumentError
 
 LEFT_FOR_OTHERS = 8
-"""One part in so many of the budget is not for those above their share."""
+"""One eighth of the budget is not given to writers above their share."""
 AT_ONCE = 64
-"""One part in so many of what may be taken is given beyond what was asked for, so that not every entry has to ask."""
+"""A writer may get up to 1/64 of what it may take, even if it wanted less, so that not every entry has to ask."""
 WOKEN_MAX = 16
-"""Writers that are looked at when bytes come back. The others look again when entries of their own are confirmed."""
+"""This many waiting writers are checked when bytes come back. Others try again when their own entries are confirmed."""
 
 
 class SharedBudget:
-    """Who holds how many bytes. Members are numbers that the caller chose; one that holds nothing is unknown here."""
+    """How many bytes each member holds. Members are numbers that the caller chooses."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
         self._held: dict[int, int] = {}
-        self._waiting: OrderedDict[int, int] = OrderedDict()  # member → what it asked for
+        self._waiting: OrderedDict[int, int] = OrderedDict()  # member → bytes it wants
 
     def held(self, member: int) -> int:
         return self._held.get(member, 0)
 
     def resize(self, bytes_max: int) -> None:
-        """From now on. Who holds more than the new budget allows keeps it, and gets nothing new."""
+        """Change the budget. Members that hold more than it allows keep their bytes and get nothing new."""
         if bytes_max <= 0:
             raise InvalidArgumentError("a budget must be positive", value=f"bytes_max={bytes_max}")
         self.bytes_max = bytes_max
 
     def take(self, member: int, wanted: int, *, spare: int = 0, waits: bool = False) -> int:
-        """Bytes given to ``member``: 0, or ``wanted`` and up to ``spare`` more. ``waits``: give_back is to name it when
-        asking again is worth while."""
+        """Take ``wanted`` bytes, and up to ``spare`` more if there is room; returns the bytes taken, 0 if refused. With
+        ``waits``, a later ``give_back`` names a refused member when it may try again."""
         self._waiting.pop(member, None)
         room = self._room(member)
         if wanted <= room:
@@ -64,13 +65,13 @@ class SharedBudget:
         return given
 
     def _room(self, member: int) -> int:
-        """What ``member`` may take now."""
+        """How many bytes ``member`` may take now."""
         held, free = self.held(member), self.bytes_max - self.bytes
         share = self.bytes_max // (len(self._held) + (member not in self._held) + 1)
         return min(free, max(share - held, free - self.bytes_max // LEFT_FOR_OTHERS))
 
     def give_back(self, member: int, size: int) -> list[int]:
-        """``member`` holds ``size`` bytes less; returns members that may get what they wait for now."""
+        """Give back ``size`` bytes; returns the waiting members that may now get what they want."""
         left = self.held(member) - size
         assert left >= 0, (member, size, left)
         self.bytes -= size
@@ -81,7 +82,7 @@ class SharedBudget:
         return self._to_wake()
 
     def leave(self, member: int) -> list[int]:
-        """``member`` is gone, with all that it held and waited for."""
+        """Give back all bytes of ``member``, which no longer waits; returns as :meth:`give_back`."""
         self._waiting.pop(member, None)
         return self.give_back(member, self.held(member))
 

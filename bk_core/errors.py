@@ -1,52 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error the product raises, as one small tree. Over 400 lines because a user looks for all of them in one place.
+"""Every error that the product raises, in one file, because users look for all of them in one place. docs/errors.md
+shows the tree.
 
-::
-
-    BookKeeperError
-      InvalidArgumentError            bad option, URI, name, size: nothing was done
-      LedgerError
-        LedgerFencedError             somebody else took over; outcome of what was in flight is unknown
-        LedgerClosedError             appended after close, or the ledger was closed elsewhere
-        NoSuchLedgerError
-        NoSuchEntryError              every replica says the entry is not there: data loss
-        EntryUnreadableError          no replica could say: try again
-        LedgerExistsError
-        EntryTooLargeError
-        CorruptEntryError             read as it was written, and not decodable by the codec
-        WrongPasswordError
-        WrongDigestTypeError
-      QuorumError
-        NotEnoughBookiesError
-        QuorumTimeoutError
-        RecoveryInconclusiveError
-      MetadataError
-        MetadataConflictError
-        MetadataUnavailableError
-        MetadataCorruptError
-        NoClusterError                the ledgers root holds no cluster: mistyped, or not made yet
-        ClusterMismatchError
-      IntegrityError                  digest, CRC or identity of bytes is wrong
-      ProtocolError
-        LocalProtocolError            we broke the lane's rules
-        RemoteProtocolError           they did
-          UnknownFlagsError           by a frame with reserved flags; an IntegrityError too
-      TransportError
-        BookieUnreachableError
-      WindowFullError                 the bounded window has no room: nothing was queued
-      ClientClosedError
-      ForkedHandleError
-      LogError
-        NoSuchLogError, LogExistsError, LogHasLeaderError, LogRecreatedError, LogOverwrittenError,
-        LeadershipLostError, PublishConflictError, TransactionReplayDiffersError, TransactionVersionRegressedError,
-        SchemaMismatchError           the columns do not fit the log's schema
-        SchemaChangedError            the log's schema is newer than the one planned with
-      BookieError                     the server's own: identity, data directory, port
-        BookieIdentityError, DataDirectoryError, PortInUseError, StorageFailedError
-      JavaMissingError, PackageMismatchError, NotBuiltError
-
-Each says whether the operation definitely did not happen (``NOT_APPLIED``) or may have (``UNKNOWN``); maelstrom's
-definite and indefinite errors. One line each (RULES E1): ``[BK_CODE] what; value; remedy. (not applied)``.
+Each error says whether the operation certainly did not happen (``NOT_APPLIED``) or may have happened (``UNKNOWN``), in
+one line (rule E1): ``[BK_CODE] what; value; remedy. (not applied)``.
 """
 
 from __future__ import annotations
@@ -56,7 +13,7 @@ from typing import ClassVar
 
 
 class Outcome(enum.Enum):
-    """What is known of the operation that raised."""
+    """What is known about the operation that raised the error."""
 
     NOT_APPLIED = "not applied"
     UNKNOWN = "outcome unknown"
@@ -66,7 +23,7 @@ class BookKeeperError(Exception):
     """Base of all errors.
 
     ``what`` says what went wrong in the user's words, ``value`` names the option or object and its value, ``remedy``
-    what to type or change. ``outcome`` overrides the class's own where a particular case knows better.
+    says what to type or change. ``outcome`` replaces the class's outcome where a particular case knows better.
     """
 
     code: ClassVar[str] = "BK_ERROR"
@@ -103,7 +60,7 @@ class LedgerError(BookKeeperError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client fenced the ledger. Entries in flight may or may not be part of it (protocol document)."""
+    """Another client fenced the ledger. Entries in flight may or may not be part of it."""
 
     code = "BK_LEDGER_FENCED"
     outcome = Outcome.UNKNOWN
@@ -122,7 +79,8 @@ class NoSuchLedgerError(LedgerError):
 
 
 class NoSuchEntryError(LedgerError):
-    """An entry that must exist is said to be absent by its whole write set: data loss, never skipped."""
+    """All bookies of an entry's write set say that an entry which must exist is absent: data are lost. Reads never skip
+    it."""
 
     code = "BK_NO_SUCH_ENTRY"
 
@@ -140,13 +98,13 @@ class LedgerExistsError(LedgerError):
 
 
 class EntryTooLargeError(LedgerError):
-    """An entry is over the limit of 5 MiB − 1 KiB (RULES L5)."""
+    """An entry is over the limit of 5 MiB − 1 KiB (rule L5)."""
 
     code = "BK_ENTRY_TOO_LARGE"
 
 
 class CorruptEntryError(LedgerError):
-    """An entry was read as it was written and is nothing that the codec can decode."""
+    """An entry was read as it was written, but the codec cannot decode it."""
 
     code = "BK_CORRUPT_ENTRY"
 
@@ -164,14 +122,14 @@ class WrongDigestTypeError(LedgerError):
 
 
 class QuorumError(BookKeeperError):
-    """Base: not enough bookies answered as needed."""
+    """Base: not enough bookies answered."""
 
     code = "BK_QUORUM"
     outcome = Outcome.UNKNOWN
 
 
 class NotEnoughBookiesError(QuorumError):
-    """Fewer usable bookies than the ensemble needs."""
+    """There are fewer usable bookies than the ensemble needs."""
 
     code = "BK_NOT_ENOUGH_BOOKIES"
     outcome = Outcome.NOT_APPLIED
@@ -184,7 +142,7 @@ class QuorumTimeoutError(QuorumError):
 
 
 class RecoveryInconclusiveError(QuorumError):
-    """Recovery could not decide an entry; the ledger stays IN_RECOVERY and can be recovered again."""
+    """Recovery could neither find an entry nor rule it out; the ledger stays IN_RECOVERY and can be recovered again."""
 
     code = "BK_RECOVERY_INCONCLUSIVE"
     outcome = Outcome.NOT_APPLIED
@@ -222,7 +180,7 @@ class NoClusterError(MetadataError):
 
 
 class ClusterMismatchError(MetadataError):
-    """The record or peer belongs to another cluster (INSTANCEID differs)."""
+    """A record or peer belongs to another cluster (its INSTANCEID differs)."""
 
     code = "BK_CLUSTER_MISMATCH"
 
@@ -234,27 +192,27 @@ class IntegrityError(BookKeeperError):
 
 
 class ProtocolError(BookKeeperError):
-    """Base: the lane's rules were broken."""
+    """Base: one side broke the protocol of the lane."""
 
     code = "BK_PROTOCOL"
 
 
 class LocalProtocolError(ProtocolError):
-    """This side broke the rules: a bug here."""
+    """This side broke the protocol: a bug of ours."""
 
     code = "BK_LOCAL_PROTOCOL"
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the rules."""
+    """The other side broke the protocol."""
 
     code = "BK_REMOTE_PROTOCOL"
     outcome = Outcome.UNKNOWN
 
 
 class UnknownFlagsError(RemoteProtocolError, IntegrityError):
-    """A frame has flags that this version reserves or does not know. Who sent it broke the rules; where it lies on a
-    disk it is damage."""
+    """A frame has flags that this version reserves or does not know. If a peer sent it, the peer broke the protocol; on
+    a disk the frame is damaged."""
 
     code = "BK_UNKNOWN_FLAGS"
 
@@ -279,15 +237,15 @@ class WindowFullError(BookKeeperError):
 
 
 class ClientClosedError(BookKeeperError):
-    """The client was closed; what was in flight may have been applied."""
+    """The client was closed; operations in flight may have been applied."""
 
     code = "BK_CLIENT_CLOSED"
     outcome = Outcome.UNKNOWN
 
 
 class ForkedHandleError(BookKeeperError):
-    """A handle made before a fork was used in the child, or the child connects although its parent had used gRPC
-    (RULES K4)."""
+    """A child process used a handle that was made before the fork, or connects although its parent had used gRPC (rule
+    K4)."""
 
     code = "BK_FORKED_HANDLE"
 
@@ -299,7 +257,7 @@ class LogError(BookKeeperError):
 
 
 class NoSuchLogError(LogError):
-    """No log of this name."""
+    """There is no log of this name."""
 
     code = "BK_NO_SUCH_LOG"
 
@@ -311,56 +269,56 @@ class LogExistsError(LogError):
 
 
 class LogHasLeaderError(LogError):
-    """The log has an open extent; publishing would put data in its middle (RULES N2)."""
+    """The log has an open extent, so its leader may still append; a publish must not come in between (rule N2)."""
 
     code = "BK_LOG_HAS_LEADER"
 
 
 class LeadershipLostError(LogError):
-    """Another leader took the log over; what was in flight may be part of it."""
+    """Another leader took the log over; entries in flight may be part of it."""
 
     code = "BK_LEADERSHIP_LOST"
     outcome = Outcome.UNKNOWN
 
 
 class LogRecreatedError(LogError):
-    """A position names another cluster or another log of the same name (RULES N7)."""
+    """A position names another cluster, or another log of the same name (rule N7)."""
 
     code = "BK_LOG_RECREATED"
 
 
 class LogOverwrittenError(LogError):
-    """A position names an older epoch of the log (RULES N7)."""
+    """A position names an older epoch of the log (rule N7)."""
 
     code = "BK_LOG_OVERWRITTEN"
 
 
 class PublishConflictError(LogError):
-    """A publish kept losing its compare-and-set, or its ledgers are not publishable."""
+    """Other clients changed the log first at every attempt to publish, or a ledger may not be published."""
 
     code = "BK_PUBLISH_CONFLICT"
 
 
 class TransactionReplayDiffersError(LogError):
-    """A transaction version was published before with another row count (RULES N5)."""
+    """A transaction version was published before, with another number of rows or from other input (rule N5)."""
 
     code = "BK_TXN_REPLAY_DIFFERS"
 
 
 class TransactionVersionRegressedError(LogError):
-    """A transaction version is lower than the last and is not remembered (RULES N5)."""
+    """A transaction version is lower than the last one and is not remembered (rule N5)."""
 
     code = "BK_TXN_VERSION_REGRESSED"
 
 
 class SchemaMismatchError(LogError):
-    """Columns to write or read do not fit the log's schema (RULES K8)."""
+    """The columns to write or read do not fit the log's schema (rule K8)."""
 
     code = "BK_SCHEMA_MISMATCH"
 
 
 class SchemaChangedError(LogError):
-    """The log got a newer schema than the one that a stream was planned with (RULES K8)."""
+    """The log got a newer schema than the one that a stream was planned with (rule K8)."""
 
     code = "BK_SCHEMA_CHANGED"
 
@@ -378,19 +336,19 @@ class BookieIdentityError(BookieError):
 
 
 class DataDirectoryError(BookieError):
-    """A data directory cannot be used: missing, locked, damaged, not empty."""
+    """A data directory cannot be used: it is missing, locked, damaged or not empty."""
 
     code = "BK_DATA_DIRECTORY"
 
 
 class PortInUseError(BookieError):
-    """The port is taken."""
+    """Another process uses the port."""
 
     code = "BK_PORT_IN_USE"
 
 
 class StorageFailedError(BookieError):
-    """A sync failed; nothing more is acknowledged on this directory (RULES S6)."""
+    """A sync failed; the bookie acknowledges nothing more on this directory (rule S6)."""
 
     code = "BK_STORAGE_FAILED"
     outcome = Outcome.UNKNOWN
@@ -403,12 +361,12 @@ class JavaMissingError(BookKeeperError):
 
 
 class PackageMismatchError(BookKeeperError):
-    """Workers lack the package or have another version of it."""
+    """Spark's workers lack the package or have another version of it."""
 
     code = "BK_PACKAGE_MISMATCH"
 
 
 class NotBuiltError(BookKeeperError):
-    """A documented option that this version does not implement yet."""
+    """The option is documented, but this version does not implement it yet."""
 
     code = "BK_NOT_BUILT"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of the protocol: ledgers, fragments, metadata, bookies. Plain data, no behaviour beyond its own rules.
+"""The data types of the protocol: ledgers, fragments, metadata, bookies. Each checks only its own invariants.
 
 Source: protocol document, "Ledger metadata", "Ensembles".
 """
@@ -18,14 +18,14 @@ EntryId: TypeAlias = int
 BookieId: TypeAlias = str
 
 NO_ENTRY: EntryId = -1  # the LAC and last entry of an empty ledger
-ENTRY_ID_MAX: EntryId = 2**63 - 2  # the id after it still fits a signed 64-bit number
+ENTRY_ID_MAX: EntryId = 2**63 - 2  # the next id still fits into a signed 64-bit number
 LEDGER_KEY_BYTES = 20
 
 T = TypeVar("T")
 
 
 class LedgerState(enum.Enum):
-    """Values are those of LedgerMetadataFormat."""
+    """The states of a ledger; the values are those of LedgerMetadataFormat."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -33,7 +33,8 @@ class LedgerState(enum.Enum):
 
 
 class DigestType(enum.IntEnum):
-    """Values are those of LedgerMetadataFormat and of the frame's digest byte. ``MAC`` is HMAC-SHA1 there."""
+    """The types of digests; the values are those of LedgerMetadataFormat and of the digest byte in a frame. ``MAC`` is
+    HMAC-SHA1."""
 
     CRC32 = 1
     MAC = 2
@@ -42,7 +43,6 @@ class DigestType(enum.IntEnum):
 
     @property
     def digest_bytes(self) -> int:
-        """Width of one digest in bytes."""
         return _DIGEST_BYTES[self]
 
 
@@ -51,7 +51,7 @@ _DIGEST_BYTES = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, 
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Generic[T]):
-    """A value with the metadata store's revision of it, for compare-and-set."""
+    """A value with its version in the metadata store, for compare-and-set."""
 
     value: T
     version: int
@@ -67,11 +67,11 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
-    """What the metadata store holds of one ledger.
+    """The record of one ledger in the metadata store.
 
-    Invariants (checked by :meth:`problem`): E ≥ Qw ≥ Qa ≥ 1; fragments begin at 0 and strictly increase; each has
-    exactly E distinct bookies; ``last_entry_id`` ≥ −1 and ``length`` ≥ 0, which say something only once CLOSED.
-    ``unknown_fields`` are protobuf bytes of fields we do not know; they survive our rewrites (RULES M4).
+    Invariants (checked by :meth:`problem`): E ≥ Qw ≥ Qa ≥ 1; the first ids of the fragments begin at 0 and strictly
+    increase; each fragment has exactly E distinct bookies; ``last_entry_id`` ≥ −1 and ``length`` ≥ 0. These two have a
+    meaning only once CLOSED. ``unknown_fields`` are protobuf bytes of unknown fields, which survive our rewrites (M4).
     """
 
     ensemble_size: int
@@ -98,15 +98,15 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def fragment_index_of(self, entry_id: EntryId) -> int:
-        """Index of the fragment that holds ``entry_id``."""
+        """The index of the fragment that holds ``entry_id``."""
         return bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
         return self.fragments[self.fragment_index_of(entry_id)]
 
     def with_ensemble(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
-        """The metadata after an ensemble change: the same first entry id replaces the last fragment, a greater one
-        appends (MUST 7)."""
+        """The metadata after an ensemble change. A fragment with the last fragment's first entry id replaces it; one
+        with a greater id is appended (MUST 7)."""
         last = self.fragments[-1].first_entry_id
         assert first_entry_id >= last, (first_entry_id, last)
         kept = self.fragments[:-1] if first_entry_id == last else self.fragments
@@ -119,7 +119,7 @@ class LedgerMetadata:
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def problem(self) -> str | None:
-        """Why these values cannot be a ledger's metadata, or None."""
+        """Why these values cannot be a ledger's metadata; None if they can."""
         e, qw, qa = self.ensemble_size, self.write_quorum_size, self.ack_quorum_size
         if not e >= qw >= qa >= 1:
             return f"ensemble size {e}, write quorum {qw}, ack quorum {qa}: must be E ≥ Qw ≥ Qa ≥ 1"
@@ -137,7 +137,7 @@ class LedgerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address a bookie listens on. ``protocol`` is ``bookie-rpc``, ``grpc``, ``direct`` or ``http``."""
+    """An address at which a bookie listens. ``protocol`` is ``bookie-rpc``, ``grpc``, ``direct`` or ``http``."""
 
     id: str
     host: str
@@ -149,7 +149,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BookieServiceInfo:
-    """What a bookie publishes of itself. ``properties`` carries our incarnation."""
+    """A bookie's registration. ``properties`` holds the incarnation and the directory of our bookies."""
 
     bookie_id: BookieId
     endpoints: tuple[Endpoint, ...] = ()
@@ -159,16 +159,16 @@ class BookieServiceInfo:
         return next((e for e in self.endpoints if e.protocol == protocol), None)
 
     def is_of_directory_of(self, other: BookieServiceInfo) -> bool:
-        """Whether both were published from one data directory: one incarnation, and neither from a copy of it. False
-        where no incarnation is published."""
+        """Whether both were published from the same data directory, and not one of them from a copy of it. False if an
+        incarnation is missing."""
         mine, theirs = self.properties, other.properties
         same = mine.get(DIRECTORY_PROPERTY) == theirs.get(DIRECTORY_PROPERTY)
         return same and mine.get(INCARNATION_PROPERTY, "") == theirs.get(INCARNATION_PROPERTY) != ""
 
 
 INCARNATION_PROPERTY = "bk.incarnation"
-"""Property of BookieServiceInfo that carries the incarnation uuid (RULES S8)."""
+"""The property of BookieServiceInfo that holds the incarnation, a uuid (S8)."""
 
 DIRECTORY_PROPERTY = "bk.directory"
-"""Property of BookieServiceInfo that names the data directory as it lies on its machine: a copy of it has another one,
-although its incarnation is the same (RULES S8, M3)."""
+"""The property of BookieServiceInfo that names the data directory on its machine: a copy of the directory has another
+value, although its incarnation is the same (S8, M3)."""

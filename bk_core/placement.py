@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which bookies to use. Pure: the candidates and the source of randomness come in from outside.
-
-Issue of racks and load belongs here later; today every bookie is equal.
-"""
+"""Chooses bookies. Pure: the caller passes the candidates and the source of randomness. All bookies are equal: racks
+and load do not count."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ T = TypeVar("T")
 
 
 class RandomSource(Protocol):
-    """The part of ``random.Random`` that the pure code may ask for."""
+    """The part of ``random.Random`` that the pure code uses."""
 
     def sample(self, population: Sequence[T], k: int) -> list[T]: ...
     def random(self) -> float: ...
@@ -31,12 +29,12 @@ def choose_ensemble(
     exclude: Mapping[BookieId, str] = MappingProxyType({}),
     avoid: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
-    """``size`` distinct writable bookies, in random order; of ``avoid`` only as many as are needed (quarantine: facts,
-    client.md §3.5). ``exclude`` says of some why they cannot be used.
+    """``size`` distinct writable bookies in random order. Of ``avoid`` (failed lately) only as many are taken as are
+    needed; ``exclude`` maps bookies that cannot be used to the reason.
 
-    Raises NotEnoughBookiesError saying how many are needed, which are writable, and why they cannot be used.
+    Raises NotEnoughBookiesError, which names how many are needed, which are writable, and why some cannot be used.
     """
-    usable = sorted(b for b in writable if b not in exclude)  # sorted: sets have no order a simulation could repeat
+    usable = sorted(b for b in writable if b not in exclude)  # sorted, so that a simulation can be repeated
     if len(usable) < size:
         raise NotEnoughBookiesError(
             f"{size} writable bookies are needed and {len(usable)} can be used",
@@ -51,7 +49,7 @@ def choose_ensemble(
 
 
 def writable_in_words(writable: Collection[BookieId], excluded: Mapping[BookieId, str]) -> str:
-    """All that are writable, and behind each that cannot be used the reason."""
+    """The writable bookies in words, each that cannot be used with the reason."""
     each = (f"{bookie} ({excluded[bookie]})" if bookie in excluded else bookie for bookie in sorted(writable))
     return f"writable: {', '.join(each) or 'none'}"
 
@@ -66,10 +64,11 @@ def replacement(
     gone: Collection[BookieId] = (),
     partly: bool = False,
 ) -> tuple[BookieId, ...] | NotEnoughBookiesError:
-    """The last ensemble with other bookies at ``indices``, none of ``gone``; good bookies keep their place (protocol
-    document "Writing to ledgers"; TLA action ClientChangesEnsemble).
+    """The last ensemble with other bookies at ``indices``, none of them from ``gone``; the others keep their places
+    (protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble).
 
-    With too few spares an error, unless (``partly``) there is one at least: then the first of ``indices`` get one."""
+    Returns an error if there are too few spares. With ``partly`` one spare is enough; then only the first of
+    ``indices`` get a new bookie."""
     ensemble = list(metadata.last_fragment.ensemble)
     failed = {ensemble[index]: "failed" for index in indices}
     others = dict.fromkeys(ensemble, "in the ensemble")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quorum arithmetic: write sets, coverage, and the confirmed id from watermarks. Pure integers.
 
-Sources: protocol document "Write quorums", "Ack quorums", "Closing a ledger as a reader"; RULES P2.
+Sources: protocol document "Write quorums", "Ack quorums", "Closing a ledger as a reader"; P2.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bk_core.model import EntryId
 
 
 def write_set(entry_id: EntryId, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """Ensemble indices that hold ``entry_id``, in ring order from ``entry_id mod E``."""
+    """The ensemble indices that hold ``entry_id``, in ring order from ``entry_id mod E``."""
     return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
 
 
@@ -22,10 +22,10 @@ def holds(index: int, entry_id: EntryId, ensemble_size: int, write_quorum: int) 
 
 
 def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """Whether answers from ``known`` indices leave no ack quorum unheard.
+    """Whether every possible ack quorum has a member among the ``known`` indices.
 
-    True when each of the E ring windows of Qw consecutive bookies has fewer than Qa unknown members, that is, at
-    least (Qw − Qa) + 1 known ones.
+    That is so if each of the E write sets has fewer than Qa unknown members, that is, at least (Qw − Qa) + 1 known
+    ones.
     """
     for start in range(ensemble_size):
         unknown = sum(1 for i in range(write_quorum) if (start + i) % ensemble_size not in known)
@@ -35,16 +35,17 @@ def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_qu
 
 
 def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
-    """How many members of a write set must deny an entry before it cannot have been acknowledged."""
+    """How many members of a write set must deny an entry to prove that it has no ack quorum."""
     return write_quorum - ack_quorum + 1
 
 
 def confirmed_id(watermarks: Sequence[EntryId], write_quorum: int, ack_quorum: int, last_sent: EntryId) -> EntryId:
-    """Highest id such that it and all ids before it are on an ack quorum of their write sets (RULES P2).
+    """The highest id such that it and all ids before it are on an ack quorum of their write sets (P2); at most
+    ``last_sent``.
 
-    ``watermarks[k]``: every id up to it that bookie ``k`` has to hold is durable there. For each residue i of E the
-    Qa-th largest watermark of its write set is W_i, and f_i the smallest id ≡ i (mod E) above it; everything below
-    the least f_i is confirmed. Never above ``last_sent``.
+    All ids up to ``watermarks[k]`` that bookie ``k`` has to hold are durable there. For each residue i of E let W_i be
+    the Qa-th largest watermark of its write set, and f_i the smallest id ≡ i (mod E) above W_i. All ids below the
+    least f_i are confirmed.
     """
     size = len(watermarks)
     if size == write_quorum:  # one write set: the general formula without its loop
