@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie's configuration: one frozen dataclass, checked with its relations when it is made."""
+"""A bookie's configuration: one frozen dataclass, checked when it is made."""
 
 from __future__ import annotations
 
@@ -18,56 +18,58 @@ from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
 _BLOCK = 4096
 _FILES_KEPT = 64
-_FILES_KEPT_OF_A_DIRECTORY = 192  # 64 segments and 64 indexes are kept open for reads, the others are the writers'
+_FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes open for reads; writers use the rest
 _MAY_BE_ZERO = ("port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What the port allows; see :class:`BookieConfig`."""
+    """The limits of the port; see :class:`BookieConfig`."""
 
     connections_max: int = 1024
     connections_per_address_max: int = 0
     memory_bytes_max: int = 0
     read_stall_s: float = 5.0
     files_kept: int = 256
-    """Open files that clients leave to storage, the metadata store and the rest."""
+    """Open files reserved for storage, the metadata store and the rest; clients get what is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    """What a bookie needs to know. Raises InvalidArgumentError for values that do not fit together.
+    """The settings of a bookie. Raises InvalidArgumentError for values that do not fit together.
 
-    ``data_dir`` is its data directory; ``data_dirs`` instead of it are several, best each on a disk of its own, over
-    which ledgers are spread. Their order does not matter; an empty one may be added at any start.
+    **Start.** Either ``data_dir`` is given, or ``data_dirs``: several directories over which ledgers are spread, best
+    each on a disk of its own. Their order does not matter, and an empty directory may be added at any start. A start
+    that cannot reach the metadata store tries again for ``start_wait_s``. ``bookie_id`` is fixed at the first start, by
+    default ``advertised_address:port``; later starts read it from the data directory. ``port`` 0 takes a free one.
 
-    A start that finds no metadata store tries again for ``start_wait_s``.
+    **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
+    a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
+    ``group_bytes_max`` and ``group_frames_max``.
 
-    ``bookie_id`` is fixed at the first start, by default ``advertised_address:port``; later starts take it from the
-    data directory. ``port`` 0 takes a free one. ``in_flight_bytes_max`` bounds frames of all clients that wait for a
-    group commit (recovery adds have a quarter as much to themselves), ``stream_bytes_max`` those of one; a group commit
-    takes at most ``group_bytes_max`` and ``group_frames_max``. ``reads_active_max`` bounds parts of answers in memory,
-    of ``read_part_bytes`` each or one frame, together twice the product of both; a quarter is kept for recovery. Who
-    takes nothing of its answers for ``read_stall_s`` is cut off if others wait for room. At most ``connections_max``
-    clients are connected, and ``connections_per_address_max`` of one address (0: half of them). Each may have begun a
-    message of 8 MiB on each of its streams that it never ends: when the process takes more than ``memory_bytes_max``
-    (0: three quarters of what it may take), silent streams are ended.
+    **Reads.** ``reads_active_max`` bounds the parts of answers in memory. A part has ``read_part_bytes`` or one frame;
+    all parts together have at most twice the product of both settings. A quarter is kept for recovery. A client that
+    takes nothing of its answers for ``read_stall_s`` is cut off if others wait for room.
 
-    Above ``disk_usage_threshold`` (a share of the file system) the bookie turns read-only, at
-    ``disk_usage_low_water`` it is writable again; it looks every ``disk_check_interval_s``.
+    **Connections.** At most ``connections_max`` clients are connected, and at most ``connections_per_address_max`` from
+    one address (0: half of them). On each stream a client may begin a message of 8 MiB and never end it. So silent
+    streams are ended when the process takes more than ``memory_bytes_max`` (0: three quarters of what it may take).
 
-    Deleted ledgers are found by hints of the clients that delete them, and every ``gc_interval_s`` by comparing all
-    that are held with the metadata store's list; either is enough. Each is looked up by its id, and once more after
+    **Disk.** The bookie turns read-only above ``disk_usage_threshold`` (a share of the file system) and writable again
+    at ``disk_usage_low_water``. It looks every ``disk_check_interval_s``.
+
+    **Garbage.** Clients that delete a ledger tell the bookie. Every ``gc_interval_s`` the bookie also compares the
+    ledgers it holds with the metadata store's list. Either way a ledger is looked up by its id, and once more after
     ``gc_grace_s``; only then it is forgotten, for good. A short grace gives space back sooner and leaves an operator
     less time to notice that the metadata store has lost ledgers.
 
-    ``index_cache_bytes`` bounds what is remembered of the indexes of sealed segments (RULES S7); a look-up that misses
-    it costs up to two reads. Drained segments are used again: ``segments_kept_free`` of them stay allocated, what is
-    more goes back to the file system. Space is given back under a checkpoint, at most one in ``checkpoint_interval_s``
-    unless the disk is short of space. A sealed segment is rewritten when less than ``compaction_threshold`` of it is
-    live; every ``major_compaction_interval_s`` those with less than ``major_compaction_threshold``. Compaction reads
-    and writes at most ``compaction_bytes_per_s`` together; the scrubber verifies all that is stored at
-    ``scrub_bytes_per_s``, again and again.
+    **Upkeep.** ``index_cache_bytes`` bounds the memory for the indexes of sealed segments (RULES S7); a look-up that
+    misses it costs up to two reads. ``segments_kept_free`` drained segments stay allocated for new entries; further
+    ones go back to the file system. Space is given back after a checkpoint; at most one is made in
+    ``checkpoint_interval_s`` unless the disk is short of space. A sealed segment is rewritten when less than
+    ``compaction_threshold`` of it is live, and every ``major_compaction_interval_s`` when less than
+    ``major_compaction_threshold`` is. Compaction reads and writes at most ``compaction_bytes_per_s`` together. The
+    scrubber verifies all stored data at ``scrub_bytes_per_s``, again and again.
     """
 
     metadata_service_uri: str
@@ -182,7 +184,7 @@ class BookieConfig:
         )
 
     def maintenance_limits(self) -> MaintenanceLimits:
-        """The part the maintenance of a data directory needs."""
+        """The settings for the maintenance of a data directory."""
         return MaintenanceLimits(
             checkpoint_interval_s=self.checkpoint_interval_s,
             compaction_threshold=self.compaction_threshold,
@@ -194,13 +196,13 @@ class BookieConfig:
         )
 
     def collector(self) -> CollectorConfig:
-        """The part the collector needs."""
+        """The settings for the garbage collector, in milliseconds."""
         return CollectorConfig(
             interval_ms=max(1, int(self.gc_interval_s * 1000)), grace_ms=max(1, int(self.gc_grace_s * 1000))
         )
 
     def machine_limits(self) -> MachineLimits:
-        """The part the machine needs."""
+        """The settings for the machine."""
         return MachineLimits(
             stream_bytes_max=self.stream_bytes_max,
             in_flight_bytes_max=self.in_flight_bytes_max,
@@ -211,7 +213,7 @@ class BookieConfig:
         )
 
     def server_limits(self) -> ServerLimits:
-        """The part the port needs."""
+        """The settings for the port."""
         return ServerLimits(
             connections_max=self.connections_max,
             connections_per_address_max=self.connections_per_address_max,
@@ -222,7 +224,7 @@ class BookieConfig:
 
 
 def load_config(path: Path, **overrides: Any) -> BookieConfig:
-    """Configuration from a TOML file whose keys are the field names; ``overrides`` win.
+    """Read the configuration from a TOML file whose keys are the field names; ``overrides`` win.
 
     Raises InvalidArgumentError for a file that cannot be read, an unknown key, or values that do not fit.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie as a process: puts the parts together, serves until SIGTERM, stops cleanly.
+"""A bookie as a process: makes its parts, serves until SIGTERM, stops cleanly.
 
-Order: everything that can be refused is checked before anything is written, the port is bound before the data directory
-is touched, and the bookie registers only when it can answer.
+The order of a start: everything that can be refused is checked before anything is written. The port is bound before the
+data directory is touched. The bookie registers only when it can answer.
 """
 
 from __future__ import annotations
@@ -66,13 +66,15 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the process's exit code: 0, EXIT_STORAGE_FAILED or EXIT_BUG.
 
-    Prints ``ready <id> <port>`` once it has registered, or calls ``on_ready`` instead. ``accept_loss`` starts a wiped
-    or older directory under a known id (``loss.py``), ``init_cluster`` makes the cluster that is not there yet
-    (``find_cluster``); neither is part of the configuration, so that nobody gives leave for good. Raises
-    NoClusterError, InvalidArgumentError, MetadataUnavailableError (after ``start_wait_s``), PortInUseError,
-    DataDirectoryError, BookieIdentityError;
-    then nothing was registered. BookieIdentityError also when another directory was registered under its id later.
-    Tunes this process's allocator and its limit of open files: not for a process that does other work (RULES K5).
+    Once registered, it prints ``ready <id> <port>``, or calls ``on_ready`` instead. ``accept_loss`` starts a wiped or
+    older directory under a known id (``loss.py``). ``init_cluster`` makes the cluster if there is none
+    (``find_cluster``). Neither is part of the configuration, so that nobody allows it for good.
+
+    Raises NoClusterError, InvalidArgumentError, MetadataUnavailableError (after ``start_wait_s``), PortInUseError,
+    DataDirectoryError, BookieIdentityError; then nothing was registered. BookieIdentityError is also raised when
+    another directory is registered under its id later.
+
+    It tunes this process's allocator and its limit of open files, so call it only in a process of its own (RULES K5).
     """
     tune_allocator()
     raise_files_max()
@@ -80,7 +82,7 @@ def run(
 
 
 def tune_allocator() -> None:
-    """Keep buffers of a message in the heap, where they cost no page faults each time."""
+    """Keep message buffers in the heap, where they do not cost page faults each time."""
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
@@ -121,9 +123,10 @@ async def _run(
 
 
 async def started(start: Callable[[], Awaitable[Bookie]], wait_s: float, stop: asyncio.Event) -> Bookie | None:
-    """A bookie that serves; None when asked to stop before there was one.
+    """Start a bookie; None if ``stop`` was set before it served.
 
-    A metadata store that does not answer is waited for: after a power cut the machines of a cluster start together.
+    It waits up to ``wait_s`` for a metadata store that does not answer: after a power cut all machines of a cluster
+    start together.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -165,7 +168,8 @@ class Bookie:
         accept_loss: bool = False,
         init_cluster: bool = False,
     ) -> Bookie:
-        """Open, replay, serve, register. Raises as :func:`run`; then nothing is left open. ``store`` is closed too."""
+        """Open, replay, serve, register. Raises as :func:`run`; then nothing is left open, and ``store`` is
+        closed too."""
         address = await asyncio.to_thread(advertised_address, config)
         if store is None:
             store = await asyncio.to_thread(
@@ -251,7 +255,8 @@ class Bookie:
         self.failed.set()
 
     async def stop(self) -> None:
-        """Leave the writable list, end the streams, make durable what was taken, record the position, let go."""
+        """Leave the writable list, end the streams, make accepted frames durable, record the position, close
+        everything."""
         if self._availability:
             await self._availability.end()
         if self._garbage:
@@ -279,7 +284,7 @@ def _ledgers_held(opened: Sequence[OpenStorage]) -> list[LedgerId]:
 
 
 def _space(directories: Sequence[DataDirectory]) -> tuple[int, int]:
-    """Bytes in all and free. Directories of one file system are counted each."""
+    """Total and free bytes. Directories on one file system each count it."""
     return sum(each.total_bytes() for each in directories), sum(each.free_bytes() for each in directories)
 
 

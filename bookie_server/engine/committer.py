@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commit thread: takes what is queued for the log, one group at a time.
+"""The commit thread: writes the queued frames to the log, one group commit at a time.
 
-Nothing here waits for anything but the disk's sync of a group: spares, sealing and all other upkeep have a thread of
-their own (``maintenance_thread.py``). Copies that compaction makes take turns with groups, so that neither starves.
+It waits for nothing but the disk's sync of a group. Spare segments, sealing and all other upkeep have a thread of their
+own (``maintenance_thread.py``). Copies made by compaction take turns with groups, so that neither starves.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bookie_server.storage.log.segment_log import SegmentLog
 logger = logging.getLogger(__name__)
 
 IDLE_S = 0.05
-"""After so long without a commit the log's position is recorded: within 100 ms (RULES S3)."""
+"""After so long without a commit the log's position is recorded. RULES S3 allows 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Frames of one group commit; ``reserve``: one of them may use the last spare segment. Without frames: the log's
-    position is to be recorded."""
+    """The frames of one group commit. ``reserve``: one of them may use the last spare segment. Without frames the
+    thread only records the log's position."""
 
     frames: Sequence[bytes | memoryview]
     reserve: bool = False
@@ -37,15 +37,15 @@ class _Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copies:
-    """Frames that are in the log already."""
+    """Copies of frames that are in the log already, and the future that gets their new places."""
 
     frames: Sequence[bytes | bytearray | memoryview]
     done: Future[list[Place]]
 
 
 class Committer:
-    """Owns the log until :meth:`stop`. ``committed`` and ``failed`` are called on the loop, for each group one;
-    ``looked_after`` on the commit thread after each group."""
+    """Owns the log until :meth:`stop`. After each group it calls ``committed`` or ``failed`` on the loop, and
+    ``looked_after`` on the commit thread."""
 
     def __init__(
         self,
@@ -76,8 +76,9 @@ class Committer:
             self._wake.notify()
 
     def copy(self, frames: Sequence[bytes | bytearray | memoryview]) -> Future[list[Place]]:
-        """Write copies of frames that are in the log; their new places, durable. Any thread but the commit thread. The
-        future raises as :meth:`SegmentLog.append_group`, or is cancelled by :meth:`stop`."""
+        """Write copies of frames that are in the log already. The future gets their new places once they are durable.
+        It raises as :meth:`SegmentLog.append_group`, or is cancelled by :meth:`stop`. Call it on any thread but the
+        commit thread."""
         copies = _Copies(frames, Future())
         with self._wake:
             if self._stopping:
@@ -88,7 +89,8 @@ class Committer:
         return copies.done
 
     def drop(self, *, resume: bool) -> None:
-        """Forget the frames that are queued, because the machine does; go on with what comes now, or never."""
+        """Forget the queued frames, as the machine has done. If ``resume``, frames that come from now on are written;
+        otherwise nothing is ever written again."""
         with self._wake:
             self._frames.clear()
             self._halted = not resume
@@ -97,7 +99,7 @@ class Committer:
             self._wake.notify()
 
     def stop(self) -> None:
-        """Commit what is queued, record the position, end. From any thread but the loop's."""
+        """Commit what is queued, record the position and end the thread. Not on the loop's thread."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -123,7 +125,7 @@ class Committer:
         while self._copies:
             done = self._copies.popleft().done
             done.cancel()
-            done.set_running_or_notify_cancel()  # without it who waits for it is not woken
+            done.set_running_or_notify_cancel()  # without it the waiting thread is not woken
 
     def _record_position(self) -> None:
         try:
@@ -138,7 +140,7 @@ class Committer:
                 self._post(self._committed, self._append(group))
             else:
                 self._log.record_position()
-            self._log.release_full()  # behind the places
+            self._log.release_full()  # only after the places were posted
             self._looked_after()
         except BookKeeperError as error:
             self._halted = True
@@ -147,7 +149,7 @@ class Committer:
             self._end(error)
 
     def _end(self, error: BaseException) -> None:
-        """A bug, or the disk in a way that storage does not know: never ack again."""
+        """A bug, or a disk error that storage does not know: ack nothing from here on."""
         logger.exception("the commit thread failed", exc_info=error)
         self._halted = True
         self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))
@@ -165,13 +167,13 @@ class Committer:
             return
         try:
             places = self._log.append_group(copies.frames, reserve=True)
-        except BaseException as error:  # whoever made the copies hears it; a failed sync fails the next group as well
+        except BaseException as error:  # the caller of ``copy`` gets it; after a failed sync the next group fails too
             copies.done.set_exception(error)
             return
         copies.done.set_result(places)
 
     def _take(self) -> _Group | _Copies | None:
-        """What comes next; None at the end."""
+        """The next work; None at the end."""
         with self._wake:
             while True:
                 if self._copies and not self._halted and (self._copies_turn or not self._frames):

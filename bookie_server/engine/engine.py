@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of the bookie's machine: one loop, and the threads of each data directory (``log_driver.py``).
+"""Drives the bookie's machine on one loop. Each data directory has threads of its own (``log_driver.py``).
 
-The loop owns the machine and the indexes (RULES S10). Events come in on the loop, effects are carried out in order, and
-an event that arises meanwhile waits its turn. Every frame given to a log is answered by one event, GroupCommitted or
-CommitFailed. A failed sync of one log ends the whole bookie (S6): what a restart can still serve of it, it serves then.
+The loop owns the machine and the indexes (RULES S10: storage itself starts no threads). Effects are carried out in
+order; an event that arises meanwhile is queued. Every group of frames given to a log is answered by one event,
+GroupCommitted or CommitFailed. A failed sync of one log ends the whole bookie (S6); a restart serves what can still be
+served.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ class StreamSink(Protocol):
     """A stream of a lane, as the engine sees it."""
 
     def deliver(self, effect: StreamEffect) -> None:
-        """Carry this out later; must not block nor call back before it returns."""
+        """Queue this effect. Must not block, nor call the engine before it returns."""
         ...
 
 
 class BookieEngine:
-    """Runs a machine over these logs, which it names by their order. Made, started and stopped on the loop.
+    """Runs a machine over these logs; a log's number is its place in ``logs``. Made, started and stopped on the loop.
 
-    ``on_failed`` hears once of what ends this bookie: StorageFailedError after a failed sync (RULES S6), or
-    LocalProtocolError for a bug in the machine, whose state is then not to be trusted. Nothing is answered after it.
-    ``on_hint`` hears of ledgers that somebody says were deleted; ``on_segment`` that a segment was begun;
-    ``on_no_space`` of the log for a group of which there was no room, before the machine does. None of them may block.
+    ``on_failed`` hears once of the error that ends this bookie: StorageFailedError after a failed sync (RULES S6), or
+    LocalProtocolError for a bug in the machine, whose state cannot be trusted any more. Nothing is answered after it.
+    ``on_hint`` hears of ledgers that a client calls deleted, and ``on_segment`` that a segment was begun.
+    ``on_no_space`` hears the number of a log that had no room for a group, before the machine hears of it. None of
+    these may block.
     """
 
     def __init__(
@@ -83,24 +85,23 @@ class BookieEngine:
         )
 
     def storage_stats(self) -> list[StorageStats]:
-        """The numbers of each data directory."""
         return [each.stats() for each in self._logs]
 
     # --- for services ---
 
     def open_stream(self, sink: StreamSink) -> events.StreamId:
-        """A name for a stream, never used twice."""
+        """Returns a name for the stream that is never used again."""
         self._streams_opened += 1
         self._streams[self._streams_opened] = sink
         return self._streams_opened
 
     def close_stream(self, stream: events.StreamId) -> None:
-        """The stream is gone; nothing more is delivered to its sink."""
+        """The stream is gone; its sink gets nothing more."""
         if self._streams.pop(stream, None):
             self.feed(events.StreamClosed(stream))
 
     def feed(self, event: events.Event) -> None:
-        """Give the machine an event and carry out what it wants."""
+        """Give the machine an event and carry out its effects."""
         self._events.append(event)
         if self._stepping:
             return
@@ -119,12 +120,12 @@ class BookieEngine:
             self._stepping = False
 
     def end_streams(self, message: str) -> None:
-        """Have every stream end once what is ready for it has been written."""
+        """End every stream once its queued answers have been written."""
         for stream, sink in list(self._streams.items()):
             sink.deliver(events.CloseStream(stream, message))
 
     async def stop(self) -> None:
-        """Make durable what was taken, record the position, end the threads. Nothing is answered afterwards."""
+        """Make accepted frames durable, record the position and end the threads. Nothing is answered afterwards."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -135,7 +136,7 @@ class BookieEngine:
             each.stop()
 
     def _end_commits(self) -> None:
-        """Nothing that is queued is written any more, to no log."""
+        """No log writes its queued frames any more."""
         for each in self._logs:
             each.drop(resume=False)
 
@@ -179,7 +180,8 @@ class BookieEngine:
     # --- for the logs ---
 
     def committed(self, number: int, places: Sequence[Place]) -> None:
-        """A group of this log is durable. Too late if another log has failed: the machine has given it up."""
+        """A group of this log is durable. Ignored if another log has failed, because the machine has given the group
+        up."""
         if self._failed:
             return
         self.feed(events.GroupCommitted(places, number))
@@ -188,7 +190,8 @@ class BookieEngine:
             self._on_segment()
 
     def commit_failed(self, number: int, error: BookKeeperError) -> None:
-        """A thread of this log met StorageFailedError, which ends the bookie, or a group found no space."""
+        """This log failed: with StorageFailedError, which ends the bookie, or with DataDirectoryError for a group
+        without room."""
         if self._failed:
             return  # another thread has told it
         self._failed = final = not isinstance(error, DataDirectoryError)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage in the machine's words: its index as :class:`~bookie_server.machine.state.Holdings`, its reads as events.
+"""Presents storage to the machine: its index as :class:`~bookie_server.machine.state.Holdings`, its reads as events.
 
-Translates look-ups into plans: neighbouring pieces of one frame become one, and a plan ends where it would hold more
-bytes than asked for. Pure memory, on the loop; only :func:`answer_read` touches the disk.
+Look-ups become plans. Neighbouring pieces of one frame are joined, and a plan ends before it exceeds the bytes asked
+for. All of this is memory on the loop's thread; only :func:`answer_read` touches the disk.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _UNTIL_MADE_ANEW = (
 
 _ID_MAX = (1 << 63) - 1
 _FRAMES_MAX = (4, 64, 1024)
-"""Frames that a plan looks at: a few large ones are a part already, more than the last are another part."""
+"""How many frames a plan looks at, tried in this order. A few large frames fill a part; more than the last number go
+into another part."""
 
 
 class IndexHoldings:
-    """Belongs to the loop's thread, and the index with it."""
+    """Used, like its index, only on the loop's thread."""
 
     def __init__(self, index: LedgerIndex) -> None:
         self._index = index
@@ -55,7 +56,7 @@ class IndexHoldings:
         return 0
 
     def knows(self, ledger_id: LedgerId) -> bool:
-        """Whether anything of the ledger is or was here: an entry, a record, its deletion."""
+        """Whether this directory holds or held anything of the ledger: an entry, a record, its deletion."""
         return self._index.is_deleted(ledger_id) or self._index.folded(ledger_id)[0] is not None
 
     def add(self, pending: Pending, place: Place) -> None:
@@ -113,8 +114,9 @@ class IndexHoldings:
 
 
 def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
-    """One piece a frame, as many frames as ``bytes_max`` allows (at least one), and the last id these answer for."""
-    pieces: dict[Place, Piece] = {}  # in order of first id; neighbouring runs of one frame become one piece
+    """One piece for each frame, for at least one frame and as many as ``bytes_max`` allows; and the last id they answer
+    for."""
+    pieces: dict[Place, Piece] = {}  # in order of first id
     size = 0
     for run in found:
         known = pieces.get(run.place)
@@ -129,9 +131,12 @@ def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple
 def answer_read(
     reader: SegmentReader, effect: events.ReadFrames | events.ReadMemberships
 ) -> events.FramesRead | events.MembershipsRead:
-    """Do what the machine wants read; blocks. What fails its checks, or cannot be read, is None in the answer: the
-    machine has the index note it and plans again. So is what lies in a segment that is given back: the index has
-    dropped it since, and names other copies, or none of a deleted ledger."""
+    """Carry out a read of the machine; blocks.
+
+    A piece is None in the answer if it fails its checks or cannot be read. The machine then has the index mark it as
+    damaged, and plans again. A piece is None too if its segment was given back: the index has dropped it since, and
+    names other copies, or none for a deleted ledger.
+    """
     if isinstance(effect, events.ReadFrames):
         return events.FramesRead(effect.request, [_read_piece(reader, piece) for piece in effect.pieces])
     return events.MembershipsRead(effect.request, [_read_membership(reader, place) for place in effect.places])
@@ -148,7 +153,7 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
     except IntegrityError as error:
         _note_damage(reader, place, error)
         return None
-    except Exception:  # a bug: it must not end the thread that everybody's reads wait for
+    except Exception:  # a bug must not end the thread that serves everybody's reads
         logger.exception("%s cannot be read", place)
         return None
 
@@ -162,12 +167,13 @@ def _read_membership(reader: SegmentReader, place: Unresolved) -> object | None:
         _note_damage(reader, place, error)
     except Exception:
         logger.exception("%s cannot be read", place)
-    # A run is asked because something in it is damaged: naming it once more would say nothing new.
+    # The machine asks for a run's membership because a frame in it is damaged: reporting the run again says nothing
+    # new.
     return RunMembers((), (), (), ()) if isinstance(place, Place) and place.is_run else None
 
 
 def _note_damage(reader: SegmentReader, place: Unresolved, error: IntegrityError) -> None:
-    """A line for each damaged frame, and one for a file that is of no use as a whole, however much was in it."""
+    """Log a line for each damaged frame, but only one for a damaged index block's file or for a missing segment."""
     if isinstance(place, IndexBlock):
         name = index_name(place.generation)
         if reader.is_news(name):

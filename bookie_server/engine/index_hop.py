@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the maintenance thread to those that own what it works on: the loop (index), the committer, the reader.
+"""Calls from the maintenance thread to the owners of its data: the loop (index), the committer, the reader.
 
-Each wait has a deadline. What was not begun by then is taken back, so that it never happens behind its asker's back.
+Each wait has a deadline. A call that has not begun by then is cancelled and never happens.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 Frames = Sequence[bytes | bytearray | memoryview]
 
 DEADLINE_S = 30.0
-_LOOK_S = 0.5  # how soon it is noticed that the loop was closed
+_LOOK_S = 0.5  # how soon a closed loop is noticed
 
 
 class LoopIndexPort:
-    """The index of a bookie's loop; any thread may ask, the loop's own too."""
+    """The index that belongs to the loop. Any thread may ask, the loop's own too."""
 
     def __init__(self, index: LedgerIndex, loop: asyncio.AbstractEventLoop, *, deadline_s: float = DEADLINE_S) -> None:
         self._index, self._loop, self._deadline_s = index, loop, deadline_s
@@ -47,14 +47,17 @@ class LoopIndexPort:
 
         try:
             self._loop.call_soon_threadsafe(run)
-        except RuntimeError:  # it is closed
+        except RuntimeError:  # the loop is closed
             raise Stopping from None
         return wait_for(answer, self._deadline_s, "the bookie's loop", self._loop.is_closed)
 
 
 def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[], bool] = lambda: False) -> T:
-    """The result, or its exception. Stopping if it was cancelled, or if ``is_over`` says that it will never come.
-    BookKeeperError after the deadline: it was not begun and never will be, or (outcome unknown) it is under way."""
+    """The result of ``done``, or its exception.
+
+    Raises Stopping if ``done`` was cancelled, or if ``is_over`` says that it will never finish. Raises BookKeeperError
+    after the deadline: the call was taken back before it began, or (outcome unknown) it is still under way.
+    """
     end = time.monotonic() + deadline_s
     while not done.done() and (left_s := end - time.monotonic()) > 0:
         wait([done], min(_LOOK_S, left_s))
@@ -62,7 +65,7 @@ def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[]
             raise Stopping
     late = not done.done()
     if late and not done.cancel():
-        wait([done], deadline_s)  # it has been begun
+        wait([done], deadline_s)  # it has begun, and gets the deadline once more
         if not done.done():
             raise BookKeeperError(f"{whom} does not answer", value=f"{deadline_s:.0f} s", outcome=Outcome.UNKNOWN)
     try:
@@ -74,7 +77,7 @@ def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[]
 
 
 def copier(begin: Callable[[Frames], Future[list[Place]]]) -> Copy:
-    """``Committer.copy`` for whoever waits for it. Raises Stopping when the commit thread has ended."""
+    """``Committer.copy`` as a blocking call. Raises Stopping when the commit thread has ended."""
 
     def copy(frames: Frames) -> list[Place]:
         return wait_for(begin(frames), DEADLINE_S, "the commit thread")

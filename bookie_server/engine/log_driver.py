@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads of one data directory: commits, reads and maintenance (RULES S10).
+"""The threads of one data directory: commits, reads and maintenance. Storage itself starts no threads (RULES S10).
 
-The commit thread owns the segment log, the maintenance thread its spares and full segments and all that is done in the
-background; the reader thread owns the segment reader. What they have to say comes back to the engine on its loop.
+The commit thread owns the segment log. The maintenance thread owns the log's spares and full segments and does all
+background work. The reader thread owns the segment reader. Their results are events for the engine, on its loop.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from bookie_server.storage.maintenance.storage_stats import StorageStats
 logger = logging.getLogger(__name__)
 
 Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], DirectoryMaintenance]
-"""Makes the maintenance of a log, given what writes copies to it, and what has its reader release and give up a segment
-and waits for that."""
+"""Makes the maintenance of a log. Arguments: a function that writes copies to the log, and two that have the log's
+reader release and give up a segment, and wait for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """The log of one data directory, its reader, and what makes its maintenance."""
+    """The log of one data directory, its reader, and the function that makes its maintenance."""
 
     log: SegmentLog
     reader: SegmentReader
@@ -46,7 +46,7 @@ class OpenLog:
 
 
 class Engine(Protocol):
-    """Who hears of what becomes of a log, on the loop; ``number`` is the log's."""
+    """What a log driver calls on the loop; ``number`` is the log's."""
 
     def feed(self, event: events.Event) -> None: ...
     def committed(self, number: int, places: Sequence[Place]) -> None: ...
@@ -54,7 +54,8 @@ class Engine(Protocol):
 
 
 class LogDriver:
-    """Of one log, which the machine names ``number``. Made and used on the loop, stopped from another thread."""
+    """Runs the threads of one log, which the machine calls ``number``. Made and used on the loop, stopped on another
+    thread."""
 
     def __init__(
         self, number: int, open_log: OpenLog, engine: Engine, *, group_bytes_max: int, group_frames_max: int
@@ -72,27 +73,24 @@ class LogDriver:
         self._maintenance.start()
 
     def commit(self, effect: events.Commit) -> None:
-        """Queue frames behind all others."""
         self._committer.put(effect.frames, reserve=effect.reserve)
 
     def read(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
-        """Queue a read behind all others."""
         self._reader.put(effect)
 
     def drop(self, *, resume: bool) -> None:
-        """Forget the frames that are queued; go on with what comes now, or never."""
+        """As :meth:`Committer.drop`."""
         self._committer.drop(resume=resume)
 
     def hurry(self) -> None:
-        """Space is short."""
+        """Space is short: maintenance gives back what it can now."""
         self._maintenance.hurry()
 
     def stats(self) -> StorageStats:
-        """The numbers of the data directory."""
         return self._maintenance.stats()
 
     def stop(self) -> None:
-        """Make durable what was taken, record the position, end the threads. From any thread but the loop's."""
+        """Make accepted frames durable, record the position and end the threads. Not on the loop's thread."""
         self._committer.stop()
         self._log.release_full()
         self._maintenance.stop()
@@ -109,12 +107,12 @@ class LogDriver:
         self._engine.commit_failed(self.number, error)
 
     def _release(self, generation: int) -> None:
-        """On the maintenance thread."""
+        """Called on the maintenance thread."""
         wait_for(self._reader.release(generation, for_good=False), DEADLINE_S, "the reader thread")
 
     def _give_up(self, generation: int) -> None:
-        """On the maintenance thread, when the index names the segment no more. Reads that were planned before are over,
-        or find it given up and are planned again."""
+        """Called on the maintenance thread once the index names the segment no more. Reads planned before are over, or
+        find the segment given up and are planned again."""
         wait_for(self._reader.release(generation, for_good=True), DEADLINE_S, "the reader thread")
 
 
@@ -126,8 +124,8 @@ class _Release:
 
 
 class _Reader:
-    """The reader thread: answers ReadFrames and ReadMemberships in order. ``failed`` hears on the loop of what ends it,
-    and so the bookie: else everybody's reads would wait for ever."""
+    """The reader thread: answers ReadFrames and ReadMemberships in order. ``failed`` hears on the loop of an error that
+    ends the thread. It ends the bookie too, or every read would wait for ever."""
 
     def __init__(
         self,
@@ -145,7 +143,7 @@ class _Reader:
         self._work.put(effect)
 
     def release(self, generation: int, *, for_good: bool) -> Future[None]:
-        """Close what is open of a segment, behind all reads that are queued. Any thread."""
+        """Close the open files of a segment after all queued reads. Any thread."""
         release = _Release(generation, for_good, Future())
         self._work.put(release)
         return release.done

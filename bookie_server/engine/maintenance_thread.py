@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread beside the commit thread that maintains one data directory: no group waits for anything done here.
+"""The thread that maintains one data directory, so that no group commit waits for upkeep.
 
-What is done, in which order and how fast, is :class:`~bookie_server.storage.maintenance.maintenance.Maintenance`'s to
-say; this only waits until something is due.
+:class:`~bookie_server.storage.maintenance.maintenance.Maintenance` decides what is done, in which order and how fast.
+This thread only waits until something is due.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from bookie_server.storage.maintenance.storage_stats import StorageStats
 logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_S = 600.0
-"""How often a line of statistics is logged."""
 
 Release = Callable[[int], None]
 
@@ -33,8 +32,8 @@ Release = Callable[[int], None]
 def maintained(
     opened: OpenStorage, limits: MaintenanceLimits, loop: asyncio.AbstractEventLoop
 ) -> Callable[[Copy, Release, Release], DirectoryMaintenance]:
-    """What makes the maintenance of an open directory whose index belongs to ``loop``, given what writes copies to its
-    log and what has its reader release and give up a segment."""
+    """Returns a function that makes the maintenance of an open directory whose index belongs to ``loop`` (``Maintain``
+    in ``log_driver.py``)."""
 
     def make(copy: Copy, release: Release, give_up: Release) -> DirectoryMaintenance:
         return DirectoryMaintenance(
@@ -48,7 +47,7 @@ def maintained(
 
 class MaintenanceThread:
     """Runs the maintenance of one directory from :meth:`start` to :meth:`stop`. ``failed`` hears on the loop, once, of
-    what ends the bookie: StorageFailedError (RULES S6)."""
+    the StorageFailedError that ends the bookie (RULES S6)."""
 
     def __init__(
         self,
@@ -69,21 +68,22 @@ class MaintenanceThread:
         self._thread.start()
 
     def look(self) -> None:
-        """Wake up if the log needs something. Any thread; quick."""
+        """Wake the thread if the log needs a spare or has a full segment. Any thread; does not block."""
         if self.maintenance.log_maintenance.due:
             self._notice()
 
     def hurry(self) -> None:
-        """Space is short: give back now what can be. Any thread; quick."""
+        """Space is short: give back now what can be given back. Any thread; does not block."""
         self._hurried = True
         self._notice()
 
     def stats(self) -> StorageStats:
-        """The directory's numbers. Any thread, the loop's too."""
+        """Any thread, the loop's too."""
         return self.maintenance.stats()
 
     def stop(self) -> None:
-        """Seal what is full, end. From any thread but the loop's, when the commit thread has ended. Idempotent."""
+        """Seal full segments and end the thread. Call it after the commit thread has ended, not on the loop's thread.
+        Idempotent."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -101,7 +101,7 @@ class MaintenanceThread:
         try:
             try:
                 self._work()
-            except Stopping:  # the commit thread has ended, or the loop
+            except Stopping:  # the commit thread has ended, or the loop is closed
                 with self._wake:
                     self._wake.wait_for(lambda: self._stopping or self._loop.is_closed(), timeout=None)
             self.maintenance.finish()

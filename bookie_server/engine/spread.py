@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several data directories as one :class:`~bookie_server.machine.state.Holdings`: each ledger is in exactly one.
 
-A ledger stays where something of it is durable, its deletion too; so what its directory does not hold, the bookie does
-not. One that no directory knows may have been in a directory with damage that could not be named: while such a
-directory is in limbo for ledgers it has not heard of, they belong to it, so that limbo holds for them before and after
-something of them is written (RULES S8). Otherwise ``choose`` says where a new ledger goes.
+A ledger stays in the directory where something of it, or its deletion, is durable. So the bookie does not hold what
+that directory does not hold. A ledger that no directory knows may have been in a directory with damage whose ledger
+could not be named. While such a directory is in limbo for unknown ledgers, they are assigned to it, so that limbo holds
+for them before and after their first write (RULES S8). Otherwise ``choose`` picks the directory of a new ledger.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _REMEMBERED_MAX = 1 << 17
 
 
 class SpreadHoldings:
-    """Belongs to the loop's thread, and the indexes with it. ``choose(ledger_id)`` is the number of a directory."""
+    """Used, like the indexes, only on the loop's thread. ``choose(ledger_id)`` is the number of a directory."""
 
     def __init__(self, parts: Sequence[IndexHoldings], choose: Callable[[LedgerId], int]) -> None:
         self._parts, self._choose = tuple(parts), choose
-        self._found: dict[LedgerId, int] = {}  # where ledgers are known: that never changes
+        self._found: dict[LedgerId, int] = {}  # the directory of known ledgers; it never changes
 
     def log_of(self, ledger_id: LedgerId) -> int:
         found = self._found.get(ledger_id)
@@ -54,7 +54,7 @@ class SpreadHoldings:
         return self._of(ledger_id).facts(ledger_id)
 
     def add(self, pending: Pending, place: Place) -> None:
-        """Raises LocalProtocolError for a frame that was written to another directory than its ledger is in."""
+        """Raises LocalProtocolError if the frame was written to another directory than its ledger's."""
         ledger_id, number = pending.header.ledger_id, pending.ledger.log.number
         if ledger_id not in self._found:
             known = next((k for k, part in enumerate(self._parts) if part.knows(ledger_id)), number)

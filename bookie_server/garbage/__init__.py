@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ledgers were deleted, and the thread that finds out."""
+"""Finds out which ledgers were deleted, on a thread of its own."""

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ledgers a bookie may forget: a pure machine, events in, effects out. No clock, thread or I/O (RULES S9).
+"""Decides which ledgers a bookie may forget. A pure machine: events in, effects out; no clock, thread or I/O (RULES
+S9).
 
-A ledger becomes a *candidate* by a client's hint, or because a full comparison of what is held with what the metadata
-store lists did not meet it. Neither is believed: anybody can send a hint, and a list may be short. A candidate is
-looked up by its id, and when the store says that it does not exist, once more after the grace period. Only a ledger
-that both looks found gone, in one session with the store, each after ``sync()``, is given up. Whatever else comes
-begins with the first look again or ends the matter: an error, another session, a record that is there after all.
+A ledger becomes a *candidate* when a client hints at it, or when a full comparison of the held ledgers with the
+metadata store's list does not find it. Neither is believed: anybody can send a hint, and a list may be short. A
+candidate is looked up by its id. If the store says that it does not exist, it is looked up once more after the grace
+period. Only a ledger that both looks found gone, in one session with the store and each after ``sync()``, is given up.
+After an error or in another session the first look begins again; a record that exists after all ends the matter.
 
-So absence of evidence never deletes: not an error, not a lost session, not a partial or empty list, not a root that is
-gone (the adapter reads INSTANCEID around each look: :mod:`bookie_server.garbage.garbage_thread`).
+So absence of evidence never deletes: not an error, a lost session, a partial or empty list, nor a missing root (the
+adapter reads INSTANCEID around each look: :mod:`bookie_server.garbage.garbage_thread`).
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from typing import Any, TypeAlias
 from bk_core.model import LedgerId
 
 COMPARE_TIMER, CANDIDATES_TIMER = -1, -2
-"""Timers of the machine itself; the others bear the number of a look."""
+"""The machine's own timers. Every other timer has the number of a look."""
 
 # --- events ---
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The bookie serves. The first comparison comes after ``first_ms``: differently long for each bookie."""
+    """The bookie serves. The first comparison comes after ``first_ms``, which differs from bookie to bookie."""
 
     first_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hinted:
-    """Somebody says that these ledgers were deleted."""
+    """A client says that these ledgers were deleted."""
 
     ledger_ids: Sequence[LedgerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The store listed ``listed`` ledgers, all of it in one live session after sync; of those held these were not among
-    them."""
+    """A complete list of the store's ledgers, made in one live session after sync, had ``listed`` ledgers. ``missing``
+    are those held here that were not in it."""
 
     missing: Sequence[LedgerId]
     listed: int
@@ -51,13 +52,13 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class CompareFailed:
-    """There is no list, or not all of it."""
+    """There is no list, or an incomplete one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The answer to a Look, all of it in the live session of this number after sync: ids that do not exist, and the
-    versions of those that do. Of an id in neither nothing is known."""
+    """The answer to a Look, made in the live session of this number after sync: the ids that do not exist, and the
+    versions of those that do. Nothing is known of an id in neither."""
 
     look: int
     session: int
@@ -67,20 +68,19 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class LookFailed:
-    """Nothing is known of any ledger of this look."""
+    """The look failed: nothing is known of any of its ledgers."""
 
     look: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The session with the store ended, and what was seen in it counts no more (RULES M2)."""
+    """The session with the store ended; what was seen in it no longer counts (RULES M2: a lost session ends what
+    depends on it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The timer of this number ran out."""
-
     timer: int
 
 
@@ -91,12 +91,12 @@ Event: TypeAlias = Started | Hinted | Compared | CompareFailed | Looked | LookFa
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Note what is held, then sync, then list the store's ledgers; Compared or CompareFailed follows."""
+    """Note the held ledgers, then sync, then list the store's ledgers. Compared or CompareFailed follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Sync, then read each of these by its id; Looked or LookFailed follows."""
+    """Sync, then read each of these ledgers by its id. Looked or LookFailed follows."""
 
     look: int
     ledger_ids: Sequence[LedgerId]
@@ -111,8 +111,6 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Fire once after ``delay_ms``."""
-
     timer: int
     delay_ms: int
 
@@ -122,10 +120,13 @@ Effect: TypeAlias = Compare | Look | Forget | SetTimer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorConfig:
-    """Times in milliseconds. ``candidates_max`` bounds what is remembered, so that a flood of hints does not; what does
-    not fit is met by the next comparison. First looks are ``pause_ms`` apart, each of at most ``look_ids_max`` ids, so
-    that neither hints nor a comparison can press the store. A look that failed is tried again ``tries_max`` times,
-    after ``retry_ms`` and then twice as long each time."""
+    """Times in milliseconds.
+
+    ``candidates_max`` bounds the remembered candidates, also under a flood of hints; the next comparison finds those
+    that did not fit. First looks are ``pause_ms`` apart and have at most ``look_ids_max`` ids each, so that neither
+    hints nor a comparison overload the store. A failed look is repeated up to ``tries_max`` times, first after
+    ``retry_ms`` and then after twice as long each time.
+    """
 
     interval_ms: int = 3_600_000
     grace_ms: int = 600_000
@@ -137,7 +138,7 @@ class CollectorConfig:
 
 
 class _Looked:
-    """Candidates that are looked at together. ``session``: the one in which the first look found all of them gone."""
+    """Candidates that are looked up together. ``session``: the one in which the first look found all of them gone."""
 
     __slots__ = ("failures", "ledger_ids", "session", "under_way")
 
@@ -149,16 +150,14 @@ class _Looked:
 
 
 class Collector:
-    """The collector of one bookie."""
-
     def __init__(self, config: CollectorConfig | None = None) -> None:
         self._config = config or CollectorConfig()
         self._waiting: dict[LedgerId, None] = {}  # candidates for a first look, oldest first
         self._looks: dict[int, _Looked] = {}
         self._known: set[LedgerId] = set()  # all candidates: waiting or in a look
         self._looks_begun = 0
-        self._pausing = False  # CANDIDATES_TIMER runs
-        self._first_look: int | None = None  # of which the answer is awaited: one at a time
+        self._pausing = False  # CANDIDATES_TIMER is set
+        self._first_look: int | None = None  # its number while its answer is awaited; there is one at a time
         self._effects: list[Effect] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             Started: lambda event: self._set_timer(COMPARE_TIMER, event.first_ms),
@@ -173,11 +172,11 @@ class Collector:
 
     @property
     def candidates(self) -> int:
-        """Ledgers that may turn out to be deleted."""
+        """How many ledgers may turn out to be deleted."""
         return len(self._known)
 
     def step(self, event: Event) -> list[Effect]:
-        """Take one event; returns what is to be done, in this order."""
+        """Take one event; returns its effects, in order."""
         self._effects = []
         self._handlers[type(event)](event)
         return self._effects
@@ -202,7 +201,7 @@ class Collector:
         self._pause()
 
     def _pause(self) -> None:
-        """Have the next first look after a pause, if there is something to look at."""
+        """Schedule the next first look after a pause, if a candidate waits."""
         if self._waiting and not self._pausing and self._first_look is None:
             self._pausing = True
             self._set_timer(CANDIDATES_TIMER, self._config.pause_ms)
@@ -233,7 +232,7 @@ class Collector:
         self._effects.append(Look(self._looks_begun, taken))
 
     def _answered(self, look: int) -> _Looked | None:
-        """The candidates of a look whose answer came; None if nobody asked."""
+        """The candidates of a look that was answered; None if no answer was awaited."""
         batch = self._looks.get(look)
         if batch is None or not batch.under_way:
             return None
@@ -247,7 +246,7 @@ class Collector:
         if batch is None:
             return
         gone = tuple(each for each in batch.ledger_ids if each in event.gone and each not in event.found)
-        self._known.difference_update(set(batch.ledger_ids).difference(gone))  # there, or nothing was said: kept
+        self._known.difference_update(set(batch.ledger_ids).difference(gone))  # the others are kept
         if not gone:
             del self._looks[event.look]
         elif batch.session == event.session:
@@ -263,7 +262,7 @@ class Collector:
         batch = self._answered(event.look)
         if batch is None:
             return
-        batch.session = None  # what comes next is a first look
+        batch.session = None  # the next one is a first look again
         batch.failures += 1
         if batch.failures > self._config.tries_max:
             del self._looks[event.look]

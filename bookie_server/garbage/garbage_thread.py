@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread on which a bookie finds ledgers that were deleted: carries out what the collector asks (RULES S9, M2).
+"""The thread that finds deleted ledgers: it carries out the effects of the collector (RULES S9, M2).
 
-Every look and comparison begins with ``sync()``, is made in one session, and is worth nothing unless the store is, just
-before and just after, the one that this bookie started with: the same INSTANCEID, read anew, and the same note of this
-start at ``<root>-bookies/<id>``. A root that is gone, another cluster under the same address or a store put back to a
-backup from before this start so deletes nothing. Any error ends the look; the collector tries again later.
+Every look and comparison begins with ``sync()`` and is made in one session. Just before and just after, the thread
+checks that the store is the one that this bookie started with: the same INSTANCEID, and the same note of this start at
+``<root>-bookies/<id>``, both read anew. Otherwise the result does not count. So nothing is deleted if the root is gone,
+if another cluster has the same address, or if the store was restored from a backup older than this start. Any error
+ends the look; the collector tries again later.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _LOOP_TIMEOUT_S = 30.0
 
 
 class StoreEvidence:
-    """What the store says of ledgers, or an error where it says nothing certain. Blocking; any one thread at a time.
+    """What the store knows of ledgers, or an error where nothing is certain. Blocking; one thread at a time.
 
     ``incarnation`` and ``boot_count`` are those of this start, as the bookie noted them in the store.
     """
@@ -68,13 +69,13 @@ class StoreEvidence:
             except NoSuchLedgerError:
                 gone.add(ledger_id)
             except MetadataCorruptError:
-                found[ledger_id] = -1  # a record that nobody can read is a record
+                found[ledger_id] = -1  # an unreadable record is a record
         self._end(session)
         return gc.Looked(look, session, frozenset(gone), found)
 
     def compare(self, held: npt.NDArray[np.int64]) -> gc.Compared:
-        """Which of ``held`` (ascending; noted before this call) the store does not list. Raises BookKeeperError: then
-        there is no list, or not all of it."""
+        """Which of the ``held`` ledgers (ascending; noted before this call) the store does not list. Raises
+        BookKeeperError if the list could not be read in full."""
         session = self._begin()
         met = np.zeros(len(held), bool)
         listed = 0
@@ -82,7 +83,7 @@ class StoreEvidence:
         while chunk := list(islice(ledgers, _CHUNK)):
             listed += len(chunk)
             at = np.searchsorted(held, np.array(chunk, np.int64))
-            at[at == len(held)] = 0  # beyond the last: compared with the first, which it is not
+            at[at == len(held)] = 0  # ids beyond the last held one are compared with the first, which they are not
             met[at[held[at] == np.array(chunk, np.int64)]] = True
         self._end(session)
         return gc.Compared(tuple(held[~met].tolist()), listed)
@@ -94,7 +95,7 @@ class StoreEvidence:
         return session
 
     def _end(self, session: int) -> None:
-        """What was answered counts if nothing changed meanwhile."""
+        """What was read counts only if the store and the session are still the same."""
         self._check_store()
         if self._store.session_id != session:
             raise MetadataUnavailableError(
@@ -122,10 +123,10 @@ def _start_in(state: bytes) -> tuple[str, int] | None:
 
 
 class GarbageThread:
-    """Runs a collector. Made on any thread; ``hint`` may come from any, and does not block.
+    """Runs a collector. Made on any thread; ``hint`` may be called on any thread and does not block.
 
-    ``held`` gives the ids of all ledgers held and not deleted, sorted or not, and is called on this thread; ``forget``
-    hears of those that may be forgotten. ``failed`` hears, on this thread too, of a bug that ends it.
+    ``held`` gives the ids of all ledgers that are held and not deleted, in any order. ``forget`` gets those that may be
+    forgotten. ``failed`` gets a bug that ends the thread. All three are called on this thread.
     """
 
     def __init__(
@@ -142,36 +143,34 @@ class GarbageThread:
         self._evidence, self._held, self._forget, self._config = evidence, held, forget, config
         self._collector = Collector(config)
         self._wake = threading.Condition()
-        self._hinted: dict[LedgerId, None] = {}  # bounded: what does not fit is met by the next comparison
+        self._hinted: dict[LedgerId, None] = {}  # bounded: the next comparison finds those that do not fit
         self._lost = False
         self._stopping = False
-        self._events: deque[gc.Event] = deque()  # of this thread alone
+        self._events: deque[gc.Event] = deque()  # used on this thread only
         self._timers: list[tuple[float, int]] = []
         self._cancel = store.on_session(self._session_changed)
         self._thread = threading.Thread(target=self._run, name="bookie-garbage", daemon=True)
 
     def start(self) -> None:
-        """Begin to collect."""
-        spread_ms = self._config.interval_ms // 10  # bookies that start together do not all list the store at once
+        spread_ms = self._config.interval_ms // 10  # so that bookies which start together do not list the store at once
         self._events.append(gc.Started(max(1, random.randint(spread_ms // 2, spread_ms * 3 // 2))))
         self._thread.start()
 
     def hint(self, ledger_ids: Sequence[LedgerId]) -> None:
-        """Somebody says that these were deleted."""
+        """A client says that these ledgers were deleted."""
         with self._wake:
             room = self._config.candidates_max - len(self._hinted)
             self._hinted.update(dict.fromkeys(ledger_ids[: max(0, room)]))
             self._wake.notify()
 
     def stop(self) -> None:
-        """Begin nothing more and forget nothing more. What is being asked of the store ends with it; see ``join``."""
+        """Begin nothing more and forget nothing more. A call to the store under way still ends; see ``join``."""
         self._cancel()
         with self._wake:
             self._stopping = True
             self._wake.notify()
 
     def join(self, timeout_s: float = 10.0) -> None:
-        """Wait for the thread's end, after ``stop``."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -188,7 +187,7 @@ class GarbageThread:
             while (event := self._next()) is not None:
                 for effect in self._collector.step(event):
                     self._carry_out(effect)
-        except BaseException as error:  # nothing is forgotten from here on, and its space is never given back
+        except BaseException as error:  # nothing is forgotten from here on, so no space is given back
             if self._stopping:
                 return
             logger.exception("garbage collection failed")
@@ -235,7 +234,7 @@ class GarbageThread:
 
     def _compare(self) -> gc.Event:
         try:
-            held = np.unique(np.fromiter(self._held(), np.int64))  # first: what the bookie gets later is new
+            held = np.unique(np.fromiter(self._held(), np.int64))  # noted first: a ledger that arrives later is new
             found = self._evidence.compare(held) if held.size else gc.Compared((), 0)
         except BookKeeperError as error:
             self._failed("the ledgers held could not be compared with those listed", error)
@@ -260,9 +259,11 @@ def garbage_thread(
     config: CollectorConfig,
     failed: Callable[[BookKeeperError], None],
 ) -> GarbageThread:
-    """The thread of a bookie that runs on this loop: ``ledger_ids`` (all that are held), ``feed`` (an event for the
-    machine) and ``failed`` (what must end the bookie) are called there. ``identity`` has the boot count that the store
-    knows of."""
+    """The garbage thread of a bookie that runs on this loop.
+
+    ``ledger_ids`` (all that are held), ``feed`` (an event for the machine) and ``failed`` (an error that must end the
+    bookie) are called on the loop. ``identity`` has the boot count that the store knows.
+    """
     loop = asyncio.get_running_loop()
 
     def held() -> Iterable[LedgerId]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who this bookie is: directories, registration, what is known of it, opening."""
+"""Who this bookie is: its directories, its registration, what the store knows of it, and how it is opened."""

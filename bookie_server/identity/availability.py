@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writable or read-only: looks at the disk now and then, tells the machine, and moves the registration to match.
+"""Decides when the bookie is writable: looks at the disk now and then, tells the machine and updates the registration.
 
-Each look also notes in the store how far the log goes (RULES S8). And it is where a bookie notices that another data
-directory has been registered under its id (a copy of its own that was started while its session was lost): two that
-answer for one id may lie for each other, so it ends.
+Each look also notes in the store how far the log goes (RULES S8), and checks whether another data directory was
+registered under this bookie's id, such as a copy that was started while the session was lost. Two directories under one
+id could answer wrongly for each other, so the bookie ends.
 
 The registration follows the verdict and never leads it: a client that still finds this bookie among the writable ones
-is refused with READ_ONLY. What the metadata store refuses is tried again at the next look, and so is a registration
-that is not there, whoever took it away.
+is refused with READ_ONLY. If the metadata store refuses a call, the next look repeats it. The next look also restores a
+missing registration, whoever removed it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ def usage_of(directory: DataDirectory, segment_log: SegmentLog) -> Usage:
 
 
 class Availability:
-    """Of one bookie; used on its loop. ``look`` and the store's calls block and run on other threads.
+    """The availability of one bookie; used on its loop. ``look`` and the calls to the store block and run on other
+    threads.
 
-    Each data directory is judged alone: ``set_read_only`` tells the machine of its log, and the bookie is registered as
-    read-only when all are. ``paths`` and the usages that ``look`` gives have the order of the logs. ``positions`` are
-    the ends of what is durable in them, by their directories' incarnations. ``on_failed`` hears once of what ends this
-    bookie: BookieIdentityError when the id was taken over, LocalProtocolError when looking failed in a way that nobody
-    foresaw, because a bookie that nobody looks after fills its disk.
+    Each data directory is judged alone: ``set_read_only`` tells the machine about its log. The bookie is registered as
+    read-only when all directories are. ``paths`` and the result of ``look`` have the order of the logs. ``positions``
+    gives the end of the durable data of each directory, by the directory's incarnation.
+
+    ``on_failed`` hears once of the error that ends this bookie: BookieIdentityError when its id was taken over,
+    LocalProtocolError when a look failed unexpectedly, because a bookie that nobody looks after fills its disk.
     """
 
     def __init__(
@@ -60,35 +62,34 @@ class Availability:
         self._interval_s, self._set_read_only, self._on_failed = interval_s, set_read_only, on_failed
         self._paths, self._told = tuple(paths), (False,) * len(paths)
         self._positions, self._noted = positions, dict[str, Position]()
-        self._registered: bool | None = None  # as read-only; None: not at all
+        self._registered: bool | None = None  # as read-only or not; None: not at all
         self._ending = False
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def read_only(self) -> bool:
-        """Whether new entries are refused now."""
         return self._watches.read_only
 
     async def begin(self) -> None:
-        """Tell the machine, register, then look at every interval. Raises what ``register_bookie`` raises; then
-        nothing goes on."""
+        """Tell the machine, register, and then look at every interval. Raises what ``register_bookie`` raises; then no
+        look follows."""
         self._apply()
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def no_space(self, log_number: int) -> None:
-        """A commit found no space: this directory is read-only from this moment on."""
+        """A commit found no space: this directory is read-only from now on."""
         if self._watches.no_space(log_number):
             self._apply()
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Much space may have gone: look now, not only at the next interval."""
+        """Much space may have gone: look now instead of at the next interval."""
         self._soon.set()
 
     async def end(self) -> None:
-        """Look no more and take the registration back. What the store refuses then ends with the session."""
+        """Stop looking and take the registration back. If the store refuses, the registration ends with the session."""
         if self._task is None:
             return
         self._ending = True
@@ -152,7 +153,7 @@ class Availability:
         self._registered = read_only
 
     async def _note_position(self) -> None:
-        """Have the store know how far the logs go, so that a snapshot from before is not taken for one (RULES S8)."""
+        """Note in the store how far the logs go, so that an older snapshot of a directory is recognised (RULES S8)."""
         positions = dict(self._positions())
         if any(position > self._noted.get(name, (0, 0)) for name, position in positions.items()):
             await asyncio.to_thread(record_positions, self._store, self._info.bookie_id, positions)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose data directories these are, and whether they are all: checked before anything is answered (RULES S8).
+"""Checks whose data directories these are, and whether they are all there, before anything is answered (RULES S8).
 
-A bookie serves only from the directories it was made with: the cookie in each and the one in the metadata store must
-agree, the store's record says which directories there are, and one that is older than the record (a restored copy) is
-refused. Each directory has an incarnation of its own, so that files which strayed from one to another are foreign.
+A bookie serves only from the directories it was made with. The cookie in each directory and the one in the metadata
+store must agree. The store's record says which directories there are, and a directory that is older than the record (a
+restored copy) is refused. Each directory has an incarnation of its own, so that files which strayed from one to another
+are recognised as foreign.
 
 A new, empty directory may join at any start at which all others are there. It is announced in the store before anything
-is served from it: from then on it must not be missing.
+is served from it; from then on it must not be missing.
 """
 
 from __future__ import annotations
@@ -41,18 +42,21 @@ _ACCEPT = "if that data is gone for good: bk bookie run --accept-loss"
 class BookieDirectories:
     """All data directories of a bookie, locked; the first one's incarnation is the bookie's.
 
-    ``suspects``: numbers of those which lack what was stored in them or in a directory that they replace; empty too
-    where a lost one is not replaced. They are to be distrusted before the bookie serves (``loss.py``)."""
+    ``suspects``: the numbers of the directories that lack data once stored in them, or in a directory that they
+    replace. It is empty also where a lost directory is not replaced. ``loss.py`` puts their ledgers in limbo before the
+    bookie serves.
+    """
 
     directories: tuple[DataDirectory, ...]
     suspects: frozenset[int] = frozenset()
 
 
 def find_cluster(config: BookieConfig, store: MetadataStore, *, make: bool) -> None:
-    """Have the store know its cluster; ``make`` it if there is none and none of this bookie's directories was used.
+    """Have the store learn its cluster; ``make`` one if there is none and all of this bookie's directories are empty.
 
-    A bookie that has data is of a cluster that exists: one made in its place would refuse all bookies of the first, and
-    be in the way when that is put back. Raises NoClusterError, MetadataCorruptError. Writes nothing else.
+    A bookie that has data belongs to a cluster that exists. A new cluster in its place would refuse all bookies of the
+    old one, and would be in the way when the old one is restored. Raises NoClusterError, MetadataCorruptError. Writes
+    nothing else.
     """
     used = [str(path) for path in config.directories if DataDirectory.exists(os.path.abspath(path), files=Files())]
     if make and not used:
@@ -80,13 +84,13 @@ def open_directories(
     incarnation: str | None = None,
     accept_loss: bool = False,
 ) -> BookieDirectories:
-    """The data directories, locked, made at the first start, with the same cookie in the metadata store.
+    """The data directories, locked, and made at the first start; the metadata store has the same cookie.
 
-    ``incarnation`` is a new directory's (of several, they are derived from it); by default fresh ones. Raises
-    BookieIdentityError when directories, store and configuration do not agree on whose they are or which there are,
-    DataDirectoryError. With ``accept_loss`` directories are taken that lack what the store knows of, and each has
-    ``is_loss_unfinished``: the caller must distrust them before it serves. InvalidArgumentError then where nothing is
-    lost.
+    ``incarnation`` is the new directory's; if there are several, theirs are derived from it. By default they are
+    random. Raises DataDirectoryError, and BookieIdentityError when directories, store and configuration do not agree on
+    whose the directories are or which there are. ``accept_loss`` takes directories that lack data the store knows of;
+    each then has ``is_loss_unfinished``, and the caller must put its ledgers in limbo before it serves. With
+    ``accept_loss`` InvalidArgumentError is raised if nothing is lost.
     """
     opening = _Opening(config, store, f"{address}:{port}", files or Files(), incarnation, accept_loss)
     try:
@@ -123,7 +127,7 @@ class _Opening:
     def run(self) -> BookieDirectories:
         for path in self._used:
             self._opened[path] = DataDirectory.open(path, self._bookie_id, self._instance_id, files=self._files)
-        self._store.sync()  # a process of these directories, which ended just now, may have noted more (RULES M5, S8)
+        self._store.sync()  # a process of these directories that ended just now may have noted more (RULES M5, S8)
         self._known = read_known_state(self._store, self._bookie_id)
         if not self._used:
             self._check_first_start()
@@ -160,7 +164,7 @@ class _Opening:
     # --- before anything is written ---------------------------------------------------------------------------------
 
     def _check_first_start(self) -> None:
-        """None of the directories was used. Nobody may have been this bookie, unless a loss is accepted."""
+        """Called when all directories are new: nobody may have been this bookie before, unless a loss is accepted."""
         free = self._is_id_free(self._incarnation)
         if not free and not self._accept_loss:
             raise BookieIdentityError(
@@ -172,7 +176,7 @@ class _Opening:
             raise self._nothing_lost()
 
     def _is_id_free(self, incarnation: str | None) -> bool:
-        """Whether nobody has been this bookie; a state record outlives the removal of a bookie."""
+        """Whether nobody has been this bookie. Its state record outlives the bookie's removal."""
         return self._store.read_cookie(self._bookie_id) is None and self._known.incarnation in ("", incarnation)
 
     def _nothing_lost(self) -> InvalidArgumentError:
@@ -183,8 +187,8 @@ class _Opening:
         )
 
     def _find_problems(self) -> BookieIdentityError | None:
-        """The first thing that does not let these directories serve; fills ``_suspects``. After a start with lost data
-        that was cut short all are suspects: which were then is not known any more."""
+        """The first reason why these directories must not serve; fills ``_suspects``. If an earlier start with lost
+        data was cut short, all directories are suspects, because nobody knows any more which ones were."""
         problem: BookieIdentityError | None = None
         for path in self._used:
             found = self._cookie_problem(self._opened[path]) or self._state_problem(self._opened[path])
@@ -199,7 +203,7 @@ class _Opening:
         return problem
 
     def _missing(self) -> list[str]:
-        """Incarnations of the directories that served once and are not given."""
+        """The incarnations of directories that served once and are not given now."""
         served = [name for name, known in self._known.directories.items() if known.boot_count]
         if not self._known.incarnation:
             used = [each.identity for each in self._opened.values() if each.used_before]
@@ -222,7 +226,7 @@ class _Opening:
         )
 
     def _cookie_problem(self, directory: DataDirectory) -> BookieIdentityError | None:
-        """Why the store's cookie does not let this directory serve. None at the first start, which writes it."""
+        """Why the store's cookie forbids this directory to serve. None at the first start, which writes the cookie."""
         known = self._store.read_cookie(self._bookie_id)
         if known is None and directory.used_before:
             return BookieIdentityError(
@@ -239,7 +243,7 @@ class _Opening:
         return None
 
     def _state_problem(self, directory: DataDirectory) -> BookieIdentityError | None:
-        """Why this directory may lack what was acknowledged: it is older than what the store knows (RULES S8)."""
+        """Why this directory may lack acknowledged data: it is older than what the store knows (RULES S8)."""
         identity = directory.identity
         if directory.is_loss_unfinished:
             return BookieIdentityError(
@@ -249,7 +253,7 @@ class _Opening:
             )
         known = self._known.directories.get(identity.incarnation)
         if known is None and (not self._known.incarnation or not directory.used_before):
-            return None  # of a start that did not come so far as to be known
+            return None  # left by a start that ended before it was recorded
         theirs = known or self._known.directories[self._known.incarnation]
         here, there = f"boot {identity.boot_count} here", f"{theirs.boot_count} in the store"
         if known is None:
@@ -272,14 +276,14 @@ class _Opening:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _cookie_paths(self) -> tuple[str, ...]:
-        """The paths that the cookie is to name: as they are, unless directories come or go."""
+        """The paths for the cookie: unchanged, unless directories come or go."""
         if not self._used or (self._accept_loss and self._missing()):
             return tuple(self._paths)
         cookies = [decode_cookie(self._opened[path].cookie).ledger_dirs for path in self._used]
         return tuple(dict.fromkeys((*max(cookies, key=len), *self._fresh)))
 
     def _make_fresh(self, cookie_paths: tuple[str, ...]) -> None:
-        """Make the new directories; their cookie and identity name all."""
+        """Make the new directories; their cookies and identities name all directories."""
         incarnations = {path: self._new_incarnation(number) for number, path in enumerate(self._fresh)}
         ours = [each.identity.incarnation for each in self._opened.values()] + list(incarnations.values())
         members = tuple(sorted(ours)) if len(ours) > 1 else ()
@@ -297,7 +301,7 @@ class _Opening:
         return str(uuid.uuid5(uuid.UUID(self._incarnation), str(number))) if number else self._incarnation
 
     def _settle(self, cookie: bytes) -> None:
-        """Have what is new in the store and in all directories, in an order that may be cut short anywhere."""
+        """Write what is new to the store and to all directories, in an order that a crash may cut anywhere."""
         newcomers = [
             each.identity.incarnation
             for each in self._opened.values()
@@ -313,8 +317,8 @@ class _Opening:
             self._settle_cookie(cookie)
 
     def _write_cookies(self, cookie: bytes) -> bool:
-        """Into all directories. False where a full disk refuses it, which may be why another joins: then the store's
-        stays as well, and a later start tries again."""
+        """Write the cookie to all directories. False if a full disk refuses it (perhaps the reason why another
+        directory joins): then the store keeps its cookie too, and a later start tries again."""
         done = True
         for directory in self._opened.values():
             if decode_cookie(directory.cookie) == decode_cookie(cookie):
@@ -342,8 +346,8 @@ class _Opening:
 
 
 def _is_of(here: Cookie, there: Cookie) -> bool:
-    """Whether the store's cookie is that of a directory, or from before others joined it: the directories are told
-    first."""
+    """Whether the store's cookie belongs to this directory. The store's may name fewer directories, because the
+    directories learn of a new one first."""
     same = replace(here, journal_dirs=(), ledger_dirs=()) == replace(there, journal_dirs=(), ledger_dirs=())
     return same and bool(there.ledger_dirs) and set(there.ledger_dirs) <= set(here.ledger_dirs)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata store knows of a bookie's data directories: ``<root>-bookies/<id>``, one record (RULES S8).
+"""What the metadata store knows of a bookie's data directories: one record at ``<root>-bookies/<id>`` (RULES S8).
 
-Which directories the bookie has, by incarnation, how often each was started, and how far its log was durable once: a
-directory that is missing, foreign or older than this is known for what it is. The record outlives the bookie's removal.
+It holds the incarnation of each directory, how often the directory was started, and how far its log was once durable.
+So a start recognises a directory that is missing, foreign or older than the record. The record outlives the bookie's
+removal.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from bookie_server.storage.disk.cookie import Identity
 _STATE_VERSION = 1
 
 Position: TypeAlias = tuple[int, int]
-"""In a log: generation of a segment and offset in it."""
+"""A position in a log: the generation of a segment and the offset in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDirectory:
-    """``boot_count`` of its last start, 0 if it never served; ``position`` in its log, below which everything was
-    durable once, (0, 0) if none is known."""
+    """``boot_count`` is that of its last start, 0 if it never served. Everything below ``position`` in its log was once
+    durable; (0, 0) if nothing is known."""
 
     boot_count: int = 0
     position: Position = (0, 0)
@@ -35,7 +36,7 @@ class KnownDirectory:
 
 @dataclass(frozen=True, slots=True)
 class KnownState:
-    """``incarnation`` is that of the first directory, which is the bookie's own. Empty without a record."""
+    """``incarnation`` is the first directory's, which is the bookie's own. Empty without a record."""
 
     incarnation: str = ""
     directories: Mapping[str, KnownDirectory] = field(default_factory=dict)
@@ -43,8 +44,8 @@ class KnownState:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One directory of this start. ``recorded`` is False where its boot count is not on disk (the disk is full): then
-    the store must not hear of it."""
+    """One directory of this start. ``recorded`` is False if a full disk refused its boot count: then the store must not
+    hear of it."""
 
     identity: Identity
     newest_sealed: int
@@ -67,8 +68,8 @@ def read_known_state(store: MetadataStore, bookie_id: BookieId) -> KnownState:
 
 
 def record_new(store: MetadataStore, bookie_id: BookieId, incarnations: Sequence[str]) -> None:
-    """Note directories that are about to be the bookie's, before any of them is served from. Raises
-    MetadataConflictError if another process starts as well."""
+    """Note directories that are about to join the bookie, before anything is served from them. Raises
+    MetadataConflictError if another process starts at the same time."""
     known = read_known_state(store, bookie_id)
     added = {name: KnownDirectory() for name in incarnations if name not in known.directories}
     _write(store, bookie_id, known.incarnation, {**known.directories, **added})
@@ -77,8 +78,8 @@ def record_new(store: MetadataStore, bookie_id: BookieId, incarnations: Sequence
 def record_start(
     store: MetadataStore, bookie_id: BookieId, starts: Sequence[Start], *, lost: Collection[str] = ()
 ) -> None:
-    """Note this start of these directories, which are all that the bookie has from now on. The position known before
-    stays, but for those whose data is ``lost``. Raises MetadataConflictError if another process starts as well."""
+    """Note this start. ``starts`` are all directories that the bookie has from now on. Their known positions stay,
+    except of the incarnations in ``lost``. Raises MetadataConflictError if another process starts at the same time."""
     if not any(start.recorded for start in starts):
         return
     known = read_known_state(store, bookie_id)
@@ -94,8 +95,8 @@ def record_start(
 
 
 def noted_boot(store: MetadataStore, bookie_id: BookieId, start: Start) -> int:
-    """The boot count that the store has of this directory now that :func:`record_start` returned: this start's, or that
-    of an earlier one where the disk is too full to count this one."""
+    """The directory's boot count in the store after :func:`record_start`: this start's, or that of an earlier one if
+    the disk is too full to record this one."""
     if start.recorded:
         return start.identity.boot_count
     known = read_known_state(store, bookie_id).directories
@@ -103,8 +104,8 @@ def noted_boot(store: MetadataStore, bookie_id: BookieId, start: Start) -> int:
 
 
 def record_positions(store: MetadataStore, bookie_id: BookieId, positions: Mapping[str, Position]) -> None:
-    """Note how far logs are durable, by their directories' incarnations, so that an older copy of one is known for what
-    it is. Raises MetadataConflictError if another process starts as this bookie."""
+    """Note how far the logs are durable, by their directories' incarnations, so that an older copy of a directory is
+    recognised. Raises MetadataConflictError if another process starts as this bookie."""
     known = read_known_state(store, bookie_id)
     moved = {
         name: KnownDirectory(before.boot_count, positions[name], before.newest_sealed)

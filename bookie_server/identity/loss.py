@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting although data is lost: a wiped or an older data directory under a known bookie id (RULES S8).
+"""Starts a bookie although data is lost: its data directory was wiped, or is older than the store knows (RULES S8).
 
-What such a directory does not hold, it may have acknowledged once. One false "no such entry" is enough for a recovery
-to cut a ledger short, and a lost fence for an old writer to go on. So before the bookie
-serves, every ledger whose metadata names it is fenced and in limbo, durably: entries found are served, all others are
-UNKNOWN, and no writer adds to it. That lasts until the ledger is repaired from its other copies. Of several data
-directories only some may lack data (``suspects``): a ledger that is in one of the others is whole there.
+The bookie may have acknowledged entries that such a directory does not hold. One false "no such entry" is enough for a
+recovery to cut a ledger short, and a lost fence lets an old writer go on. So before the bookie serves, every ledger
+whose metadata names it is fenced and put in limbo, durably: stored entries are served, all others are UNKNOWN, and no
+writer adds. That lasts until the ledger is repaired from its other copies. If only some of several directories lack
+data (``suspects``), a ledger that is in one of the others is whole there.
 
-Ledgers made later cannot be missing anything: nobody is registered under the id while they are listed.
+Ledgers made later lack nothing, because no bookie is registered under the id while the ledgers are listed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ _PART = 1024
 
 
 Part: TypeAlias = tuple[LedgerIndex, SegmentLog]
-"""Of an open data directory."""
+"""The index and log of an open data directory."""
 
 
 def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], suspects: Collection[int] = (0,)) -> int:
-    """Fence every ledger that the store's metadata or a suspect directory names, unless another directory has it, and
-    put it in limbo; how many there are. ``suspects`` are numbers of ``parts``; without any, what was lost is gone with
-    its directory.
+    """Fence and put in limbo every ledger that the store's metadata or a suspect directory names, unless another
+    directory has it; returns how many there are.
 
-    Durable and in the indexes when this returns. Raises errors of the store, DataDirectoryError for a full disk and
-    StorageFailedError; then some are and the whole has to be done again.
+    ``suspects`` are numbers of ``parts``. If there are none, the lost data went with its directory.
+
+    All of this is durable and in the indexes when this returns. Raises errors of the store, DataDirectoryError for a
+    full disk, and StorageFailedError; then only some ledgers are done, and the whole must be repeated.
     """
     homes = _homes(ledgers_naming(store, bookie_id), parts, suspects)
     for number, ledger_ids in homes.items():
@@ -56,7 +57,7 @@ def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], s
 
 
 def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collection[int]) -> dict[int, list[LedgerId]]:
-    """Which ledgers to distrust in which directory. One that is in none goes to a suspect."""
+    """Which ledgers to put in limbo in which directory. A ledger that is in none goes to a suspect."""
     found: dict[LedgerId, int] = {}
     for number, (index, _) in enumerate(parts):
         found |= dict.fromkeys(index.ledger_ids(), number)
@@ -79,8 +80,8 @@ def _put_in_limbo(index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Seque
 
 
 def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
-    """Every ledger that has this bookie in one of its ensembles, old ones included. One whose metadata cannot be read
-    may name it, and counts. Blocks for as long as it takes to read them all; raises errors of the store."""
+    """Every ledger that has this bookie in an ensemble, older fragments included. A ledger with unreadable metadata may
+    name the bookie, so it is included. Blocks until all metadata is read; raises errors of the store."""
 
     def names_it(ledger_id: LedgerId) -> bool:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From directories and a metadata store to storage that may answer: the one order in which a bookie opens.
+"""Opens a bookie's directories, in the only safe order, until its storage may answer.
 
-Whose directories they are (cookies, state record), then replay of each, then the note of this start in the store.
-Synchronous; the simulator opens its bookies with the same function (RULES S10).
+First it checks whose directories they are (cookies, state record), then replays each, then notes this start in the
+store. Synchronous (RULES S10: storage starts no threads); the simulator opens its bookies with the same function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bookie_server.storage.start.replay import open_segments
 
 @dataclass(frozen=True, slots=True)
 class OpenStorage:
-    """An open data directory. Whoever holds it closes ``log``, then ``reader``, then ``directory``."""
+    """An open data directory. Its owner closes ``log``, then ``reader``, then ``directory``."""
 
     directory: DataDirectory
     index: LedgerIndex
@@ -51,14 +51,14 @@ def open_storage(
     now_ms: Callable[[], int] | None = None,
     accept_loss: bool = False,
 ) -> tuple[OpenStorage, ...]:
-    """Open the bookie's data directories, made at the first start; everything that their indexes say is durable. The
-    first one's identity is the bookie's.
+    """Open the bookie's data directories, and make them at the first start. All that their indexes name is durable. The
+    first directory's identity is the bookie's.
 
-    ``accept_loss``: take wiped, missing or older directories of a known id, and distrust them (``loss.py``) before this
-    returns; InvalidArgumentError if nothing is lost. The other keywords are for tests: another file system, segments of
-    another size than the configuration allows, a fixed incarnation for a new directory, a clock. Raises
-    BookieIdentityError, DataDirectoryError, StorageFailedError, MetadataConflictError when another process starts as
-    the same bookie, and errors of the store; then nothing is left open.
+    ``accept_loss`` takes wiped, missing or older directories of a known id, and puts their ledgers in limbo
+    (``loss.py``) before this returns; InvalidArgumentError if nothing is lost. The other keywords are for tests:
+    another file system, a segment size that the configuration does not allow, a fixed incarnation for a new directory,
+    a clock. Raises BookieIdentityError, DataDirectoryError, StorageFailedError, MetadataConflictError if another
+    process starts as the same bookie, and errors of the store; then nothing is left open.
     """
     found = open_directories(
         config, store, address, port, files=files, incarnation=incarnation, accept_loss=accept_loss
@@ -93,7 +93,6 @@ def open_storage(
 
 
 def _record(store: MetadataStore, opened: Sequence[OpenStorage], lost: Collection[int]) -> None:
-    """Note this start in the store."""
     starts = [
         Start(each.directory.identity, each.report.newest_sealed, each.directory.boot_recorded) for each in opened
     ]
@@ -102,7 +101,7 @@ def _record(store: MetadataStore, opened: Sequence[OpenStorage], lost: Collectio
 
 
 def check_apart(opened: Sequence[OpenStorage]) -> None:
-    """Each ledger is in one directory only. Raises BookieIdentityError: then files of two were mixed."""
+    """Raises BookieIdentityError if a ledger is in two directories: then files of the two were mixed."""
     known = [np.array(each.index.ledger_ids(), np.int64) for each in opened]
     for number, each in enumerate(opened):
         for other, ledgers in enumerate(known):
@@ -121,7 +120,7 @@ def check_apart(opened: Sequence[OpenStorage]) -> None:
 
 
 def _within(ledgers: npt.NDArray[np.int64], intervals: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which ledgers lie in one of the intervals, which are apart and ascending."""
+    """Which ledgers lie in one of the intervals. These must ascend and must not overlap."""
     if not intervals.size:
         return np.zeros(ledgers.size, bool)
     at = np.searchsorted(intervals[:, 0], ledgers, side="right") - 1

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this bookie is and what it publishes: addresses and registration (RULES S8, M3, E3).
-
-Whose directories it serves from is checked in ``directories.py``.
-"""
+"""The addresses of this bookie and what it publishes at its registration (RULES S8, M3, E3)."""
 
 from __future__ import annotations
 
@@ -65,13 +62,14 @@ def _is_loopback(address: str) -> bool:
 
 
 def service_info(directories: Sequence[DataDirectory], address: str, port: int) -> BookieServiceInfo:
-    """What this bookie publishes: only what it serves, and from which directories."""
+    """The record that this bookie registers: the one service that it has, and its directories."""
     endpoint = Endpoint("grpc", address, port, "grpc")
     return BookieServiceInfo(directories[0].identity.bookie_id, (endpoint,), properties_of(directories))
 
 
 def properties_of(directories: Sequence[DataDirectory]) -> dict[str, str]:
-    """The first one's incarnation, and the directories as they lie on this machine, in any order the same."""
+    """The first directory's incarnation, and where all directories lie on this machine. The order of the others does
+    not matter."""
     by_incarnation = sorted(directories, key=lambda directory: directory.identity.incarnation)
     places = "; ".join(directory.place() for directory in by_incarnation)
     return {INCARNATION_PROPERTY: directories[0].identity.incarnation, DIRECTORY_PROPERTY: places}
@@ -80,11 +78,11 @@ def properties_of(directories: Sequence[DataDirectory]) -> dict[str, str]:
 def await_unregistered(
     store: MetadataStore, bookie_id: BookieId, path: str, properties: Callable[[], Mapping[str, str]], wait_s: float
 ) -> None:
-    """Return once nobody is registered under this id, but for an earlier process of the directory of ``properties``.
+    """Return once nobody is registered under this id, except an earlier process of the directories of ``properties``.
 
-    A copy of a directory passes every other check while its original is alive: its cookie and its incarnation are the
-    original's. Asked before anything is written, here or in the store. Raises BookieIdentityError after ``wait_s``,
-    within which the registration of a process that is dead goes away.
+    A copy of a directory passes every other check while its original is alive, because it has the original's cookie and
+    incarnation. This is called before anything is written, here or in the store. Raises BookieIdentityError after
+    ``wait_s``; the registration of a dead process goes away within that time.
     """
     deadline = time.monotonic() + wait_s
     while (found := store.bookie_info(bookie_id)) is not None:

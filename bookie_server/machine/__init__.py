@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie answers and when, as a pure machine."""
+"""Decides what a bookie answers and when, as a pure machine."""

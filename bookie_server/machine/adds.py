@@ -2,12 +2,12 @@
 """The add path of the bookie's machine: sessions, admission, acks (RULES P1, P6, L2, L4, MUST 2).
 
 A frame is checked, given to the log and counted in one step, so nothing can come between the fence check and the log.
-Acks go out per stream and step, as two columns.
+The acks of a step go out as two columns, one effect for each stream.
 
-Admission is by bytes, and by frames for those that are small: what waits for a commit is bounded in all and by stream.
-Above the bound a stream's message waits for room, behind those that came before it, and the stream is not read on; only
-when three times as much waits are frames refused. Recovery adds have room of their own: no flood of normal adds makes
-them wait longer than what the log has been given (:class:`~bookie_server.machine.state.Flight`).
+Admission is by bytes, and by frames for small ones: what waits for a commit is bounded in all and for each stream.
+Above the bound a stream is paused, and its message waits for room behind earlier ones. Frames are refused only when
+three times as much waits. Recovery adds have room of their own, so a flood of normal adds delays them only by what the
+log already has (:class:`~bookie_server.machine.state.Flight`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from bookie_server.machine.state import Flight, Ledger, Pending, Session, Stream
 
 Compare = Callable[[Session, FrameExtent, memoryview], None]
 _TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)
-"""Troubles of a ledger that takes normal adds: of a dropped copy entries are gone, and no fence (RULES S4)."""
+"""Troubles of a ledger that still takes normal adds. A dropped copy lost entries, but no fence (RULES S4)."""
 
 
 class Adds:
-    """Sessions of all streams. ``compare`` starts a comparison with stored entries, which ends in :meth:`compared`."""
+    """The sessions of all streams. ``compare`` begins a comparison with stored entries; :meth:`compared` ends it."""
 
     __slots__ = (
         "_accepted",
@@ -69,9 +69,9 @@ class Adds:
         self.recovery = Flight(limits.recovery_bytes_max, limits.in_flight_frames_max)
         self._streams: dict[StreamId, Stream] = {}
         self._sessions = 0  # of all streams
-        self._accepted: list[Pending] = []  # of the message at hand
+        self._accepted: list[Pending] = []  # frames of the current message
         self._paused: dict[StreamId, Stream] = {}
-        self._to_ack: dict[Session, None] = {}  # sessions that gained durable frames in this step
+        self._to_ack: dict[Session, None] = {}  # sessions with newly durable frames in this step
         self._to_end: dict[Session, None] = {}
 
     # --- sessions ---
@@ -111,14 +111,15 @@ class Adds:
         return self._core.key_problem(ledger, event.ledger_key)
 
     def _state_problem(self, session: Session, ledger: Ledger) -> Refusal | None:
-        """Why the ledger takes no frame of this session now; asked in the same step that gives a frame to the log."""
+        """Why the ledger takes no frame of this session now. Checked in the same step that gives a frame to the log
+        (MUST 2)."""
         if self._core.failed:
             return self._core.failed
         if ledger.deleted:
             return Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"
         if session.recover:
             return None
-        if ledger.trouble not in _TAKES_ADDS:  # before the fence: a writer whose bookie lost data may go on elsewhere
+        if ledger.trouble not in _TAKES_ADDS:  # first: after LIMBO, unlike FENCED, a writer may go on
             return ledger.trouble, f"this bookie may have lost entries or a fence of ledger {ledger.ledger_id}"
         if ledger.fenced:
             return Reason.FENCED, f"ledger {ledger.ledger_id} is fenced"
@@ -136,7 +137,7 @@ class Adds:
                 self._drop(session)
 
     def close(self, stream_id: StreamId) -> None:
-        """The stream is gone; what it gave to the log goes on without acks."""
+        """The stream is gone. Its frames in the log are still written, without acks."""
         stream = self._streams.pop(stream_id, None)
         self._paused.pop(stream_id, None)
         if stream:
@@ -148,7 +149,7 @@ class Adds:
             stream.sessions.clear()
 
     def _drop(self, session: Session) -> None:
-        """No more frames and no more words about this session."""
+        """Take no more frames of this session and send nothing more about it."""
         self._sessions -= 1
         session.stream.recovering -= session.recover
         session.gone = True
@@ -179,7 +180,7 @@ class Adds:
             self._take(stream, event.frames)
 
     def _take_waiting(self, stream: Stream) -> None:
-        """Take what waits of this stream, whether or not there is room."""
+        """Take the waiting messages of this stream, whether or not there is room."""
         while stream.waiting:
             message = stream.waiting.popleft()
             self.normal.waiting -= message.nbytes
@@ -207,7 +208,8 @@ class Adds:
             self._core.effects.append(PauseStream(stream.stream_id))
 
     def _let_go(self, message: memoryview) -> None:
-        """Keep no message for the sake of a small part of it that was accepted: it is the frames that are counted."""
+        """Copy the accepted frames if they are less than half of their message, so that they do not keep all of it in
+        memory: the bound counts only the frames."""
         size = memoryview(message.obj).nbytes
         if self._accepted and 2 * sum(pending.header.size for pending in self._accepted) < size:
             for pending in self._accepted:
@@ -215,7 +217,7 @@ class Adds:
         self._accepted.clear()
 
     def _unknown_session(self, stream: Stream, number: int) -> Session:
-        """A session that ends at once, remembered so that it is refused only once."""
+        """A session that ends at once. It is remembered, so that it is refused only once."""
         session = Session(stream, number, None, AttachMode.WRITE)
         limits = self._core.limits
         if len(stream.sessions) < limits.sessions_per_stream_max and self._sessions < limits.sessions_max:
@@ -224,7 +226,7 @@ class Adds:
         return session
 
     def _offer(self, session: Session, header: FrameHeader, frame: memoryview) -> None:
-        """The next frame of a session: into the log, behind a comparison, or the end of the session."""
+        """Handle the next frame of a session: give it to the log, hold it for a comparison, or end the session."""
         ledger = session.ledger
         if session.end or ledger is None:
             self._released(session, frame.nbytes)
@@ -239,7 +241,7 @@ class Adds:
             return
         extent = frame_extent(frame, header)
         if not session.recover and extent.first <= ledger.top and self._overlaps(ledger, extent.first, extent.last):
-            frame = memoryview(bytes(frame))  # it may be here for long: not with all that came beside it
+            frame = memoryview(bytes(frame))  # a copy: it may stay long and must not keep its message in memory
             session.held = deque(((header, frame),))
             self._compare(session, extent, frame)
             return
@@ -277,13 +279,13 @@ class Adds:
         session.accepted += 1
 
     def compared(self, session: Session, same: bool) -> None:
-        """The first held frame does or does not agree with what stands at its ids (RULES P6)."""
+        """The first held frame agrees, or not, with the entries stored at its ids. If not, it is refused (RULES P6)."""
         held, ledger = session.held, session.ledger
         if held is None or ledger is None or session.end:
             return
         session.held = None
         header, frame = held.popleft()
-        problem = self._state_problem(session, ledger)  # a fence may have come meanwhile (MUST 2)
+        problem = self._state_problem(session, ledger)  # a fence may have come in between (MUST 2)
         if not problem and not same:
             problem = (Reason.INTEGRITY, f"another entry stands at an id of {header.first_entry_id} and following")
         if problem:
@@ -297,13 +299,12 @@ class Adds:
     # --- ends and acks ---
 
     def _refuse(self, session: Session, problem: Refusal) -> None:
-        """Frame ``accepted`` + 1 was refused: told once all before it are durable (RULES P1)."""
+        """Frame ``accepted`` + 1 was refused. The client hears it once all frames before it are durable (RULES P1)."""
         session.end = problem
         if session.durable == session.accepted:
             self._to_end[session] = None
 
     def committed(self, pending: Pending) -> None:
-        """A frame of entries is durable."""
         session = pending.session
         assert session is not None
         self._released(session, pending.header.size)
@@ -314,7 +315,7 @@ class Adds:
             self._to_ack[session] = None
 
     def dropped(self, pending: Pending, problem: Refusal) -> None:
-        """A frame of entries will never be durable: its session ends with what is."""
+        """A frame of entries will never be durable: its session ends with its last durable frame."""
         session = pending.session
         assert session is not None
         self._released(session, pending.header.size)
@@ -324,7 +325,7 @@ class Adds:
         self._to_end[session] = None
 
     def fail_all(self, problem: Refusal) -> None:
-        """End every session (RULES S6)."""
+        """End every session, because a sync failed (RULES S6)."""
         for stream in self._streams.values():
             for session in stream.sessions.values():
                 if not session.end:
@@ -333,7 +334,7 @@ class Adds:
                     self._refuse(session, problem)
 
     def end_deleted(self, ledgers: Container[LedgerId]) -> None:
-        """End the sessions of ledgers that are being deleted, each after what the log has taken of it."""
+        """End the sessions of ledgers that are being deleted. Each ends after the frames that the log already has."""
         for stream in self._streams.values():
             for session in stream.sessions.values():
                 ledger = session.ledger
@@ -342,7 +343,7 @@ class Adds:
                     self._refuse(session, (Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"))
 
     def flush(self) -> None:
-        """Let streams flow that may; emit the acks and ends of this step, one effect a stream."""
+        """Resume paused streams if there is room; emit the acks and ends of this step, one effect for each stream."""
         self._accepted.clear()
         if self._paused:
             self._resume()
@@ -380,13 +381,13 @@ class Adds:
         session.stream.pending_bytes -= size
 
     def _is_too_much(self, stream: Stream) -> bool:
-        """Whether this stream, which has just sent something, is not to be read on. While it recovers a ledger only its
-        own bytes and those of other recoverers count."""
+        """Whether this stream, which has just sent a message, must be paused. While it recovers a ledger only its own
+        bytes and those of other recoveries count."""
         flight = self.recovery if stream.recovering else self.normal
         return stream.pending_bytes > self._core.limits.stream_bytes_max or flight.full()
 
     def _resume(self) -> None:
-        """Take what waits while there is room, who waits longest first, and read those streams on."""
+        """While there is room, resume paused streams, longest wait first, and take their waiting messages."""
         for stream in list(self._paused.values()):
             flight = self.recovery if stream.recovering else self.normal
             if not flight.full() and stream.pending_bytes <= self._core.limits.stream_bytes_max // 2:

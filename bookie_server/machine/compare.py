@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of an offered frame with what stands at its ids (RULES P6), a path of the bookie's machine.
+"""Compares an offered frame with the entries stored at its ids (RULES P6): a path of the bookie's machine.
 
 A re-sent entry may stand on disk twice, but a normal add over an existing id with another length or payload is refused.
-Rare: only frames that begin at or below the ledger's highest id come here.
+This is rare: only frames that begin at or below the ledger's highest id are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bookie_server.machine.state import Session
 
 
 class Comparison(Request):
-    """The first held frame of a session; ids below ``next`` agree."""
+    """The comparison for the first held frame of a session; ids below ``next`` agree."""
 
     __slots__ = ("frame", "last", "next", "planned_through", "session")
 
@@ -35,18 +35,18 @@ class Comparison(Request):
 
 
 class Comparisons:
-    """``compared`` hears how each ended."""
+    """``compared`` is told the result of each comparison."""
 
     def __init__(self, core: Core, requests: Requests, compared: Callable[[Session, bool], None]) -> None:
         self._core, self._requests, self._compared = core, requests, compared
         self._begun = 0
 
     def begin(self, session: Session, extent: FrameExtent, frame: memoryview) -> None:
-        self._begun += 1  # no session's number: that may be used again while the storage still reads for the last one
+        self._begun += 1  # not the session's number: that may be used again while storage still reads for the old one
         self._requests.begin(Comparison(self._begun, session, extent, frame, self), admit=False)
 
     def run(self, request: Request) -> None:
-        """Compare with what is durable, once nothing over the ids is pending."""
+        """Compare with the durable entries, once no frame over these ids is pending."""
         assert isinstance(request, Comparison)
         core = self._core
         if request.session.gone:
@@ -79,7 +79,7 @@ class Comparisons:
             self._end(request, False)
 
     def damaged(self, request: Request) -> None:
-        """A damaged copy yields to any intact one, the offered one too."""
+        """A damaged copy yields to any intact one, and so to the offered one (RULES P6)."""
         self._requests.run(request)
 
     def _end(self, request: Comparison, same: bool) -> None:
@@ -88,14 +88,14 @@ class Comparisons:
 
     def refuse(self, request: Request, problem: Refusal) -> None:
         assert isinstance(request, Comparison)
-        self._compared(request.session, True)  # the add path asks for the same problem itself
+        self._compared(request.session, True)  # True, because the add path finds the same problem itself
 
     def forgotten(self, request: Request) -> None:
         """Nothing is kept."""
 
 
 def _agree(stored: Frame, offered: memoryview) -> bool:
-    """Whether the offered frame and each stored one (of small neighbours several come together) have the same length
+    """Whether the offered frame and the stored ones (``stored`` may hold several small neighbours) have the same length
     and payload for each id that both hold."""
     try:
         return all(_same(frame, offered) for _, frame in split_frames(stored))

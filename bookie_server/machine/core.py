@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the add path and the read path of the bookie's machine share: ledgers, the queue to the log, fencing.
+"""Shared by the add path and the read path of the bookie's machine: ledgers, the queue to the log, fencing.
 
-A ledger goes to one of the logs (``LogQueue``) and stays there: the order of that log's queue is the order of all that
-is written of it.
+A ledger belongs to one of the logs (``LogQueue``) and stays there, so everything written of it has the order of that
+log's queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
 
 
 class Core:
-    """State shared by both paths. ``effects`` is what this step wants done."""
+    """State shared by both paths. ``effects`` collects the effects of this step."""
 
     __slots__ = ("effects", "failed", "holdings", "ledgers", "limits", "logs")
 
@@ -30,12 +30,12 @@ class Core:
         self.effects: list[Effect] = []
         self.ledgers: dict[LedgerId, Ledger] = {}
         self.logs = tuple(LogQueue(number) for number in range(logs))
-        self.failed: Refusal | None = None  # a sync failed, of whichever log: final (RULES S6)
+        self.failed: Refusal | None = None  # a sync of any log failed: final (RULES S6)
 
     # --- ledgers ---
 
     def ledger(self, ledger_id: LedgerId) -> Ledger:
-        """The volatile state of a ledger, made from the durable one on first use."""
+        """The volatile state of a ledger, made from its durable state at first use."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             facts = self.holdings.facts(ledger_id)
@@ -49,7 +49,7 @@ class Core:
             del self.ledgers[ledger.ledger_id]
 
     def key_problem(self, ledger: Ledger, key: bytes) -> Refusal | None:
-        """Why this key does not open the ledger. The first key heard becomes the ledger's (RULES L2)."""
+        """Why this key does not open the ledger. The first key that arrives becomes the ledger's (RULES L2)."""
         if len(key) != LEDGER_KEY_BYTES:
             return Reason.BAD_REQUEST, f"a ledger key of {len(key)} bytes"
         if ledger.key is None:
@@ -59,7 +59,7 @@ class Core:
         return None
 
     def log_of(self, ledger_id: LedgerId) -> int:
-        """The log of a ledger, in use or not."""
+        """The number of the ledger's log, whether the ledger is in memory or not."""
         ledger = self.ledgers.get(ledger_id)
         return ledger.log.number if ledger else self.holdings.log_of(ledger_id)
 
@@ -73,7 +73,7 @@ class Core:
         ledger: Ledger,
         session: Session | None,
     ) -> int:
-        """Give a frame to its ledger's log behind all others; returns its sequence number there."""
+        """Give a frame to its ledger's log, behind all others; returns its sequence number there."""
         sequence = ledger.log.enqueue(Pending(header, extent, frame, ledger, session))
         ledger.in_log += 1
         if header.kind == FrameKind.ENTRIES:
@@ -82,7 +82,7 @@ class Core:
         return sequence
 
     def record(self, kind: FrameKind, ledger: Ledger, payload: bytes = b"") -> int:
-        """Give a record to the log, the ledger's key before its first frame (RULES L2)."""
+        """Give a record to the log. The ledger's key is logged before its first other frame (RULES L2)."""
         keyless = kind in (FrameKind.LEDGER_KEY, FrameKind.DELETED)
         if not ledger.key_logged and ledger.key is not None and not keyless:
             self.log_key(ledger)
@@ -95,8 +95,8 @@ class Core:
         self.record(FrameKind.LEDGER_KEY, ledger, ledger.key)
 
     def fence(self, ledger_id: LedgerId, key: bytes) -> Refusal | int:
-        """Fence a ledger, known or not; returns the sequence number in its log that must be durable before any answer
-        to this request, or why it is refused (then nothing changed)."""
+        """Fence a ledger, known or not. Returns the sequence number of the fence record in the ledger's log; no answer
+        may be sent before that is durable. Returns a refusal if nothing was changed."""
         if self.failed:
             return self.failed
         ledger = self.ledger(ledger_id)
@@ -112,7 +112,7 @@ class Core:
         return ledger.fence_sequence
 
     def drop_queue(self, log: LogQueue) -> list[Pending]:
-        """Nothing in the queue of this log will ever be durable; returns what was in it."""
+        """Drop the queue of this log, because none of it will ever be durable; returns the dropped frames."""
         dropped = log.drop()
         for pending in dropped:
             ledger, kind = pending.ledger, pending.header.kind
@@ -124,13 +124,13 @@ class Core:
             elif kind == FrameKind.FENCE:
                 ledger.fence_sequence = None  # stays fenced in memory; the next fencing request logs it again
             elif kind == FrameKind.DELETED:
-                ledger.deleted = False  # until the collector has found it again
+                ledger.deleted = False  # until the collector finds it again
         for ledger in dict.fromkeys(pending.ledger for pending in dropped):
             self._choose_anew(ledger)
         return dropped
 
     def _choose_anew(self, ledger: Ledger) -> None:
-        """A ledger of which nothing is durable and nothing on its way need not stay where there is no room."""
+        """Choose the log of a ledger again if nothing of it is durable or on its way: its log may have no room."""
         if not ledger.in_log and not self.holdings.facts(ledger.ledger_id).known:
             ledger.log = self.logs[self.holdings.log_of(ledger.ledger_id)]
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion, the path of the bookie's machine that forgets ledgers: a record in the log, for good (RULES S4, S9).
+"""The path of the bookie's machine that deletes ledgers: a record in the log, kept for good (RULES S4, S9).
 
-Whether a ledger is deleted is found out elsewhere (:mod:`bookie_server.garbage.collector`); a client's hint only says
-where to look. From LedgersDeleted on the ledger takes no frame, and the record stands in the log behind all that it
-took before; readers are answered DELETED once the record is durable. So no add is acked that the record does not
-outlive, and what a crash may undo was told to nobody who reads.
+The collector decides whether a ledger is deleted (:mod:`bookie_server.garbage.collector`); a client's hint only says
+where to look. From LedgersDeleted on the ledger takes no frame, and the deletion record follows all its earlier frames
+in the log. Readers are answered DELETED once the record is durable. So every acked add is older than the record, and no
+reader hears of a deletion that a crash may undo.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bookie_server.machine.requests import LEDGER_ID_MAX, Requests
 from bookie_server.machine.state import Ledger, Pending
 
 HINT_IDS_MAX = 10_000
-"""Ledgers that one hint may name."""
+"""How many ledgers one hint may name."""
 
 
 class Deletions:
-    """``end_sessions`` ends the sessions of the ledgers of a set."""
+    """``end_sessions`` ends the sessions of all ledgers in a set."""
 
     __slots__ = ("_core", "_end_sessions", "_requests")
 
@@ -32,7 +32,7 @@ class Deletions:
         self._core, self._requests, self._end_sessions = core, requests, end_sessions
 
     def hint(self, event: DeleteHintRequested) -> None:
-        """Have the ledgers that are held here looked up; the answer says no more than that this was heard."""
+        """Have the collector look up the ledgers that are held here. The answer only says that the hint arrived."""
         problem: Refusal | None = self._core.failed
         if not problem and len(event.ledger_ids) > HINT_IDS_MAX:
             problem = Reason.TOO_LARGE, f"{len(event.ledger_ids)} ledgers in one hint, at most {HINT_IDS_MAX}"
@@ -52,8 +52,8 @@ class Deletions:
         return facts.known and not facts.deleted
 
     def delete(self, event: LedgersDeleted) -> None:
-        """Take no more of these ledgers and give their records of deletion to the log. Those that are not held, or are
-        deleted already, are left alone."""
+        """Refuse further adds to these ledgers and give their deletion records to the log. Ledgers that are not held,
+        or are deleted already, are left alone."""
         core = self._core
         if core.failed:
             return
@@ -68,7 +68,7 @@ class Deletions:
             self._end_sessions(doomed)
 
     def committed(self, record: Pending) -> None:
-        """A record is durable; if it deletes, nobody watches the ledger any more. Reads hear of it when they go on."""
+        """A record is durable. A deletion refuses the ledger's watches at once, and its reads when they go on."""
         if record.header.kind != FrameKind.DELETED:
             return
         for request_id in list(record.ledger.watches):
@@ -77,7 +77,7 @@ class Deletions:
             self._requests.refuse(request, _gone(record.ledger))
 
     def dropped(self, frames: Iterable[Pending]) -> None:
-        """These will never be durable: ledgers whose records of deletion are among them are looked up once more."""
+        """These frames will never be durable. Ledgers whose deletion records are among them are looked up once more."""
         kept = tuple(one.ledger.ledger_id for one in frames if one.header.kind == FrameKind.DELETED)
         if kept and not self._core.failed:
             self._core.effects.append(LookForDeletion(kept))

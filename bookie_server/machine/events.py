@@ -2,8 +2,8 @@
 """What the bookie's machine hears (events) and what it wants done (effects). Plain data; no behaviour.
 
 A *stream* is one stream of a lane, named by an integer that the driver never uses twice. A *request* is named by its
-stream and an id unique there; each request gets exactly one ending: a trailer, a LAC answer or a reply. None after
-RequestCancelled or StreamClosed.
+stream and an id unique there. Each request gets exactly one ending: a trailer, a LAC answer or a reply; after
+RequestCancelled or StreamClosed it gets none.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from bookie_server.machine.places import Place, Unresolved
 StreamId: TypeAlias = int
 RequestId: TypeAlias = tuple[StreamId, int]
 TimerId: TypeAlias = RequestId | None
-"""A watch's request, or None for the one that makes LACs durable."""
+"""The request of a watch; None for the timer that makes LACs durable."""
 
 # --- events: the add stream ---
 
 
 @dataclass(frozen=True, slots=True)
 class SessionAttached:
-    """A client opened a session: frames of one ledger will follow under this number, proven by its key (RULES L2)."""
+    """A client opened a session: frames of one ledger will follow under this number. The key proves its right (RULES
+    L2)."""
 
     stream: StreamId
     session: int
@@ -47,7 +48,7 @@ class FramesArrived:
 
 @dataclass(frozen=True, slots=True)
 class SessionsDetached:
-    """The client wants to hear nothing more of these sessions; what they gave to the log goes on."""
+    """The client wants no more acks for these sessions; frames that they gave to the log are still written."""
 
     stream: StreamId
     sessions: Sequence[int]
@@ -73,9 +74,9 @@ class GroupCommitted:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """Nothing given out by Commit effects of this log and not yet reported durable will be. ``final``: a sync failed,
-    and nothing is ever acknowledged again, nor is a commit of any log reported (RULES S6); otherwise (no space) nothing
-    of these frames was written, and later ones may be tried."""
+    """No frame given out by Commit effects of this log and not yet reported durable ever will be. ``final``: a sync
+    failed, nothing is ever acknowledged again, and no commit of any log is reported (RULES S6). Otherwise there was no
+    space: nothing of these frames was written, and later ones may be tried."""
 
     reason: Reason
     message: str
@@ -93,7 +94,7 @@ class FramesRead:
 
 @dataclass(frozen=True, slots=True)
 class MembershipsRead:
-    """The answer to a ReadMemberships effect: the storage's own words, None for a frame that fails its checks."""
+    """The answer to a ReadMemberships effect: the storage's own objects, None for a frame that fails its checks."""
 
     request: RequestId
     memberships: Sequence[object | None]
@@ -104,7 +105,7 @@ class MembershipsRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequested:
-    """Entries first to last. ``fence_key`` makes it a recovery read, which fences first."""
+    """Read the entries first to last. With ``fence_key`` it is a recovery read, which fences first."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -116,14 +117,14 @@ class ReadRequested:
 
 @dataclass(frozen=True, slots=True)
 class PartSent:
-    """A SendPart effect of this request has left; the next part may follow."""
+    """The part of a SendPart effect of this request has been sent; the next part may follow."""
 
     request: RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStalled:
-    """The client has taken nothing for a while of the answers that are ready on this stream. PartSent ends that."""
+    """For a while the client has taken nothing of the answers that are ready on this stream. PartSent ends that."""
 
     stream: StreamId
 
@@ -147,7 +148,7 @@ class ReadLacRequested:
 
 @dataclass(frozen=True, slots=True)
 class WriteLacRequested:
-    """The writer says how far it is confirmed (RULES P9)."""
+    """The writer says how far its entries are confirmed (RULES P9: acked entries become visible)."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -157,7 +158,7 @@ class WriteLacRequested:
 
 @dataclass(frozen=True, slots=True)
 class DeleteHintRequested:
-    """Somebody says that these ledgers were deleted. Believed by nobody: it only says where to look (RULES S9)."""
+    """A client says that these ledgers were deleted. The bookie only looks them up (RULES S9)."""
 
     request: RequestId
     ledger_ids: Sequence[LedgerId]
@@ -165,7 +166,7 @@ class DeleteHintRequested:
 
 @dataclass(frozen=True, slots=True)
 class WatchLacRequested:
-    """Answer once there is evidence of a LAC above ``previous_lac``, or after the time (RULES P10)."""
+    """Answer once there is evidence of a LAC above ``previous_lac``, or after ``timeout_ms`` (RULES P10)."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -175,7 +176,7 @@ class WatchLacRequested:
 
 @dataclass(frozen=True, slots=True)
 class RequestCancelled:
-    """Nobody waits for the answer; none is given."""
+    """Nobody waits for the answer any more; none is given."""
 
     request: RequestId
 
@@ -189,7 +190,7 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyChanged:
-    """From now on new adds of ledgers of this log are refused, or accepted again (fences always are)."""
+    """From now on new adds to ledgers of this log are refused, or accepted again. Fences are always accepted."""
 
     read_only: bool
     log: int = 0
@@ -197,8 +198,9 @@ class ReadOnlyChanged:
 
 @dataclass(frozen=True, slots=True)
 class LedgersDeleted:
-    """The metadata store was asked twice, as RULES S9 wants it: these ledgers are deleted. Their records of deletion go
-    into the log, and from here on nothing is added to them; once durable, nothing is read of them."""
+    """The collector asked the metadata store twice, as RULES S9 demands: these ledgers are deleted. Their deletion
+    records go into the log, and nothing is added to them from here on. Once the records are durable, nothing is read of
+    them."""
 
     ledger_ids: Sequence[LedgerId]
 
@@ -231,8 +233,9 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Append these frames to the log, in this order behind all earlier ones; GroupCommitted or CommitFailed follows.
-    ``reserve``: what is kept for fences, recovery adds and records on a full disk may be used for them."""
+    """Append these frames to the log, in this order and behind all earlier ones; GroupCommitted or CommitFailed
+    follows. ``reserve``: they may use the space that is reserved for fences, recovery adds and records on a full
+    disk."""
 
     frames: Sequence[bytes | memoryview]
     reserve: bool = False
@@ -261,8 +264,8 @@ class SendAcks:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """The peer broke the lane's rules, or takes nothing while others wait: the stream ends at once, with what was to be
-    sent on it. StreamClosed follows."""
+    """The peer broke the lane's rules, or takes nothing while others wait. The stream must end, and answers queued on
+    it may be lost. StreamClosed follows."""
 
     stream: StreamId
     message: str
@@ -270,7 +273,8 @@ class CloseStream:
 
 @dataclass(frozen=True, slots=True)
 class PauseStream:
-    """Take no more messages of this stream: too many of its bytes wait for a commit, or of its requests for answers."""
+    """Take no more messages of this stream: too many of its bytes wait for a commit, or too many of its requests for
+    answers."""
 
     stream: StreamId
 
@@ -284,8 +288,8 @@ class ResumeStream:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of an answer: those entries of the frame at ``place`` whose ids are first to last (the frame itself if that
-    is all of it); with ``last_only`` the last entry of the frame alone. ``first`` is in the frame."""
+    """Part of an answer: the entries first to last of the frame at ``place``, or the frame itself if these are all its
+    entries. With ``last_only`` only the frame's last entry. ``first`` is in the frame."""
 
     place: Place
     first: EntryId
@@ -313,7 +317,7 @@ class ReadMemberships:
 
 @dataclass(frozen=True, slots=True)
 class SendPart:
-    """Whole frames that answer part of a read; PartSent follows when they have left."""
+    """Whole frames that answer part of a read; PartSent follows once they are sent."""
 
     request: RequestId
     frames: Sequence[bytes | bytearray | memoryview]
@@ -321,7 +325,7 @@ class SendPart:
 
 @dataclass(frozen=True, slots=True)
 class SendTrailer:
-    """Ends a read. With a ``reason`` the whole request was refused and the trailer says nothing of any id."""
+    """Ends a read. With a ``reason`` the whole request was refused, and the trailer says nothing about any id."""
 
     request: RequestId
     trailer: ReadTrailer
@@ -339,7 +343,7 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class SendReply:
-    """Ends a control request without evidence: done (no reason) or refused."""
+    """Ends a control request that has no evidence to send: done (no reason) or refused."""
 
     request: RequestId
     reason: Reason = Reason.REASON_NONE
@@ -363,7 +367,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class LookForDeletion:
-    """Ask the metadata store whether these ledgers, which are held here, were deleted. LedgersDeleted may follow, much
+    """Ask the metadata store whether these ledgers, which are held here, were deleted. LedgersDeleted may follow much
     later, for some of them or none."""
 
     ledger_ids: Sequence[LedgerId]

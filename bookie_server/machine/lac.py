@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LAC evidence, the path of the bookie's machine for fences, LAC reads, watches and explicit LACs (RULES P5, P9, P10).
+"""The path of the bookie's machine for LAC evidence: fences, LAC reads, watches, explicit LACs (RULES P5, P9, P10).
 
 Evidence is what a client can verify: the last entry, an entry that carries the greatest LAC, and the writer's digested
-LAC body, all verbatim. A watch is answered as soon as there is evidence of a LAC it has not seen.
+LAC body, all unchanged. A watch is answered as soon as there is evidence of a greater LAC than it has seen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _EMPTY = b""
 
 
 class LacRequest(Request):
-    """A fence, a LAC read or a watch. ``previous``: a watch that has seen no greater LAC yet."""
+    """A fence, a LAC read or a watch. ``previous`` is the greatest LAC that a waiting watch has seen; None
+    otherwise."""
 
     __slots__ = ("previous",)
 
@@ -55,15 +56,13 @@ class LacRequest(Request):
 
 
 class Lacs:
-    """The path of LAC evidence."""
-
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
-        self._dirty: dict[LedgerId, Ledger] = {}  # explicit LACs that are in memory only
-        self._given: dict[int, int] = {}  # log → sequence number of the last one given to it
+        self._dirty: dict[LedgerId, Ledger] = {}  # with explicit LACs that are only in memory
+        self._given: dict[int, int] = {}  # log → sequence number of the last explicit LAC given to it
 
     def read(self, request_id: RequestId, ledger_id: LedgerId, fence_key: bytes | None = None) -> None:
-        """A LAC read; with a key a fence."""
+        """Begin a LAC read; with a key, a fence."""
         request = LacRequest(request_id, ledger_id, self, fencing=fence_key is not None)
         self._requests.begin(request, fence_key)
 
@@ -136,11 +135,11 @@ class Lacs:
     # --- what wakes watches ---
 
     def _greatest(self, ledger: Ledger) -> EntryId:
-        """The greatest LAC there is evidence of here."""
+        """The greatest LAC for which this bookie has evidence."""
         return max(ledger.hint_lac, self._core.holdings.lac(ledger.ledger_id))
 
     def committed(self, newest: Pending) -> None:
-        """Entries of a watched ledger are durable; what was just written is answered from memory."""
+        """Entries of a watched ledger are durable. If they are its last ones, its watches are answered from memory."""
         ledger, extent, holdings = newest.ledger, newest.extent, self._core.holdings
         ledger_id = ledger.ledger_id
         if extent.last == holdings.last_entry_id(ledger_id) and extent.max_lac >= holdings.lac(ledger_id):
@@ -149,7 +148,7 @@ class Lacs:
             self._wake(ledger)
 
     def _wake(self, ledger: Ledger, newest: Pending | None = None) -> None:
-        """Answer the watches of a ledger whose LAC they have not seen."""
+        """Answer those watches of a ledger that have not seen its greatest LAC."""
         lac = self._greatest(ledger)
         ripe = [request_id for request_id, previous in ledger.watches.items() if lac > previous]
         frame = slice_frame(newest.frame, newest.extent.last, newest.extent.last) if newest and ripe else None
@@ -162,7 +161,8 @@ class Lacs:
                 self._requests.run(request)
 
     def timer_fired(self, event: TimerFired) -> None:
-        """A watch has waited long enough and gets what is known; or explicit LACs are to be made durable."""
+        """A watch has waited long enough and gets the evidence there is; or it is time to make explicit
+        LACs durable."""
         if event.timer is None:
             self._persist()
             return
@@ -188,7 +188,7 @@ class Lacs:
         core.effects.append(SendReply(event.request, *(problem or ())))
 
     def _take_hint(self, ledger: Ledger, body: bytes) -> None:
-        """Keep the writer's word in memory and tell who watches; it goes to disk at most once a second."""
+        """Keep the writer's explicit LAC in memory and answer watches. It goes to disk at most once a second."""
         ledger.hint_lac, ledger.hint_body = lac_of_body(body), body
         if not ledger.hint_dirty:
             ledger.hint_dirty = True
@@ -198,7 +198,7 @@ class Lacs:
         self._wake(ledger)
 
     def _persist(self) -> None:
-        """Give the log what is new; not before it has made durable what it was given a second ago."""
+        """Give the new explicit LACs to the log, unless those given a second ago are not durable yet."""
         core = self._core
         if any(core.logs[log].durable < sequence for log, sequence in self._given.items()):
             core.effects.append(SetTimer(LAC_TIMER, core.limits.lac_persist_ms))
@@ -211,8 +211,8 @@ class Lacs:
 
 
 def _body_problem(ledger_id: LedgerId, body: bytes) -> Refusal | None:
-    """Why these bytes are no LAC body of this ledger. Where the digest needs no key it is verified, so that a flipped
-    bit cannot hide the true LAC behind a great one (RULES P5)."""
+    """Why these bytes are no LAC body of this ledger. A digest that needs no key is verified, so that a flipped bit
+    cannot replace the true LAC by a greater one (RULES P5)."""
     if len(body) - LAC_BODY_BYTES_MIN not in _LAC_DIGEST_BYTES or not 0 <= ledger_id <= LEDGER_ID_MAX:
         return Reason.BAD_REQUEST, f"a LAC body of {len(body)} bytes for ledger {ledger_id}"
     if ledger_of_body(body) != ledger_id:

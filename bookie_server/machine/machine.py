@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie does, as a pure machine: an event in, effects out. No clock, thread, file or socket.
+"""Decides what a bookie does, as a pure machine: an event in, effects out. No clock, thread, file or socket.
 
-The driver (``services/``) owns one machine on its loop, feeds it what arrives and carries out what it returns. Two
-halves: :mod:`machine_adds` (sessions and acks) and :mod:`machine_reads` (answers); what they share is in
-:mod:`machine_core`.
+The driver (:mod:`bookie_server.engine`) owns one machine on its loop, feeds it events and carries out its effects. The
+machine has two halves: ``adds.py`` (sessions and acks), and ``requests.py`` with its paths (answers). ``core.py`` has
+what they share.
 
-Promises, each for ever: an ack only after its frame is durable (P1); no normal add after a fence, and no answer to a
-fencing request before the fence is durable (MUST 2, MUST 3); ABSENT only where nothing durable or pending covers an id
-(S1, MUST 4); the ledger key durable before the first ack (L2); nothing at all after a failed sync (S6). Expected
-trouble comes in as an event and goes out as a reason; an exception out of :meth:`BookieMachine.step` is a bug.
+Its promises: an ack is sent only after its frame is durable (P1). After a fence no normal add is taken, and no fencing
+request is answered before the fence is durable (MUST 2, MUST 3). ABSENT is said only if nothing durable or pending
+covers the id (S1, MUST 4). The ledger key is durable before the first ack (L2). After a failed sync nothing is answered
+(S6). Expected trouble comes in as an event and goes out as a reason; an exception out of :meth:`BookieMachine.step` is
+a bug.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from bookie_server.machine.state import Holdings, Ledger, MachineLimits, Pending
 
 
 class BookieMachine:
-    """One bookie. ``holdings`` is the index of what is durable; the machine alone changes it while it lives. ``logs``
-    is how many logs it names, from 0 on."""
+    """One bookie. ``holdings`` is the index of what is durable; while the machine lives only the machine changes it.
+    ``logs`` is the number of logs, which are named from 0 on."""
 
     def __init__(self, holdings: Holdings, limits: MachineLimits | None = None, logs: int = 1) -> None:
         core = self._core = Core(holdings, limits or MachineLimits(), logs)
@@ -86,7 +87,7 @@ class BookieMachine:
         }
 
     def step(self, event: Event) -> list[Effect]:
-        """Take one event; returns what is to be done, in this order."""
+        """Take one event; returns its effects, in order."""
         core = self._core
         core.effects = []
         self._handlers[type(event)](event)
@@ -114,7 +115,7 @@ class BookieMachine:
             core.holdings.add(pending, place)
             if pending.session is None:
                 self._deletions.committed(pending)
-                continue  # a record: who waits for it is parked
+                continue  # a record: requests that wait for it are parked
             ledger.pending.popleft()
             self._adds.committed(pending)
             if ledger.watches:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where bytes of a data directory lie, as the machine hands it on and storage reads it. Plain data."""
+"""Places of bytes in a data directory, which the machine passes on and storage reads. Plain data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a frame lies: segment generation, offset in the segment, bytes. With ``run_of`` ≥ 0 several small frames of
-    that ledger lie there, maybe with other things between them (docs/formats.md §3.5)."""
+    """The place of a frame: generation of its segment, offset in it, size in bytes. With ``run_of`` ≥ 0 it is a run:
+    several small frames of that ledger, perhaps with frames of others between them (docs/formats.md §3.5)."""
 
     generation: int
     offset: int
@@ -24,12 +24,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class IndexBlock:
-    """A block of the ``.idx`` of a sealed segment: its number among the index blocks, or SPARSE_SECTION for all sparse
-    records together. Named where a look-up needs it, as a :class:`Place` is where a frame must say what it holds."""
+    """A block of the ``.idx`` of a sealed segment. ``number`` is its number among the index blocks, or SPARSE_SECTION
+    for all sparse records together. A look-up names it where it must be read first."""
 
     generation: int
     number: int
 
 
 Unresolved: TypeAlias = Place | IndexBlock
-"""What must be read before it can say which entries it holds."""
+"""What must be read before a look-up knows which entries are there."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of entries, the path of the bookie's machine that answers with frames and a trailer (RULES P4).
+"""The path of the bookie's machine for reads of entries: it answers with frames and a trailer (RULES P4).
 
-Three answers: FOUND, ABSENT, UNKNOWN (MUST 4). ABSENT is said only where no frame covers the id, not even one that is
-accepted but not yet durable (RULES S1). A fencing read looks up after its fence is durable. An answer is made in parts
-of about a mebibyte, at most two of one request in memory at once; turns bound what all requests hold together.
+There are three answers: FOUND, ABSENT, UNKNOWN (MUST 4). ABSENT is said only if no frame covers the id, not even an
+accepted one that is not durable yet (RULES S1). A fencing read looks up after its fence is durable. An answer is sent
+in parts of about a mebibyte. Of one request at most two are in memory at once; turns bound the memory of all requests
+together.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _GAPS_MAX = 1024
 
 
 class Read(Request):
-    """One read. Everything below ``next`` is in a part given to the driver, in a gap, or being read."""
+    """One read. Each id below ``next`` is in a part given to the driver, in a gap, or being read."""
 
     __slots__ = ("absent", "budget", "last", "next", "planned_from", "turn", "unknown", "unsent", "waiting")
 
@@ -51,8 +52,6 @@ class Read(Request):
 
 
 class Reads:
-    """The path of reads."""
-
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
         self._turns = Turns(core.limits, len(core.logs))
@@ -84,7 +83,8 @@ class Reads:
         self._end(request)
 
     def _plan(self, request: Read) -> Plan | None:
-        """The next stretch of the answer; None if something has to be waited for (RULES S1)."""
+        """Plan the next stretch of the answer. None if the request must wait: for a membership, or for a pending frame
+        (RULES S1: a read that touches a pending add waits)."""
         core = self._core
         size = min(core.limits.read_part_bytes, request.budget)
         plan = core.holdings.plan(request.ledger_id, request.next, request.last, size, request.resolved)
@@ -111,13 +111,13 @@ class Reads:
         size = sum(map(len, part))
         request.budget -= size
         request.unsent += 1
-        request.turn = False  # from here on it belongs to the part
+        request.turn = False  # the turn belongs to the part from here on
         self._turns.fill(request.request_id, size)
         self._core.effects.append(SendPart(request.request_id, part))
         self._requests.run(request)
 
     def damaged(self, request: Request) -> None:
-        """Plan the part again: another copy may serve, or the ids are UNKNOWN."""
+        """Plan the part again: another copy may serve, or the ids become UNKNOWN."""
         assert isinstance(request, Read)
         first = request.next = request.planned_from
         request.absent = _below(request.absent, first)
@@ -125,7 +125,7 @@ class Reads:
         self._requests.run(request)
 
     def sent(self, request_id: RequestId) -> None:
-        """A part has left; its memory is free."""
+        """A part was sent; its memory is free."""
         request = self._requests.get(request_id)
         if self._turns.sent(request_id) and isinstance(request, Read):
             request.unsent -= 1
@@ -154,17 +154,17 @@ class Reads:
             self._waiting.remove(request.stream, request)
 
     def stalled(self, stream: StreamId) -> None:
-        """The stream takes nothing of what is ready for it."""
+        """The client of this stream takes nothing of its answers."""
         self._turns.stall(stream)
 
     def close(self, stream: StreamId) -> None:
-        """The stream is gone, and with it what was to be sent on it."""
+        """The stream is gone, and with it the parts that were to be sent on it."""
         self._turns.close(stream)
 
-    # --- turns: how much of answers is in memory at once ---
+    # --- turns: how much of the answers is in memory at once ---
 
     def _take_turn(self, request: Read) -> bool:
-        """Whether it has a turn; otherwise it waits for one, behind others who wait."""
+        """Whether the request has a turn. If not, it is queued for one."""
         if not request.turn and not request.waiting:
             request.waiting = True
             self._waiting.put(request.stream, request, urgent=request.fencing)
@@ -176,7 +176,7 @@ class Reads:
             self._turns.give_back(request.stream)
 
     def next_turns(self) -> None:
-        """Let waiting requests run while there is room; if there is none, end a stream that takes nothing."""
+        """Let waiting requests run while there is room. If there is none, end a stream that takes nothing."""
         while self._waiting and (request := self._waiting.take(self._turns.may)):
             request.waiting, request.turn = False, True
             self._turns.take(request.stream)
@@ -202,7 +202,7 @@ def _below(gaps: list[EntryRange], first: EntryId) -> list[EntryRange]:
 
 
 def _extend(gaps: list[EntryRange], ranges: Sequence[EntryRange]) -> None:
-    """Append ranges, each joined to its neighbour where they touch."""
+    """Append ranges; neighbours that touch become one."""
     for new in ranges:
         if gaps and gaps[-1].last + 1 == new.first and gaps[-1].reason is new.reason:
             gaps[-1] = EntryRange(gaps[-1].first, new.last, new.reason)
@@ -211,8 +211,8 @@ def _extend(gaps: list[EntryRange], ranges: Sequence[EntryRange]) -> None:
 
 
 def _joined(absent: list[EntryRange], unknown: list[EntryRange]) -> list[EntryRange]:
-    """Fewer ranges for a finely striped ledger. They span ids that are in a frame of this answer too, but none that is
-    UNKNOWN: an id is absent if a range says so and no frame brought it."""
+    """Fewer absent ranges, for a finely striped ledger. They may span ids whose frames are in this answer, but no
+    UNKNOWN id: the client takes an id as absent only if a range covers it and no frame brought it."""
     starts = [gap.first for gap in unknown]
     joined = [absent[0]]
     for gap in absent[1:]:

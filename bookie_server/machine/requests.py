@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests under way in the bookie's machine, whatever they ask: admission, fencing first, one ending each.
+"""Requests under way in the bookie's machine, of every kind: admission, fencing first, one ending for each.
 
-A request belongs to a *path* (reads, LAC, comparisons), which plans it and hears what the storage read. What all have
-in common is here: it may have to wait for a sequence number of the log, for the storage, or for its turn.
+A request belongs to a *path* (reads, LAC, comparisons), which plans it and gets the results of storage. This file has
+what all kinds share: a request may wait for a sequence number of the log, for storage, or for its turn.
 """
 
 from __future__ import annotations
@@ -31,30 +31,28 @@ from bookie_server.machine.turns import FairQueue
 LEDGER_ID_MAX: LedgerId = (1 << 63) - 2  # the last one is the storage's own
 
 _FEW = 16
-"""Who has so few requests under way is not refused because others have many."""
+"""A stream with fewer requests under way is not refused because other streams have many."""
 
 
 class Path(Protocol):
-    """One kind of request."""
-
     def run(self, request: Request) -> None:
-        """Go on: the request is neither waiting for the log nor for the storage."""
+        """Go on: the request waits neither for the log nor for storage."""
         ...
 
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
-        """The storage read these pieces; none of them is damaged."""
+        """Storage read these pieces; none of them is damaged."""
         ...
 
     def damaged(self, request: Request) -> None:
-        """Some of what was read is damaged and has been marked so: plan again."""
+        """Some of the bytes read are damaged and have been marked so: plan again."""
         ...
 
     def refuse(self, request: Request, problem: Refusal) -> None:
-        """End it without an answer; it is forgotten already."""
+        """End the request without an answer. It is already forgotten."""
         ...
 
     def forgotten(self, request: Request) -> None:
-        """It is gone, answered or not: release what this path keeps for it."""
+        """The request is over, answered or not: release what this path keeps for it."""
         ...
 
 
@@ -62,7 +60,7 @@ Frame = bytes | bytearray | memoryview
 
 
 class Request:
-    """One request under way. Paths make subclasses with what they need."""
+    """One request under way. Each path has a subclass with its own state."""
 
     __slots__ = ("asking", "fencing", "ledger_id", "path", "pieces", "request_id", "resolved", "resolving", "urgent")
 
@@ -71,9 +69,9 @@ class Request:
     ) -> None:
         self.request_id, self.ledger_id, self.path, self.fencing = request_id, ledger_id, path, fencing
         self.urgent = fencing or urgent  # goes before others
-        self.asking: ReadFrames | ReadMemberships | None = None  # waits until the storage may be asked
+        self.asking: ReadFrames | ReadMemberships | None = None  # waits until storage may be asked
         self.pieces: Sequence[Piece] | None = None  # being read
-        self.resolving: Sequence[Unresolved] | None = None  # frames whose members are being read
+        self.resolving: Sequence[Unresolved] | None = None  # frames whose memberships are being read
         self.resolved: dict[Unresolved, object] = {}
 
     @property
@@ -82,8 +80,6 @@ class Request:
 
 
 class Requests:
-    """All requests of the machine."""
-
     __slots__ = ("_asked", "_asked_of", "_asking", "_by_id", "_core", "_of_stream", "_paused", "_watches", "watches")
 
     def __init__(self, core: Core) -> None:
@@ -91,11 +87,11 @@ class Requests:
         self._by_id: dict[RequestId, Request] = {}
         self._of_stream: dict[StreamId, dict[RequestId, None]] = {}
         self._paused: set[StreamId] = set()
-        self.watches = 0  # wait for as long as they like: bounded apart
+        self.watches = 0  # they may wait for long, so they are bounded separately
         self._watches: dict[StreamId, int] = {}
         self._asking: tuple[FairQueue[Request], ...] = tuple(FairQueue() for _ in core.logs)
-        self._asked = [0] * len(core.logs)  # of each log's storage
-        self._asked_of: dict[RequestId, deque[int]] = {}  # the logs, of forgotten requests too
+        self._asked = [0] * len(core.logs)  # reads under way in each log's storage
+        self._asked_of: dict[RequestId, deque[int]] = {}  # logs that a request, perhaps a forgotten one, asked
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._by_id.get(request_id)
@@ -106,7 +102,7 @@ class Requests:
     # --- beginnings and ends ---
 
     def begin(self, request: Request, fence_key: bytes | None = None, *, admit: bool = True) -> None:
-        """Take a request up, fence if it says so, and run it; or refuse it."""
+        """Begin a request: fence first if a key is given, then run it; or refuse it."""
         problem = self._admission_problem(request) if admit else None
         if problem:
             request.path.refuse(request, problem)
@@ -126,7 +122,7 @@ class Requests:
         if not 0 <= request.ledger_id <= LEDGER_ID_MAX:
             return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
         if request.request_id in self._by_id or request.request_id in self._asked_of:
-            return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"  # or what it asked the storage
+            return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"  # itself, or its read in storage
         limits, under_way = self._core.limits, len(self._by_id) - self.watches
         first = request.fencing or self._under_way_of(request.stream) < _FEW
         if under_way >= (2 if first else 1) * limits.requests_max:
@@ -137,7 +133,7 @@ class Requests:
         return len(self._of_stream.get(stream, ())) - self._watches.get(stream, 0)
 
     def _pause(self, stream: StreamId) -> None:
-        """Take no more of a stream that has asked for so much."""
+        """Pause a stream that has many requests under way."""
         if stream not in self._paused and self._under_way_of(stream) >= self._core.limits.requests_per_stream_max:
             self._paused.add(stream)
             self._core.effects.append(PauseStream(stream))
@@ -148,21 +144,21 @@ class Requests:
             self._core.effects.append(ResumeStream(stream))
 
     def too_many_watches(self, stream: StreamId) -> Refusal | None:
-        """Why this stream may not watch one ledger more."""
+        """Why this stream may not watch one more ledger."""
         limits = self._core.limits
         if self.watches >= limits.watches_max or self._watches.get(stream, 0) >= limits.watches_per_stream_max:
             return Reason.OVERLOADED, f"{self.watches} watches, {self._watches.get(stream, 0)} of this stream"
         return None
 
     def watching(self, request: Request) -> None:
-        """It waits for as long as it likes."""
+        """The request has become a waiting watch: from here on it does not count as under way."""
         self.watches += 1
         self._watches[request.stream] = self._watches.get(request.stream, 0) + 1
         if request.stream in self._paused:
             self._resume(request.stream)
 
     def watched(self, request: Request) -> None:
-        """It no longer does."""
+        """The watch waits no more."""
         self.watches -= 1
         left = self._watches.pop(request.stream) - 1
         if left:
@@ -187,12 +183,12 @@ class Requests:
         request.path.refuse(request, problem)
 
     def refuse_all(self, problem: Refusal) -> None:
-        """Nothing is answered any more (RULES S6)."""
+        """Refuse all requests: after a failed sync nothing is answered (RULES S6)."""
         for request in list(self._by_id.values()):
             self.refuse(request, problem)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Nobody waits for it any more."""
+        """The client waits for this request no more."""
         request = self._by_id.get(request_id)
         if request:
             self.forget(request)
@@ -205,7 +201,7 @@ class Requests:
     # --- going on ---
 
     def resume(self, request_id: RequestId) -> None:
-        """What this request was parked for is settled."""
+        """The frame that this request waited for is durable, or never will be."""
         request = self._by_id.get(request_id)
         if request:
             self.run(request)
@@ -232,7 +228,7 @@ class Requests:
         return None
 
     def _waits_for_fence(self, request: Request) -> bool:
-        """Every answer to a fencing request, a negative one too, waits for the fence's durability (MUST 3)."""
+        """Whether the request must wait until its fence is durable, before any answer, even a negative one (MUST 3)."""
         ledger = self._core.ledgers.get(request.ledger_id) if request.fencing else None
         if ledger is None or ledger.fence_sequence is None or ledger.fence_sequence <= ledger.log.durable:
             return False
@@ -242,12 +238,12 @@ class Requests:
     # --- the storage ---
 
     def read(self, request: Request, pieces: Sequence[Piece]) -> None:
-        """Have these pieces read; ``frames_read`` or ``damaged`` of the path follows."""
+        """Have these pieces read; the path's ``frames_read`` or ``damaged`` follows."""
         request.pieces = pieces
         self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
 
     def resolve(self, request: Request, places: Sequence[Unresolved]) -> None:
-        """Have the members of these frames read; then the request runs again."""
+        """Have the memberships of these frames read; then the request runs again."""
         request.resolving = places
         self._ask(request, ReadMemberships(request.request_id, places, self._core.log_of(request.ledger_id)))
 
@@ -265,7 +261,7 @@ class Requests:
             self._core.effects.append(effect)
 
     def _answered(self, request_id: RequestId) -> None:
-        """The storage has answered, whether or not somebody still waits for it."""
+        """Storage has answered, whether or not the request is still under way."""
         logs = self._asked_of.get(request_id)
         if not logs:
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the bookie's machine keeps in memory: streams, sessions, ledgers, the queues of frames on their way to the logs.
+Also the port to the index of durable data (:class:`Holdings`).
 
-Also the port to the index (:class:`Holdings`): what is durable. Everything else here is volatile and dies with the
-process without loss, because nothing was answered on the strength of it alone.
+All other state here is volatile. It is lost with the process without harm, because no answer rested on it alone.
 """
 
 from __future__ import annotations
@@ -20,51 +20,53 @@ from bookie_server.machine.events import Commit, Piece, RequestId, StreamId
 from bookie_server.machine.places import Place, Unresolved
 
 _WAITING_FACTOR = 3
-"""So many times what may wait for a commit may wait to be looked at: a message of each of a crowd of writers."""
+"""Messages may wait for room with this many times the bytes that may wait for a commit: a message from each of many
+writers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLimits:
-    """Bounds of every queue of the machine. Bytes unless the name says otherwise."""
+    """The bound of every queue of the machine. Bytes unless the name says otherwise."""
 
     stream_bytes_max: int = 32 << 20
-    """Frames of one stream that wait for a commit; above it the stream is not read (RULES L3: fences go elsewhere)."""
+    """Frames of one stream that wait for a commit. Above it the stream is not read; fences have another stream (RULES
+    L3)."""
     in_flight_bytes_max: int = 64 << 20
-    """Frames of normal adds of all streams that wait for a commit; above it messages wait and their streams are not
-    read, and when three times as much waits such frames are refused."""
+    """Frames of normal adds of all streams that wait for a commit. Above it messages wait and their streams are not
+    read. When three times as much waits, frames are refused."""
     in_flight_frames_max: int = 1 << 16
-    """The same in frames: a small one costs more than its bytes."""
+    """The same bound in frames: a small frame costs more than its bytes."""
     recovery_bytes_max: int = 16 << 20
-    """What recovery adds may fill, which have this room to themselves."""
+    """Frames of recovery adds that wait for a commit; normal adds do not use this room."""
     sessions_per_stream_max: int = 1 << 17
     sessions_max: int = 1 << 18
     """Sessions of all streams; as many again may recover."""
     reads_active_max: int = 32
-    """Parts of answers in memory at once, a quarter of them for recovery only; further reads wait for their turn."""
+    """Parts of answers in memory at once, a quarter of them only for recovery; further reads wait for their turn."""
     reads_bytes_max: int = 64 << 20
-    """Bytes of those parts; what is being read comes on top, ``storage_reads_max`` parts of each log at most."""
+    """Bytes of those parts. Parts being read are extra: at most ``storage_reads_max`` of each log."""
     reads_per_stream_max: int = 4
     storage_reads_max: int = 8
-    """What each log's storage is asked for at once: a fence waits behind no more than these."""
+    """Reads under way in each log's storage: a fence waits behind no more than these."""
     requests_max: int = 8192
-    """Requests under way, watches apart; as many again may be fencing, or of streams with few."""
+    """Requests under way, without watches. As many again may be fencing or of streams with few requests."""
     requests_per_stream_max: int = 1024
-    """Above it the stream is not read until half of them are answered."""
+    """Requests of one stream. Above it the stream is not read until half of them are answered."""
     watches_max: int = 100_000
     watches_per_stream_max: int = 1 << 14
     hints_max: int = 1 << 16
-    """Explicit LACs that are in memory only."""
+    """Explicit LACs that are only in memory."""
     read_part_bytes: int = 1 << 20
     read_bytes_max: int = 64 << 20
-    """Most that one read answers, whatever it asks for."""
+    """The most bytes that one read answers, whatever it asks for."""
     lac_persist_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The folded state of a ledger in the log (RULES S4). ``trouble`` other than REASON_NONE: what is not found is
-    UNKNOWN, for this reason; unless that is COPY_DROPPED a fence may have been lost too, and no normal add is taken
-    (RULES S8)."""
+    """The folded state of a ledger in the log (RULES S4). A ``trouble`` other than REASON_NONE is the reason why ids
+    that are not found are UNKNOWN. Unless it is COPY_DROPPED a fence may be lost too, so normal adds are refused (RULES
+    S8)."""
 
     known: bool = False
     ledger_key: bytes | None = None
@@ -76,8 +78,8 @@ class LedgerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to answer for the ids asked for up to ``answered_through``: pieces, and the ranges that no intact frame
-    covers. While frames are ``unresolved`` nothing else is said: only they know which ids they hold."""
+    """The answer for the requested ids up to ``answered_through``: pieces, and the ranges that no intact frame covers.
+    If something is ``unresolved`` all else is empty, because the ids that it holds are not known yet."""
 
     pieces: tuple[Piece, ...]
     absent: tuple[EntryRange, ...]
@@ -87,12 +89,12 @@ class Plan:
 
 
 class Holdings(Protocol):
-    """What is durable on this bookie: pure memory, called on the loop."""
+    """The index of what is durable on this bookie: pure memory, called on the loop."""
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts: ...
     def log_of(self, ledger_id: LedgerId) -> int:
-        """The log that holds what is durable of the ledger; of one that nobody knows the log it should go to, which may
-        be another one each time."""
+        """The log that holds the ledger's durable frames. For a ledger without any, the log that it should go to, which
+        may differ from call to call."""
         ...
 
     def add(self, pending: Pending, place: Place) -> None:
@@ -107,12 +109,12 @@ class Holdings(Protocol):
         bytes_max: int,
         resolved: Mapping[Unresolved, object],
     ) -> Plan:
-        """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2). ``resolved``: what the
-        storage said of frames that an earlier plan named as unresolved."""
+        """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2: every frame that may hold an
+        id counts). ``resolved`` has the memberships that an earlier plan named as unresolved."""
         ...
 
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
-        """What the storage said of an unresolved frame."""
+        """Remember the membership that storage read for an unresolved place."""
         ...
 
     def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
@@ -128,7 +130,7 @@ class Holdings(Protocol):
         ...
 
     def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
-        """The last entry alone, and one entry that carries the greatest LAC where the last one does not (RULES P5)."""
+        """The last entry alone, and an entry that carries the greatest LAC unless the last one does (RULES P5)."""
         ...
 
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
@@ -141,7 +143,7 @@ LAC_BODY_BYTES_MIN = _LAC_BODY.size
 
 
 def ledger_of_body(body: bytes) -> LedgerId:
-    """The ledger that a LAC body speaks of."""
+    """The ledger id in a LAC body."""
     return int(_LAC_BODY.unpack_from(body)[0])
 
 
@@ -151,7 +153,7 @@ def lac_of_body(body: bytes) -> EntryId:
 
 
 class Ledger:
-    """Volatile state of a ledger in use."""
+    """The volatile state of a ledger in use."""
 
     __slots__ = (
         "deleted",
@@ -174,24 +176,24 @@ class Ledger:
 
     def __init__(self, ledger_id: LedgerId, facts: LedgerFacts, last_entry_id: EntryId, log: LogQueue) -> None:
         self.ledger_id = ledger_id
-        self.log = log  # the same while anything of the ledger is durable or on its way there
+        self.log = log  # stays the same while anything of the ledger is durable or on its way there
         self.key = facts.ledger_key
         self.key_logged = facts.ledger_key is not None  # its record is in the log or on its way there
         self.fenced = facts.fenced  # set before the record is durable (MUST 3)
         self.fence_sequence = 0 if facts.fenced else None  # of the record; 0: durable; None: none in the log
         self.deleted = facts.deleted
         self.trouble = facts.trouble
-        self.hint_body = facts.lac_body  # the writer's own word, newer than what entries carry (P9)
+        self.hint_body = facts.lac_body  # the writer's explicit LAC, newer than what entries carry (P9)
         self.hint_lac: EntryId = lac_of_body(facts.lac_body) if facts.lac_body else NO_ENTRY
         self.hint_dirty = False
         self.pending: deque[tuple[int, EntryId, EntryId]] = deque()  # (sequence, first, last), not durable (S1)
-        self.in_log = 0  # frames and records given to the log and not settled: what they changed is only here
+        self.in_log = 0  # frames and records in the log's queue: their changes are only here until they are settled
         self.sessions = 0
-        self.top = last_entry_id  # no frame at or above top + 1 was accepted
-        self.watches: dict[RequestId, EntryId] = {}  # previous LAC of each
+        self.top = last_entry_id  # no accepted frame holds an id above it
+        self.watches: dict[RequestId, EntryId] = {}  # each with its previous LAC
 
     def pending_over(self, first: EntryId, last: EntryId) -> tuple[int, EntryId] | None:
-        """Least id of the range that a pending frame may cover, and the sequence number of the last such frame."""
+        """The least id of the range that a pending frame may cover, and the sequence number of the last such frame."""
         sequence, least = 0, last + 1
         for number, low, high in self.pending:
             if low <= last and high >= first:
@@ -205,7 +207,7 @@ class Ledger:
 
 
 class Session:
-    """One ledger on one stream (RULES P1): what was accepted, what of it is durable, and how it ended."""
+    """One ledger on one stream (RULES P1): how many frames were accepted, how many are durable, and how it ended."""
 
     __slots__ = ("accepted", "durable", "end", "gone", "held", "ledger", "number", "recover", "stream", "told")
 
@@ -219,11 +221,11 @@ class Session:
         self.end: tuple[Reason, str] | None = None
         self.told = False  # the end was sent
         self.gone = False  # detached: nothing more is sent
-        self.held: deque[tuple[FrameHeader, memoryview]] | None = None  # behind a comparison with stored entries (P6)
+        self.held: deque[tuple[FrameHeader, memoryview]] | None = None  # frames that wait for a comparison (P6)
 
 
 class Flight:
-    """Frames of one kind that wait for a commit."""
+    """Frames of one kind, normal or recovery, that wait for a commit."""
 
     __slots__ = ("bytes", "bytes_max", "frames", "frames_max", "waiting")
 
@@ -233,21 +235,21 @@ class Flight:
         self.bytes_max, self.frames_max = bytes_max, frames_max
 
     def full(self) -> bool:
-        """There is no room: messages wait, and streams are not read on."""
+        """Whether there is no room: messages wait, and streams are paused."""
         return self.bytes > self.bytes_max or self.frames > self.frames_max
 
     def holds_up(self) -> bool:
-        """The next message is to wait. Else there is room, and nobody waits for it; or too many do."""
+        """Whether the next message must wait. False also when too many bytes wait already: then its frames may be
+        refused."""
         return self.full() and self.waiting <= _WAITING_FACTOR * self.bytes_max
 
     def refuses(self) -> bool:
-        """Frames are refused: too much waits, and what was taken all the same has filled the room twice."""
+        """Whether frames are refused: too many messages wait, and those taken nevertheless have filled the
+        room twice."""
         return self.bytes > 2 * self.bytes_max or self.frames > 2 * self.frames_max
 
 
 class Stream:
-    """One add stream."""
-
     __slots__ = ("closed", "paused", "pending_bytes", "recovering", "sessions", "stream_id", "waiting")
 
     def __init__(self, stream_id: StreamId) -> None:
@@ -261,7 +263,7 @@ class Stream:
 
 
 class Pending:
-    """A frame given to the log and not yet durable."""
+    """A frame given to the log that is not durable yet."""
 
     __slots__ = ("extent", "frame", "header", "ledger", "session")
 
@@ -278,16 +280,18 @@ class Pending:
 
 
 _NO_RESERVE = (FrameKind.LEDGER_KEY, FrameKind.LAC)
-"""Records that come with normal adds. All others, and recovery adds, may use the space that is kept for them."""
+"""Records that come with normal adds. All other records, and recovery adds, may use the reserved space of a
+full disk."""
 
 
 class LogQueue:
-    """What was given to one log, and how far that log is durable. ``number`` names it in events and effects.
+    """The frames given to one log, and how far that log is durable. ``number`` names it in events and effects; each
+    data directory has one log.
 
-    One log a data directory. Theory: every frame given to a log has a sequence number, and the log is durable up to
-    one such number. So "wait until this is durable" is one integer, and the order of the queue is the order on disk
-    (RULES S1: a fence record stands behind every add accepted before it). A ledger is in exactly one log, so all its
-    numbers compare; numbers of different logs never meet.
+    Theory: every frame given to a log gets a sequence number, and the log is durable up to one such number. So "wait
+    until this is durable" is one integer, and the order of the queue is the order on disk (RULES S1: a fence record
+    follows every add accepted before it). A ledger is in exactly one log, so all its numbers compare; numbers of
+    different logs never meet.
     """
 
     __slots__ = ("_outgoing", "_outgoing_reserve", "_parked", "appended", "durable", "number", "queue", "read_only")
@@ -297,13 +301,13 @@ class LogQueue:
         self.queue: deque[Pending] = deque()  # given to the log, oldest first
         self.appended = 0  # sequence number of the last frame given to the log
         self.durable = 0  # and of the last durable one; appended − durable == len(queue)
-        self.read_only = False  # no normal add: what room is left is for fences and recovery
+        self.read_only = False  # no normal adds: the remaining room is for fences and recovery
         self._outgoing: list[Pending] = []  # frames of this step's Commit
-        self._outgoing_reserve = False  # one of them may use the space kept for fences and recovery
-        self._parked: dict[int, list[RequestId]] = {}  # requests waiting for a sequence number to be durable
+        self._outgoing_reserve = False  # one of them may use the reserved space
+        self._parked: dict[int, list[RequestId]] = {}  # requests that wait for a sequence number to be durable
 
     def enqueue(self, pending: Pending) -> int:
-        """Give a frame to the log behind all others; returns its sequence number."""
+        """Queue a frame for the log, behind all others; returns its sequence number."""
         self.queue.append(pending)
         self._outgoing.append(pending)
         session = pending.session
@@ -312,7 +316,7 @@ class LogQueue:
         return self.appended
 
     def take_commit(self) -> Commit | None:
-        """The effect for what was enqueued since it was last asked for."""
+        """The effect for all frames enqueued since the last call."""
         if not self._outgoing:
             return None
         frames = tuple(pending.frame for pending in self._outgoing)
@@ -327,7 +331,7 @@ class LogQueue:
         return self.queue.popleft()
 
     def drop(self) -> list[Pending]:
-        """Nothing in the queue will ever be durable; returns what was in it."""
+        """Drop the queue, because none of it will ever be durable; returns the dropped frames."""
         dropped = list(self.queue)
         self.queue.clear()
         self._outgoing.clear()
@@ -336,7 +340,7 @@ class LogQueue:
         return dropped
 
     def park(self, request: RequestId, sequence: int) -> None:
-        """Have this request run again when the frame of that number is durable, or will never be."""
+        """Run this request again when the frame of that number is durable, or never will be."""
         self._parked.setdefault(sequence, []).append(request)
 
     def unpark(self) -> list[RequestId]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is next, where there is not room for all: streams take turns, and what cannot wait goes before (RULES L3).
+"""Chooses which stream is served when room is short: streams take turns, and fences and recovery reads go first (RULES
+L3).
 
-Two places use it. The *storage* of a log is asked for few things at once, so that what comes last is not behind all
-that anybody ever asked for. And *parts* of answers that are in memory are bounded, in number and in bytes: a stream's
-first part may use all the room there is for its kind, further ones only half of it, and a share is kept for recovery.
-Whoever takes nothing of what is ready for it gives its room up, when others wait for room: its stream is ended.
+It is used twice. Each log's *storage* is asked for few things at once, so that a new read does not wait behind all
+earlier ones. And the *parts* of answers in memory are bounded, in number and in bytes: a stream's first part may use
+all the room for its kind, further parts only half of it, and a share is kept for recovery. If others wait for room, a
+stream whose client takes nothing of its answers is ended.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from bookie_server.machine.state import MachineLimits
 T = TypeVar("T")
 
 URGENT_IN_A_ROW_MAX = 3
-"""Urgent ones go before others, but not for ever."""
+"""After so many urgent ones in a row another one is served."""
 
 
 class FairQueue(Generic[T]):
-    """Things that wait, of streams that take turns; the urgent ones in a line of their own."""
+    """A queue of things in which streams take turns; urgent things have a line of their own."""
 
     __slots__ = ("_in_a_row", "_lines")
 
@@ -32,11 +33,11 @@ class FairQueue(Generic[T]):
         self._in_a_row = 0
 
     def put(self, stream: StreamId, thing: T, *, urgent: bool) -> None:
-        """Behind all others of this stream, and the stream behind all others."""
+        """Queue a thing behind all others of its stream; a new stream comes behind all other streams."""
         self._lines[0 if urgent else 1].setdefault(stream, deque()).append(thing)
 
     def remove(self, stream: StreamId, thing: T) -> None:
-        """It waits no more; it is there."""
+        """Remove a thing that is in the queue."""
         for line in self._lines:
             things = line.get(stream)
             if things and thing in things:
@@ -46,8 +47,8 @@ class FairQueue(Generic[T]):
                 return
 
     def take(self, may: Callable[[StreamId | None, bool], bool]) -> T | None:
-        """The next thing whose stream ``may`` go on (asked with the stream and whether the thing is urgent; without a
-        stream: whether any may); None if there is none."""
+        """The next thing whose stream ``may`` go on; None if there is none. ``may`` is called with a stream and whether
+        the thing is urgent; with None instead of a stream it says whether any stream may."""
         order = (1, 0) if self._in_a_row >= URGENT_IN_A_ROW_MAX and self._lines[1] else (0, 1)
         for number in order:
             line, urgent = self._lines[number], number == 0
@@ -70,12 +71,12 @@ class FairQueue(Generic[T]):
         return any(self._lines)
 
     def streams(self) -> Iterator[StreamId]:
-        """Those of which something waits."""
+        """The streams that have something in the queue."""
         return (stream for line in self._lines for stream in line)
 
 
 class Turns:
-    """Room for parts of answers: a turn is a part that is planned, read, or on its way out."""
+    """Room for parts of answers. A turn is one part that is being planned, read or sent."""
 
     __slots__ = ("_active", "_bytes", "_ending", "_limits", "_of_stream", "_parts", "_sizes", "_stalled", "_unread_max")
 
@@ -83,24 +84,24 @@ class Turns:
         self._limits = limits
         self._unread_max = limits.storage_reads_max * logs
         self._active = 0
-        self._parts = 0  # of them, in the driver's hands; the others are planned or read
+        self._parts = 0  # turns whose part is with the driver; the others are being planned or read
         self._of_stream: dict[StreamId, int] = {}
         self._bytes = 0  # of parts in the driver's hands
-        self._sizes: dict[RequestId, deque[int]] = {}  # those parts, of ended requests too
-        self._stalled: dict[StreamId, None] = {}  # streams that take nothing, longest first
-        self._ending: StreamId | None = None  # the one of them that was told to end
+        self._sizes: dict[RequestId, deque[int]] = {}  # sizes of those parts, also of ended requests
+        self._stalled: dict[StreamId, None] = {}  # streams that take nothing, the longest stalled first
+        self._ending: StreamId | None = None  # the stalled stream that was told to end
 
     def may(self, stream: StreamId | None, urgent: bool) -> bool:
         """Whether there is room for one more turn of this stream, or of any."""
         if self._active - self._parts >= self._unread_max or self._is_full(urgent):
-            return False  # what those being read will take is not known yet
+            return False  # the size of parts being read is not known yet
         held = self._of_stream.get(stream, 0) if stream is not None else 0
         if held >= self._limits.reads_per_stream_max:
             return False
         return not held or urgent or not self._is_full(urgent, further=True)
 
     def _is_full(self, urgent: bool, *, further: bool = False) -> bool:
-        """Whether the share of the urgent, or of all others, is used up; ``further``: half of it."""
+        """Whether the share of urgent turns, or of all others, is used up; ``further``: half of that share."""
         turns, size = self._limits.reads_active_max, self._limits.reads_bytes_max
         if not urgent:
             turns, size = turns - turns // 4, size - size // 4
@@ -119,13 +120,13 @@ class Turns:
             self._of_stream[stream] = left
 
     def fill(self, request: RequestId, size: int) -> None:
-        """A turn has become a part of that many bytes, given to the driver."""
+        """A turn's part of ``size`` bytes was given to the driver."""
         self._sizes.setdefault(request, deque()).append(size)
         self._bytes += size
         self._parts += 1
 
     def sent(self, request: RequestId) -> bool:
-        """The oldest part of this request has left; False if there is none."""
+        """The oldest part of this request was sent; False if there is none."""
         sizes = self._sizes.get(request)
         if not sizes:
             return False
@@ -138,7 +139,7 @@ class Turns:
         return True
 
     def close(self, stream: StreamId) -> None:
-        """The stream is gone, and with it what was to be sent on it."""
+        """The stream is gone, and with it the parts that were to be sent on it."""
         self._stalled.pop(stream, None)
         if self._ending == stream:
             self._ending = None
@@ -147,12 +148,13 @@ class Turns:
                 pass
 
     def stall(self, stream: StreamId) -> None:
-        """The stream has taken nothing for a while of what is ready for it."""
+        """For a while the client of this stream has taken nothing of its answers."""
         if stream in self._of_stream:
             self._stalled[stream] = None
 
     def to_end(self, waiting: Iterable[StreamId]) -> StreamId | None:
-        """The stream that is to give up its room, because a waiting one has none at all; one at a time."""
+        """The stalled stream to end now, because a waiting stream has no room at all. One at a time; None if there is
+        none."""
         if self._ending is not None or not self._stalled or not self._is_full(False):
             return None
         if all(stream in self._of_stream for stream in waiting):

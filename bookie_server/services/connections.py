@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many clients are connected, and from where. Pure: it is told who is, and says whose connections are to end.
+"""Keeps each client address to its share of the connections. Pure: it is told who is connected, and returns which
+connections to end.
 
-gRPC refuses clients beyond ``connections_max`` and tells nobody; and whoever comes first may have them all. So each
-address has a share. What it opens beyond that is ended, the newest first: those that work go on.
+gRPC refuses clients beyond ``connections_max`` without telling anybody, so the first client might take them all. So
+each address has a share. The newest connections beyond it are ended; the older ones go on.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _REPORT_S = 600.0
 
 
 class Connections:
-    """Of one port. ``looks_full`` counts the looks that found ``connections_max`` reached, ``ended`` the connections
-    ended because their address had more than its share."""
+    """The connections of one port. ``looks_full`` counts the looks that found ``connections_max`` reached, ``ended``
+    the connections that were ended because their address had more than its share."""
 
     def __init__(self, connections_max: int, share_max: int) -> None:
         self.connections_max, self.share_max = connections_max, share_max
@@ -34,8 +35,8 @@ class Connections:
         self._reported = (-math.inf, self._line())
 
     def look(self, connected: Collection[Address], now_s: float) -> list[Address]:
-        """Whose connections are to end. Says in the log, once a minute at most, that none are left for others, or that
-        an address has taken more than its share."""
+        """Which connections to end. Logs, once a minute at most, that all connections are taken, or that an address has
+        more than its share."""
         self._order = {each: self._order.get(each, self._seen + n) for n, each in enumerate(connected)}
         self._seen += len(connected)
         hosts = Counter(host for host, _ in connected)
@@ -60,7 +61,7 @@ class Connections:
         return excess
 
     def report(self, now_s: float) -> None:
-        """The numbers, every ten minutes if they changed."""
+        """Log the numbers every ten minutes if they changed."""
         line = self._line()
         if now_s - self._reported[0] >= _REPORT_S and line != self._reported[1]:
             self._reported = (now_s, line)

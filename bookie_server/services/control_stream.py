@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control stream of a lane on the bookie's side: fences, LACs, watches and hints (RULES L3).
 
-Evidence of a LAC may be as large as two entries. So what waits for clients to take it is bounded, for a stream and for
-all: beyond that a stream is not read on, and what its watches would be told meanwhile is refused. Fences have a share
+LAC evidence may be as large as two entries. So the answers that wait for clients are bounded, for each stream and in
+all. Above its bound a stream is not read, and far above it the evidence for its watches is refused. Fences have a share
 of their own.
 """
 
@@ -19,12 +19,12 @@ from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.lane_streams import BookieFacts, LaneStream, parse, short
 
-_REPLY_BYTES = 512  # about what a small answer costs while it waits
-_STREAM_FACTOR = 4  # so many times ``waiting_max`` may be evidence that came after the stream was not read on
+_REPLY_BYTES = 512  # about the memory of a small answer that waits
+_STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
 
 
 class ControlStream(LaneStream):
-    """Fences, LAC reads and writes, watches: small calls, each with a deadline of its own."""
+    """Fences, LAC reads and writes, watches: small calls, each with its own deadline."""
 
     waiting_max = 4 << 20  # bytes of answers
 
@@ -106,7 +106,7 @@ class ControlStream(LaneStream):
             return
         evidence = effect.evidence
         if len(evidence.last_entry_frame) + len(evidence.lac_frame) > MESSAGE_BYTES_MAX - MESSAGE_OVERHEAD_BYTES:
-            effect = replace(effect, evidence=replace(evidence, lac_frame=b""))  # less is known, and it can be sent
+            effect = replace(effect, evidence=replace(evidence, lac_frame=b""))  # less evidence, but it fits
         self._answer(effect, len(effect.evidence.last_entry_frame) + len(effect.evidence.lac_frame))
 
     def _answer(self, answer: events.SendLac | lane_pb2.ControlResponse, size: int = 0) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC lane's server: a port, and for each stream one task that reads and one that writes.
+"""The gRPC lane's server: one port, and for each stream a task that reads and a task that writes.
 
-Messages are raw bytes to gRPC; what they mean is in ``lane_streams.py``.
+To gRPC a message is raw bytes; ``lane_streams.py`` interprets it.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ WRITE_TIMEOUT_S = 60.0
 """A client that takes nothing for so long is cut off; sooner, if others wait for the memory."""
 
 GRACE_S = 2.0
-"""What is ready when a stream ends may take so long to be written."""
+"""How long the queued answers of an ending stream may take to be written."""
 
 SILENT_S = 0.5
-"""When memory is short, streams are ended that have said nothing whole for so long."""
+"""When memory is short, streams are ended that have sent no whole message for so long."""
 
 _WATCH_INTERVAL_S = 0.25
 _COUNT_INTERVAL_S = 1.0
 
 HELLO_TIMEOUT_S = 10.0
-"""A client that says nothing for so long after opening a stream is cut off."""
+"""A client that sends nothing for so long after opening a stream is cut off."""
 
 _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),  # two bookies on one port must fail, not share
     ("grpc.max_concurrent_streams", STREAMS_MAX),
-    ("grpc.http2.bdp_probe", 0),  # else a stream that is not read may send as much as 64 MiB ahead
-    ("grpc.http2.lookahead_bytes", 256 << 10),  # so much instead; larger messages are asked for one by one
+    ("grpc.http2.bdp_probe", 0),  # else a client may send 64 MiB ahead on a stream that is not read
+    ("grpc.http2.lookahead_bytes", 256 << 10),  # at most so much ahead; larger messages are requested one by one
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
@@ -61,7 +61,7 @@ _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutEr
 
 
 class GrpcServer:
-    """A port that serves the lane. Bound when made, so that a port in use is known before anything else happens."""
+    """A port that serves the lane. It is bound when made, so that a port in use is noticed first of all."""
 
     def __init__(self, listen_address: str, port: int, limits: ServerLimits | None = None) -> None:
         """Raises PortInUseError."""
@@ -88,7 +88,6 @@ class GrpcServer:
             ) from error
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        """Begin to serve."""
         handlers = {name: self._handler(kind, engine, facts) for name, kind in _STREAMS.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         await self._server.start()
@@ -98,7 +97,7 @@ class GrpcServer:
         ]
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more; streams end within ``grace_s``."""
+        """Take no more messages; streams end within ``grace_s``."""
         for watch in self._watches:
             watch.cancel()
         await self._server.stop(grace_s)
@@ -117,16 +116,16 @@ class GrpcServer:
             logger.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
             for stream in silent:
                 stream.cut("memory is short, and nothing came on this stream")
-            await asyncio.sleep(_WATCH_INTERVAL_S)  # until gRPC has let go of them
+            await asyncio.sleep(_WATCH_INTERVAL_S)  # until gRPC has released them
             give_memory_back()
             self._memory.has_shed(resident_bytes())
 
     async def _watch_connections(self) -> None:
-        """Keep each address to its share of the connections; gRPC keeps all to theirs."""
+        """Keep each address to its share of the connections; gRPC keeps the total to its bound."""
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_COUNT_INTERVAL_S)
-            if files_open() > self.connections.share_max:  # fewer files, fewer connections: nothing to look for
+            if files_open() > self.connections.share_max:  # else there are too few connections to look
                 excess = self.connections.look(connected(self.port), clock())
                 if excess:
                     shut_down(set(excess), self.port)
@@ -139,8 +138,8 @@ class GrpcServer:
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
 
     async def _serve(self, stream: LaneStream, context: Any) -> None:
-        """Carry a stream's messages until it ends. With one whose client takes nothing the connection ends: gRPC would
-        keep what was to be written for as long as the client likes."""
+        """Carry a stream's messages until it ends. If its client takes nothing, the whole connection is ended:
+        otherwise gRPC would keep the unwritten messages for as long as the client likes."""
         tasks = [
             asyncio.ensure_future(_read(stream, context)),
             asyncio.ensure_future(_write(stream, context, self._read_stall_s)),
@@ -152,12 +151,12 @@ class GrpcServer:
         finally:
             self._streams.discard(stream)
             stream.end()
-            tasks[0].cancel()  # the writer ends by itself, once it has written what is ready
+            tasks[0].cancel()  # the writer ends by itself, once it has written the queued answers
             _, late = await asyncio.wait(tasks[1:], timeout=GRACE_S)
             tasks[1].cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
             stream.on_cut = None
-        bugs = [error for error in ends if isinstance(error, Exception)]  # what the client sent is answered by nobody
+        bugs = [error for error in ends if isinstance(error, Exception)]  # nobody else reports them
         for error in bugs:
             logger.error("stream %d ends by an exception", stream.stream, exc_info=error)
         if stream.writing or late:
@@ -174,7 +173,7 @@ def _bracketed(address: str) -> str:
 
 
 async def _read(stream: LaneStream, context: Any) -> None:
-    """Take messages until the client is done or breaks the rules."""
+    """Receive messages until the client is done or breaks the rules."""
     clock = asyncio.get_running_loop().time
     stream.reading_since = clock()
     try:
@@ -183,7 +182,7 @@ async def _read(stream: LaneStream, context: Any) -> None:
         while message is not grpc.aio.EOF:
             stream.reading_since = math.inf
             stream.receive(message)
-            del message  # or it is kept until the next one has come
+            del message  # else it is kept until the next one arrives
             await stream.flow.wait()
             if stream.closing:
                 return
@@ -197,7 +196,7 @@ async def _read(stream: LaneStream, context: Any) -> None:
 
 
 async def _write(stream: LaneStream, context: Any, stall_s: float) -> None:
-    """Write what is ready, one message at a time, until the stream closes."""
+    """Write queued answers, one message at a time, until the stream closes."""
     loop = asyncio.get_running_loop()
     try:
         while True:

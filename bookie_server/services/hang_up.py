@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections seen and ended from below.
+"""Finds and ends connections through the sockets of this process.
 
-gRPC's asyncio server has no way to end a call whose client takes nothing: a status waits behind the data that is not
-taken, and a handler that is cancelled leaves its call as it was, memory and all. What always works is to shut down the
-socket, which gRPC does not show but the system does.
+gRPC's asyncio server cannot end a call whose client takes nothing: a status waits behind the data that is not taken,
+and a cancelled handler leaves its call as it was, memory included. Shutting down the socket always works. gRPC does not
+show it, but the system does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OPEN_FILES = "/dev/fd"
 
 
 def hang_up(peer: str, port: int) -> bool:
-    """Shut down this process's connection from ``peer``, named as gRPC does (``ipv4:127.0.0.1:4711``), to its own
-    ``port``; False if there is none, or the system does not tell. All streams of the connection fail then."""
+    """Shut down this process's connection from ``peer``, in gRPC's notation (``ipv4:127.0.0.1:4711``), to its own
+    ``port``. False if there is none, or the system does not tell. All streams of the connection fail then."""
     address = _address(peer)
     return address is not None and shut_down({address}, port) > 0
 
 
 def shut_down(addresses: Collection[Address], port: int) -> int:
-    """Shut down this process's connections from ``addresses`` to its own ``port``; how many there were."""
+    """Shut down this process's connections from ``addresses`` to its own ``port``; returns how many there were."""
     ended = 0
     for found, address in _connections(port):
         if address in addresses:
@@ -39,12 +39,13 @@ def shut_down(addresses: Collection[Address], port: int) -> int:
 
 
 def connected(port: int) -> list[Address]:
-    """Who is connected to this process's own ``port``; nobody where the system does not tell."""
+    """The clients connected to this process's own ``port``; empty if the system does not tell."""
     return [address for _, address in _connections(port)]
 
 
 def files_open() -> int:
-    """How many files this process has open: a bound, told at once, of how many are connected; 0: not told."""
+    """How many files this process has open, which is a quick upper bound of its connections; 0 if the system does not
+    tell."""
     try:
         return len(os.listdir(_OPEN_FILES))
     except OSError:
@@ -52,8 +53,9 @@ def files_open() -> int:
 
 
 def _connections(port: int) -> Iterator[tuple[socket.socket, Address]]:
-    """A duplicate of each connection to ``port``, closed when the next one is asked for: it stays the same whatever
-    others close. A client may use one port of its own for connections to several ports here."""
+    """A duplicate of the socket of each connection to ``port``; it is closed when the next one is requested. A
+    duplicate stays the same connection whatever other threads close. ``port`` is compared because a client may use one
+    port of its own for connections to several ports here."""
     try:
         names = os.listdir(_OPEN_FILES)
     except OSError:
@@ -67,7 +69,7 @@ def _connections(port: int) -> Iterator[tuple[socket.socket, Address]]:
             continue
         try:
             found = socket.socket(fileno=duplicate)
-        except OSError:  # no socket
+        except OSError:  # not a socket
             os.close(duplicate)
             continue
         with found:
@@ -92,7 +94,7 @@ def _plain(host: str) -> str:
 
 
 def _is_socket(number: int) -> bool:
-    """Of other files no duplicate is made: to close one may take a lock away."""
+    """Checked first, because closing a duplicate of another file may release a lock."""
     try:
         return stat.S_ISSOCK(os.fstat(number).st_mode)
     except OSError:  # closed meanwhile

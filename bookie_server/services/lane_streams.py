@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streams of a lane on the bookie's side: messages to events, effects to messages (RULES L1 to L6). Here what all
-share, adds and reads; the control stream is in ``control_stream.py``.
+"""The streams of a lane on the bookie's side: messages to events, effects to messages (RULES L1 to L6). This file has
+their common part, adds and reads; the control stream is in ``control_stream.py``.
 
-No socket here: whatever carries the messages feeds :meth:`LaneStream.receive` and writes what
-:meth:`LaneStream.next_message` gives. What is ready in one turn of the loop leaves in one message, frames uncopied.
+There is no socket here: the driver feeds :meth:`LaneStream.receive` and writes the results of
+:meth:`LaneStream.next_message`. Acks of one turn of the loop leave in one message; frames are not copied.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from bookie_server.services.room import AnswerRoom
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX_SHORT = 256 << 10
-"""Longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
+"""The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
 
 _ENDS_OF_A_MESSAGE = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieFacts:
-    """What this bookie says of itself in the answer to hello (RULES L1)."""
+    """What this bookie says about itself in the answer to hello (RULES L1)."""
 
     bookie_id: BookieId
     instance_id: str
@@ -50,20 +50,21 @@ class BookieFacts:
     space: Callable[[], tuple[int, int]] = lambda: (0, 0)
     """Total and free bytes of the data directory."""
     answers: AnswerRoom = field(default_factory=AnswerRoom)
-    """For control answers of all streams."""
+    """The bound on control answers of all streams."""
 
 
 class LaneStream:
     """What the three streams share: hello first, back-pressure, an end.
 
-    ``wake`` is set when there is something to write or the end has come; ``flow`` is clear while nothing more may be
-    received: the machine says so, or too many answers wait to be taken. ``closing`` says why the stream ends once what
-    is ready has been written, ``was_cut`` that it ends without that. The driver says in ``reading_since`` when it began
-    to wait for a message, in its loop's time, and in ``writing`` that a message is on its way out.
+    ``wake`` is set when there is a message to write or the stream ends. ``flow`` is clear while nothing may be
+    received, because the machine paused the stream or too many answers wait for the client. ``closing`` is the reason
+    why the stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
+    sets ``reading_since`` to its loop's time when it begins to wait for a message, and ``writing`` while a message is
+    being written.
     """
 
     waiting_max = 0
-    """Answers that may wait while more is received, in units of :meth:`waiting`."""
+    """How many answers may wait while more is received, in units of :meth:`waiting`."""
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self.engine, self.facts = engine, facts
@@ -79,7 +80,7 @@ class LaneStream:
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
 
     def receive(self, message: bytes) -> None:
-        """One message of the client. Raises RemoteProtocolError, which must end the stream."""
+        """Take one message of the client. Raises RemoteProtocolError, which must end the stream."""
         self._greeted = self._greeted or self._greet(message)
         if self._greeted:
             self.take(message)
@@ -91,7 +92,7 @@ class LaneStream:
         self.close("the stream ended")
 
     def _greet(self, message: bytes) -> bool:
-        """Check the first message's hello and answer it; False if the stream is to end."""
+        """Check the hello of the first message and answer it; False if the stream must end."""
         said = self.hello_of(message)
         reason, text = self._hello_problem(said)
         facts = self.facts
@@ -129,7 +130,7 @@ class LaneStream:
         return Reason.REASON_NONE, ""
 
     def close(self, message: str) -> None:
-        """End the stream once what is ready has been written."""
+        """End the stream once its queued answers are written."""
         self.closing = self.closing or message
         self.flow.set()
         self.wake.set()
@@ -137,7 +138,7 @@ class LaneStream:
             self.cut(message)
 
     def cut(self, message: str) -> None:
-        """End the stream at once, with what was to be written."""
+        """End the stream at once; queued answers are lost."""
         if not self.was_cut:
             logger.info("stream %d is cut: %s", self.stream, message)
             self.was_cut = True
@@ -146,7 +147,7 @@ class LaneStream:
                 self.on_cut()
 
     def stall(self) -> None:
-        """The client has taken nothing for a while; called by the driver while it writes."""
+        """The client has taken nothing for a while. The driver calls it while it writes."""
         self._stalled = True
         if self.closing or self.waiting() > self.waiting_max:
             self.cut("the client takes nothing")
@@ -159,7 +160,7 @@ class LaneStream:
         self._flow()
 
     def _flow(self) -> None:
-        """Receive on, or not."""
+        """Set or clear ``flow``."""
         waiting = self.waiting()
         if self.closing or (not self._paused and waiting <= self.waiting_max // 2):
             self.flow.set()
@@ -191,20 +192,21 @@ class LaneStream:
         raise NotImplementedError
 
     def take_effect(self, effect: StreamEffect) -> None:
-        """Keep an answer until the writer asks for it."""
+        """Queue an answer until the writer takes it."""
         raise NotImplementedError
 
     def next_message(self) -> bytes | None:
-        """All that is ready, as one message; None if nothing is."""
+        """The queued answers, as far as they fit one message; None if there are none."""
         raise NotImplementedError
 
     def waiting(self) -> int:
-        """How much waits for the client to take it."""
+        """How much waits until the client takes it."""
         raise NotImplementedError
 
 
 class AddStream(LaneStream):
-    """Frames in, acks out. Acks that wait for the writer are merged: the newest count of a session is enough."""
+    """Frames in, acks out. Acks that wait for the writer are merged, because the newest count of a session
+    is enough."""
 
     waiting_max = 4096  # ends of sessions
 
@@ -271,14 +273,12 @@ class AddStream(LaneStream):
 
 
 class ReadStream(LaneStream):
-    """Read requests in, frames and trailers out."""
-
     waiting_max = 1 << 14  # ranges of trailers
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         super().__init__(engine, facts)
-        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # parts are bounded by the machine's turns
-        self._ranges = 0  # of the trailers among them, and one for each
+        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
+        self._ranges = 0  # ranges of the queued trailers, plus one for each trailer
         self._leaving: events.RequestId | None = None
 
     def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
@@ -365,7 +365,8 @@ def _ranges_of(answer: events.SendPart | events.SendTrailer) -> int:
 
 
 def short(message: bytes) -> bytes:
-    """A message that carries no frames. Raises RemoteProtocolError if it is longer than such a one needs to be."""
+    """Returns the message, which carries no frames. Raises RemoteProtocolError if it is longer than such a message may
+    be."""
     if len(message) > MESSAGE_BYTES_MAX_SHORT:
         value = f"{len(message)} bytes, at most {MESSAGE_BYTES_MAX_SHORT}"
         raise RemoteProtocolError("a message without frames is too long", value=value)
@@ -373,7 +374,7 @@ def short(message: bytes) -> bytes:
 
 
 def parse(kind: Any, data: bytes | memoryview) -> Any:
-    """Raises RemoteProtocolError for what is not such a message."""
+    """Raises RemoteProtocolError if ``data`` is no such message."""
     try:
         return kind.FromString(data)
     except DecodeError as error:

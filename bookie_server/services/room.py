@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients may hold of this process beside the machine's own bounds.
+"""Bounds on memory and files that clients take from this process outside the machine.
 
-Three things the machine cannot see. Streams cost memory before they say anything: so many for a connection.
-Answers of the control stream wait for clients to take them: so many bytes for all. And a message is gRPC's until its
-last byte has come: up to 8 MiB for each stream that is being read, whether it sends slowly or not at all, and nobody
-can tell which. That is bounded by the number of connections, and by :class:`MemoryWatch`, which says when it has become
-too much for this machine; then streams that are silent are ended, and their memory with them.
+The machine does not see three things. A stream costs memory before it carries a message: the number for a connection is
+bounded. Answers of the control stream wait for clients: their bytes are bounded for all clients together. And gRPC
+holds a message until its last byte has come: up to 8 MiB for each stream being read, and nobody can tell whether the
+client is slow or silent. That memory is bounded by the number of connections, and by :class:`MemoryWatch`, which says
+when this machine is short of memory; then silent streams are ended, which frees it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STREAMS_MAX = 6
 """Streams of a connection: one of each kind, and another while the first one ends."""
 
 ANSWER_BYTES_MAX = 64 << 20
-"""Control answers of all clients that wait to be taken; fences may fill a quarter more."""
+"""Control answers of all clients that wait to be taken, in bytes; fences may use a quarter more."""
 
 _FILES_WANTED = 1 << 16
 _GROWTH = 64 << 20
@@ -28,40 +28,41 @@ _NO_LIMIT = 1 << 63
 
 
 class AnswerRoom:
-    """Bytes of control answers of all streams."""
+    """The bytes of control answers of all streams."""
 
     def __init__(self, bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self.bytes, self._bytes_max = 0, bytes_max
 
     def refuses(self, *, fence: bool) -> bool:
-        """Whether an answer may not be kept until its client takes it."""
+        """Whether an answer must not be queued."""
         return self.bytes > self._bytes_max + (self._bytes_max // 4 if fence else 0)
 
 
 class MemoryWatch:
-    """When too much of the machine's memory is taken. Pure: it is told how much, and says what to do.
+    """Says when silent streams must be ended because memory is short. Pure: it is told how much memory is taken.
 
-    What has been given back cannot always be used again by others, and much may be rightly held. So after it has said
-    "shed" it says so again only when as much again was taken as before and 64 MiB more, until it is well below its
-    bound: a bookie that works hard near it does not end its idle clients' streams again and again.
+    Freed memory cannot always be used again by others, and much may be held for good reason. So after ending streams it
+    does so again only when the process takes 64 MiB more than it did right afterwards, or was well below the bound in
+    between. Otherwise a busy bookie near its bound would end its idle clients' streams again and again.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = self._threshold = bytes_max
 
     def shed(self, resident_bytes: int) -> bool:
-        """Whether silent streams are to be ended now."""
+        """Whether silent streams must be ended now."""
         if resident_bytes <= self._bytes_max // 8 * 7:
             self._threshold = self._bytes_max
         return resident_bytes > self._threshold
 
     def has_shed(self, resident_bytes: int) -> None:
-        """They were; so much is taken now."""
+        """Silent streams were ended, and the process takes ``resident_bytes`` now."""
         self._threshold = max(self._bytes_max, resident_bytes + _GROWTH)
 
 
 def raise_files_max() -> None:
-    """Have this process open as many files as it may: each connection is one, and the usual limit is low."""
+    """Allow this process as many open files as the system permits: each connection is one, and the usual
+    limit is low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FILES_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -70,14 +71,14 @@ def raise_files_max() -> None:
 
 
 def connections_allowed(wanted: int, files_kept: int) -> int:
-    """As many of the wanted connections as leave ``files_kept`` files to all else: storage that cannot open its files
-    is as good as broken. At least one."""
+    """As many of the wanted connections as leave ``files_kept`` files for everything else, because storage fails if it
+    cannot open its files. At least one."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - files_kept))
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is not paged out; 0 where the system does not say."""
+    """The resident memory of this process; 0 if the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -91,14 +92,14 @@ def memory_bytes_usable() -> int:
 
 
 def group_limits(told: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """Memory limits in bytes of this process's control group and of those around it; ``told`` names the group. In a
-    container it may be named as the host sees it, while the one at the root is its own."""
+    """The memory limits in bytes of this process's control group and of the groups around it. ``told`` is the file that
+    names the group. In a container that may be the host's name for it; then the group at the root is its own."""
     found = [_NO_LIMIT]
     with contextlib.suppress(OSError):
         for line in told.read_text(encoding="utf-8").splitlines():
             _, controllers, group = line.split(":", 2)
             folder, name = mounted, "memory.max"
-            if controllers:  # the older kind has a tree a controller
+            if controllers:  # cgroup version 1 has a tree for each controller
                 folder, name = mounted / "memory", "memory.limit_in_bytes"
             if not controllers or "memory" in controllers.split(","):
                 for path in (PurePosixPath(group), *PurePosixPath(group).parents):
@@ -109,6 +110,6 @@ def group_limits(told: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/
 
 
 def give_memory_back() -> None:
-    """Let the system have what was freed."""
+    """Return freed memory to the system."""
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
