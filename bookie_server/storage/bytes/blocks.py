@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checked blocks of 4096 bytes: what ``.idx`` files and checkpoints are made of (docs/formats.md §3.5).
+"""Checked blocks of 4096 bytes, the form of ``.idx`` files and checkpoints (docs/formats.md §3.5).
 
-A block holds records of one kind, their number, and a CRC32C that begins with whose block it is and which. So a block
-of another file, or at another place, fails its check like a flipped bit.
+A block holds records of one kind and their number. Its CRC32C also covers the directory's incarnation, the file's
+number and the block's place. So a block of another file, or at another place, fails its check as one with a flipped bit
+does.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from bk_core.errors import IntegrityError
 from bookie_server.storage.disk.files import BLOCK
 
 Rows: TypeAlias = npt.NDArray[np.void]
-"""Structured array of records of one kind."""
+"""A structured array of records of one kind."""
 
-_COUNT_AT = 4032  # before it are the records
+_COUNT_AT = 4032  # the records are before it
 _SEED = struct.Struct("<16sQQ")
 _U32 = struct.Struct("<I")
 
@@ -37,7 +38,8 @@ def blocks_of(records: int, dtype: np.dtype[np.void]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BlockFile:
-    """Whose blocks these are: ``what`` in words, the directory's incarnation, and the number in the file's name."""
+    """The file of these blocks: ``what`` it is in words, the directory's incarnation, and the number in the file's
+    name."""
 
     what: str
     incarnation: bytes
@@ -52,12 +54,13 @@ class BlockFile:
         return body + _U32.pack(self._crc(body, 0))
 
     def check_header(self, block: bytes | memoryview) -> None:
-        """IntegrityError unless it is what :meth:`header` made."""
+        """Raises IntegrityError unless :meth:`header` made the block."""
         if self._crc(memoryview(block), 0) != _U32.unpack_from(block, BLOCK - 4)[0]:
             raise IntegrityError(f"the header of {self.what} fails its check")
 
     def encode(self, records: Rows, place: int) -> bytes:
-        """The records in blocks, the first of which is block ``place`` of the file. Only the last may be short."""
+        """The records in blocks, the first of which is block ``place`` of the file. Only the last block may
+        be short."""
         per_block, count = records_per_block(records.dtype), blocks_of(records.size, records.dtype)
         used = per_block * records.dtype.itemsize
         blocks = np.zeros((count, BLOCK), dtype=np.uint8)
@@ -73,7 +76,7 @@ class BlockFile:
         return blocks.tobytes()
 
     def decode(self, data: bytes, place: int, count: int, dtype: np.dtype[np.void]) -> Rows:
-        """The ``count`` records in whole blocks from ``place`` on. IntegrityError for anything else."""
+        """The ``count`` records in whole blocks from ``place`` on. Raises IntegrityError for anything else."""
         blocks = blocks_of(count, dtype)
         if len(data) != blocks * BLOCK:
             raise IntegrityError(f"{self.what} ends inside a section", value=f"{len(data)} bytes, {blocks} blocks")
@@ -83,7 +86,8 @@ class BlockFile:
         return rows[:count]
 
     def decode_into(self, data: bytes, place: int, target: Rows) -> int:
-        """Put the records of whole blocks into ``target``, which has room for full ones; how many there are."""
+        """Put the records of whole blocks into ``target``, which has room for full blocks; returns their number. Raises
+        IntegrityError for a block that fails its check."""
         blocks = np.frombuffer(data, dtype=np.uint8).reshape(-1, BLOCK)
         numbers = blocks.view("<u4")
         for k in range(len(blocks)):

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``.idx`` of a sealed segment in checked blocks: frames, state records, sparse records, summary (RULES S7).
-
 docs/formats.md §3.5 is the specification. Each section, and each block of the first, can be read alone.
-``index_rows.py`` has the rows themselves.
-"""
+``index_rows.py`` has the rows."""
 
 from __future__ import annotations
 
@@ -70,9 +68,9 @@ _HEADER = struct.Struct("<8sIIQ16sQQQQQQQQQQ")
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """``data_end``: frames below this offset are indexed and nothing above it is served. ``group_count``: number of the
-    last group below it + 1. ``edition``: 0, and another number each time the file is made anew, so that what was read
-    of one is never taken together with what was read of another."""
+    """``data_end``: frames below this offset are indexed, and nothing above it is served. ``group_count``: number of
+    the last group below it + 1. ``edition``: 0 at first, and another number each time the file is made anew, so that
+    parts of two editions are never used together."""
 
     generation: int
     incarnation: bytes
@@ -87,8 +85,7 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class IndexSections:
-    """The header block: how many blocks and records each section has, and so where it lies. Ranges are (offset, bytes)
-    in the file."""
+    """The header block: how many blocks and records each section has. Ranges are (offset, bytes) in the file."""
 
     header: IndexHeader
     index_blocks: int
@@ -120,7 +117,7 @@ class IndexSections:
         return sum(self.summary_range)
 
     def index_block_range(self, number: int) -> tuple[int, int]:
-        """Of one block of the index section. IntegrityError if there is none of this number."""
+        """The range of one block of the index section. Raises IntegrityError if there is no such block."""
         if not 0 <= number < self.index_blocks:
             raise IntegrityError("an index file has no such block", value=f"block {number} of {self.index_blocks}")
         return BLOCK * (1 + number), BLOCK
@@ -128,19 +125,19 @@ class IndexSections:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndex:
-    """A whole ``.idx`` and the summary in it, which memory keeps."""
+    """A whole ``.idx``, and the summary in it, which stays in memory."""
 
     data: bytes
     summary: Rows
 
 
 def pack_state(ledger_id: int, kind: int, payload: bytes) -> bytes:
-    """The state record of a record of kinds 2 to 7."""
+    """The state record of a log record of kinds 2 to 7."""
     return _STATE.pack(ledger_id, payload, kind, len(payload))
 
 
 class StateCollector:
-    """The state records of one segment, folded: of LAC records only the newest of a ledger is kept."""
+    """The state records of one segment, folded: of a ledger's LAC records only the newest is kept."""
 
     __slots__ = ("_lacs", "_records")
 
@@ -155,29 +152,30 @@ class StateCollector:
             self._records[ledger_id, kind, payload] = None
 
     def rows(self) -> Rows:
-        """All of them, sorted by ledger, kind, payload."""
+        """All state records, sorted by ledger, kind, payload."""
         records = [*self._records, *((ledger, int(FrameKind.LAC), body) for ledger, body in self._lacs.items())]
         return np.frombuffer(b"".join(pack_state(*record) for record in sorted(records)), dtype=STATE_ROW)
 
     @property
     def memory_bytes(self) -> int:
-        """Roughly what they take."""
+        """Roughly the memory of the records."""
         return _STATE_BYTES * (len(self._records) + len(self._lacs))
 
 
 def lac_of(body: bytes) -> int:
-    """The LAC in Apache's LAC body (docs/formats.md §2); not verified: only its digest makes it evidence (RULES P5)."""
+    """The LAC in Apache's LAC body (docs/formats.md §2). It is not verified; only its digest makes it evidence (RULES
+    P5)."""
     return int.from_bytes(body[8:16], "big", signed=True)
 
 
 def newer_lac(one: bytes | None, other: bytes) -> bytes:
-    """The body with the greater LAC; of two with the same LAC always the same one, whatever the order (RULES S4). None
-    and the empty body are no LAC."""
+    """The body with the greater LAC. Of two bodies with the same LAC it is always the same one, in any order (RULES S4:
+    state folds in any order). None and the empty body are no LAC."""
     return max(one, other, key=lambda body: (lac_of(body), body)) if one else other
 
 
 def build_index(header: IndexHeader, rows: bytes | bytearray | Rows, states: Rows) -> BuiltIndex:
-    """The ``.idx`` of a segment from its rows, as ``pack_row`` made them and in any order, and the rows of
+    """Build the ``.idx`` of a segment. ``rows`` come from ``pack_row``, in any order; ``states`` from
     :meth:`StateCollector.rows`. Any thread."""
     index, frame_bytes = joined_rows(sorted_rows(rows))
     summary, blocks = summary_of(index, frame_bytes), header.blocks
@@ -195,7 +193,6 @@ def build_index(header: IndexHeader, rows: bytes | bytearray | Rows, states: Row
 
 
 def encode_index_file(header: IndexHeader, rows: bytes | bytearray | Rows, states: Rows) -> bytes:
-    """The bytes of :func:`build_index`."""
     return build_index(header, rows, states).data
 
 
@@ -203,7 +200,7 @@ def encode_index_file(header: IndexHeader, rows: bytes | bytearray | Rows, state
 
 
 def decode_index_header(block: bytes | memoryview) -> IndexSections:
-    """What the first block says. IntegrityError for anything but an intact header of a version that is known."""
+    """Decode the first block. Raises IntegrityError for anything but an intact header of a known version."""
     if len(block) < BLOCK:
         raise IntegrityError("an index file is shorter than its header")
     fields: tuple[Any, ...] = _HEADER.unpack_from(block)
@@ -225,8 +222,8 @@ def decode_index_header(block: bytes | memoryview) -> IndexSections:
 
 
 def decode_index_file(data: bytes) -> tuple[IndexHeader, Rows, Rows]:
-    """Header, index records and state records of a whole file; the other sections are checked too. IntegrityError for
-    anything but an intact file."""
+    """Header, index records and state records of a whole file; the other sections are checked too. Raises
+    IntegrityError for anything but an intact file."""
     sections = decode_index_header(data)
     if len(data) != sections.file_bytes:
         raise IntegrityError("an index file has another size than its header says", value=f"{len(data)} bytes")

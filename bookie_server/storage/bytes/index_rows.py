@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a segment's index as numpy columns, and what is made of them: sorting, runs, sparse and summary records.
+"""Rows of a segment's index as numpy columns: sorting, runs, sparse and summary records.
 
-docs/formats.md §3.5 is the specification; ``index_file.py`` puts the rows into checked blocks. Nothing runs Python per
-frame here but :func:`pack_row`, which the commit side and the scanner call once a frame.
+docs/formats.md §3.5 is the specification; ``index_file.py`` puts the rows into checked blocks. Only :func:`pack_row`
+runs Python for each frame; the commit side and the scanner call it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from bookie_server.storage.disk.files import BLOCK
 I64: TypeAlias = npt.NDArray[np.int64]
 
 DENSE, RUN, STRIPE = 1, 2, 4
-"""Bits of an index record: every id from first to last is present; several small frames; ``count`` is a striping."""
+"""Bits of an index record. DENSE: every id from first to last is present. RUN: several small frames. STRIPE: ``count``
+is a striping."""
 LAST_IS_RUN, LAC_IS_RUN = 1, 2
 """Bits of a summary record."""
 RUN_BYTES_MAX = LARGE_FRAME_BYTES
 RUN_GAP_MAX = BLOCK
-"""Most bytes between two frames of a run: what belongs to others is read along with it."""
+"""The most bytes between two frames of a run; a read of the run reads them too."""
 _STRIPE_BITS = 10
 _STRIPE_MASK = (1 << _STRIPE_BITS) - 1
 
@@ -51,8 +52,8 @@ assert (_ROW.size, INDEX_ROW.itemsize, SPARSE_ROW.itemsize, SUMMARY_ROW.itemsize
 
 
 def pack_row(header: FrameHeader, extent: FrameExtent, offset: int, striping: Striping | None = None) -> bytes:
-    """The index record of a frame of entries; its running maximum is filled in when the rows are sorted. ``striping``
-    of a STRIPED frame (``striping_of``): without it the frame must be read before it can be asked what it holds."""
+    """The index record of a frame of entries; sorting the rows fills in its running maximum. ``striping`` is that of a
+    STRIPED frame (``striping_of``): without it the frame must be read before its ids are known."""
     bits, count = DENSE if extent.dense else 0, header.count
     if striping is not None and not extent.dense and max(striping) <= _STRIPE_MASK:
         bits = STRIPE
@@ -64,7 +65,7 @@ def pack_row(header: FrameHeader, extent: FrameExtent, offset: int, striping: St
 
 
 def striping_of_count(count: int) -> Striping:
-    """What ``count`` of a record with the STRIPE bit says."""
+    """The striping in ``count`` of a record with the STRIPE bit."""
     return Striping(count >> 2 * _STRIPE_BITS, count >> _STRIPE_BITS & _STRIPE_MASK, count & _STRIPE_MASK)
 
 
@@ -75,7 +76,8 @@ def sorted_rows(rows: bytes | bytearray | Rows) -> Rows:
     array = array[order]
     if not array.size:
         return array
-    # A running maximum that starts anew with each ledger: of (ledger's rank, rank of last), then back to last.
+    # The running maximum must start anew with each ledger: take it of (ledger's rank, rank of last), then map it back
+    # to last.
     lasts, rank = np.unique(array["last"], return_inverse=True)
     ledger_rank = np.cumsum(np.concatenate(([0], np.diff(array["ledger"]) != 0)))
     peak = np.maximum.accumulate(ledger_rank * lasts.size + rank)
@@ -84,17 +86,16 @@ def sorted_rows(rows: bytes | bytearray | Rows) -> Rows:
 
 
 class JoinedRows(NamedTuple):
-    """Index records with runs, and the bytes of frames that each stands for."""
+    """Index records with runs, and the bytes of the frames that each stands for."""
 
     rows: Rows
     frame_bytes: I64
 
 
 def joined_rows(rows: Rows) -> JoinedRows:
-    """Neighbouring small frames of a ledger as runs (RULES S7). ``rows`` come from :func:`sorted_rows`.
-
-    Joined are neighbours by id and by place at once, so that no other frame of the ledger lies inside a run.
-    """
+    """Join neighbouring small frames of a ledger into runs (RULES S7). ``rows`` come from :func:`sorted_rows`. Frames
+    are joined only if they are neighbours both by id and by place, so that no other frame of the ledger lies inside a
+    run."""
     sizes = rows["size"].astype(np.int64)
     if rows.size < 2:
         return JoinedRows(rows, sizes)
@@ -123,7 +124,7 @@ def _joins(rows: Rows, offsets: I64, ends: I64, sizes: I64) -> npt.NDArray[np.bo
     joins &= rows["first"][1:] == rows["last"][:-1] + 1
     for field in ("ledger", "flags", "digest_type"):
         joins &= rows[field][1:] == rows[field][:-1]
-    # All frames of a run lie in one aligned window, which bounds its size without a loop over the runs.
+    # All frames of a run lie in one aligned window: this bounds the run's size without a loop over runs.
     joins &= offsets[:-1] // RUN_BYTES_MAX == (ends[1:] - 1) // RUN_BYTES_MAX
     return joins
 
@@ -139,8 +140,8 @@ def sparse_of(rows: Rows, records_per_block: int) -> Rows:
 
 
 def summary_of(rows: Rows, frame_bytes: I64 | None = None) -> Rows:
-    """One record for each ledger. ``rows`` are index records with their runs; ``frame_bytes`` as
-    :func:`joined_rows` gives them, without which a run counts with what lies between its frames."""
+    """One record for each ledger. ``rows`` are index records with their runs; ``frame_bytes`` comes from
+    :func:`joined_rows`. Without it the bytes between a run's frames count too."""
     if not rows.size:
         return np.zeros(0, dtype=SUMMARY_ROW)
     sizes = rows["size"].astype(np.int64) if frame_bytes is None else frame_bytes

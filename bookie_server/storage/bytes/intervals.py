@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 
 class IntervalSet:
-    """Grows only. Neighbouring intervals join, so that ids deleted in order take the space of one."""
+    """A set that only grows. Neighbouring intervals join, so that ids deleted in order take the space of one."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -23,7 +23,7 @@ class IntervalSet:
             self.add(first, last)
 
     def add(self, first: int, last: int) -> None:
-        """Take in first to last, both inclusive."""
+        """Add first to last, both inclusive."""
         low = bisect_left(self._lasts, first - 1)  # the first interval that touches or follows
         high = bisect_right(self._firsts, last + 1)
         if low < high:
@@ -36,7 +36,7 @@ class IntervalSet:
         return k >= 0 and self._lasts[k] >= value
 
     def holds(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Of each value, whether it is a member."""
+        """For each value, whether it is a member."""
         if not self._firsts:
             return np.zeros(values.size, dtype=np.bool_)
         firsts, lasts = np.array(self._firsts, dtype=np.int64), np.array(self._lasts, dtype=np.int64)
@@ -53,11 +53,11 @@ class IntervalSet:
 
     @property
     def greatest(self) -> int:
-        """Greatest member, −1 if empty."""
+        """The greatest member, −1 if empty."""
         return self._lasts[-1] if self._lasts else -1
 
     def split(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
-        """first to last cut at the borders of the set: (low, high, whether inside)."""
+        """first to last, cut at the borders of the set: (low, high, whether inside)."""
         k = bisect_left(self._lasts, first)
         while first <= last:
             if k == len(self._firsts) or self._firsts[k] > last:

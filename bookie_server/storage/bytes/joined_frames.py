@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small frames of a ledger that follow each other as one frame (RULES S7): what compaction writes. Pure, numpy only.
+"""Joins small frames of a ledger that follow each other into one frame, as compaction writes it (RULES S7). Pure, numpy
+only.
 
-An entry keeps what its digest covers and the digest itself, bit for bit (RULES P6): its LAC and the ledger length
-including it go into columns where they do not follow from the header. Only whole frames are joined, of one ledger and
-one digest type, with ids in a row; what is STRIPED or lists ids stays as it is. All frames of a table are taken apart
-at once; what Python does once is one joined frame.
+An entry keeps its digest and everything that the digest covers, bit for bit (RULES P6). Its LAC, and the ledger length
+that includes it, go into columns where they do not follow from the header. Only whole frames of one ledger and one
+digest type with consecutive ids are joined; STRIPED frames and frames that list ids stay as they are. All frames of a
+table are decoded at once; Python runs once for each joined frame.
 
-The checksums of a joined frame are ours and no longer its writer's, and readers need not look at the digests of frames
-as they were stored (docs/formats.md §1.4). So each digest is verified in the finished frame; if one is wrong, or was so
-when it came, the frames stay as they are. MAC digests need a key: readers verify those always. Entries without digests
-(DUMMY) have nothing but their frame's checksum, and keep it.
+The checksums of a joined frame are ours and not its writer's, and readers need not verify the digests of frames as
+stored (docs/formats.md §1.4). So each digest is verified in the finished frame. If one is wrong, or was wrong before,
+the frames stay as they are. MAC digests need a key, and readers always verify those. Entries without digests (DUMMY)
+have only the checksum of their frame, so they are not joined.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, Rows
 from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, LARGE_FRAME_BYTES
 
 JOINED_BYTES = 256 << 10
-"""Where a joined frame is full. A reader fetches a whole frame for one entry of it, so they stay well below the 1 MiB
-that would save a few more bytes; none exceeds this by more than one small frame and its columns."""
+"""The size at which a joined frame is full. A reader fetches a whole frame for one entry of it, so this is well below
+the 1 MiB that would save a few more bytes. No frame exceeds it by more than one small frame and its columns."""
 
 FRAME_HEAD = np.dtype(
     [
@@ -60,8 +61,8 @@ _PER_ENTRY_MAX = 16  # bytes of LAC and ledger length, which a joined frame may 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """Frames in a buffer, each at a multiple of 64 in ``data``. ``heads`` are their headers (FRAME_HEAD), ``rows`` the
-    index records as which they would be known, but for the offset."""
+    """Frames in a buffer, each at a multiple of 64 in ``data``. ``heads`` are their headers (FRAME_HEAD), ``rows``
+    their index records without offsets."""
 
     data: U8
     starts: I64
@@ -77,8 +78,8 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """Frames to be written, and their index records but for the offset, in the same order. ``joined``: how many frames
-    went into those that are new."""
+    """Frames to be written, and their index records without offsets, in the same order. ``joined``: how many frames
+    went into the new ones."""
 
     frames: Sequence[Buffer]
     rows: Rows
@@ -86,12 +87,11 @@ class Copies:
 
 
 def frame_sizes(heads: Rows) -> I64:
-    """Bytes of each frame."""
     return FRAME_HEADER_BYTES + heads["columns"].astype(np.int64) + heads["payload"].astype(np.int64)
 
 
 def dense_rows(heads: Rows) -> Rows:
-    """Index records of frames whose ids are in a row."""
+    """Index records of frames whose ids are consecutive."""
     rows = np.zeros(heads.size, dtype=INDEX_ROW)
     for name in ("ledger", "first", "lac", "count", "flags", "digest_type"):
         rows[name] = heads[name]
@@ -101,11 +101,9 @@ def dense_rows(heads: Rows) -> Rows:
 
 
 def join_frames(table: FrameTable) -> Copies:
-    """All frames of the table, sorted by ledger and id, the small ones joined, what stands there twice once. They must
-    have been checked.
-
-    IntegrityError for a frame whose columns contradict its header although its checks are right.
-    """
+    """Sort all frames of the table by ledger and id, join the small ones, and drop duplicates. The frames
+    must have been checked. Raises IntegrityError for a frame whose columns contradict its header although
+    its checks are right."""
     heads = table.heads
     order = np.lexsort((heads["count"], heads["first"], heads["ledger"], heads["digest_type"]))
     table = _each_once(table.take(order))
@@ -128,7 +126,7 @@ def join_frames(table: FrameTable) -> Copies:
 
 
 def _each_once(table: FrameTable) -> FrameTable:
-    """Without frames that are the same as the one before, checksums included: adds that were sent again."""
+    """Drop frames that equal the one before, checksums included: adds that were sent again."""
     heads = np.ascontiguousarray(table.heads).view(np.uint8).reshape(-1, FRAME_HEADER_BYTES)[:, :TAG_OFFSET]
     again = (heads[1:] == heads[:-1]).all(axis=1)
     return (
@@ -166,7 +164,7 @@ def _pieces(table: FrameTable) -> I64:
 
 
 def _is_proven(frame: Buffer) -> bool:
-    """Whether each entry of a frame of ours is what its writer made it, as far as that can be told without a key."""
+    """Whether each entry of a joined frame is what its writer made, as far as can be told without a key."""
     header = parse_header(frame)
     if header.digest_type not in (DigestType.CRC32, DigestType.CRC32C):
         return True
@@ -210,7 +208,7 @@ class _Columns:
         return column
 
     def _numbers(self, flag: int, at: I64, otherwise: I64) -> I64:
-        """The column that frames with this flag have; ``otherwise`` of the others."""
+        """The column of the frames that have this flag; ``otherwise`` for the other frames."""
         having = (self._table.heads["flags"] & flag != 0)[self._of]
         if not having.any():
             return otherwise
@@ -219,7 +217,7 @@ class _Columns:
         return numbers
 
     def joined(self, pieces: I64) -> Copies:
-        """One frame of each piece; ``pieces`` are their first frames."""
+        """One frame for each piece; ``pieces`` are the pieces' first frames."""
         heads = self._table.heads
         first_entry, last_frame = (self._ends - self._counts)[pieces], np.append(pieces[1:], len(self._table)) - 1
         end_entry = self._ends[last_frame]
@@ -231,7 +229,7 @@ class _Columns:
         own_lengths = np.logical_or.reduceat(follows != self._ledger_lengths, first_entry)
         flags = np.where(own_lacs, LACS, 0) | np.where(own_lengths, LEDGER_LENGTHS, 0)
         before[own_lengths] = -1
-        if self._digest_type == DIGEST_NONE:  # whole Apache entries have their LACs and lengths inside
+        if self._digest_type == DIGEST_NONE:  # whole Apache entries contain their LACs and lengths
             flags[:], before[:] = APACHE_BYTES, -1
         payload, begins = self._payload(), self._begins[pieces]
         ends = np.append(begins[1:], self._total[-1])
@@ -259,7 +257,7 @@ class _Columns:
         return columns
 
     def _payload(self) -> memoryview:
-        """The payloads of all frames, one behind the other."""
+        """The payloads of all frames, concatenated."""
         view, heads = array_view(self._table.data), self._table.heads
         begins = self._table.starts + FRAME_HEADER_BYTES + heads["columns"]
         ends = begins + heads["payload"]

@@ -15,7 +15,7 @@ I64: TypeAlias = npt.NDArray[np.int64]
 
 
 class Striping(NamedTuple):
-    """Of the ids between a frame's first and last it holds those with ``(index − id) mod E < Qw``."""
+    """The frame holds those ids between its first and last for which ``(index − id) mod E < Qw``."""
 
     ensemble_size: int
     write_quorum: int
@@ -30,7 +30,7 @@ class Runs(NamedTuple):
 
 
 class RunMembers(NamedTuple):
-    """The intact frames of a run, in order of id; each holds every id from its first to its last."""
+    """The intact frames of a run in order of id; each holds every id from its first to its last."""
 
     firsts: tuple[int, ...]
     lasts: tuple[int, ...]
@@ -40,11 +40,11 @@ class RunMembers(NamedTuple):
 
 Membership: TypeAlias = Striping | Runs
 Frame: TypeAlias = tuple[int, int, Membership | None]
-"""First and last id present, and which of those between; None: all."""
+"""The first and last id of a frame, and its membership between them; None: all ids."""
 
 
 def striping_of(frame: bytes | bytearray | memoryview, header: FrameHeader) -> Striping | None:
-    """Striping of a STRIPED frame; None for others."""
+    """The striping of a STRIPED frame; None for other frames."""
     if not header.flags & STRIPED:
         return None
     ensemble_size, write_quorum, index, _, _ = STRIPE_PREFIX.unpack_from(frame, FRAME_HEADER_BYTES)
@@ -52,7 +52,6 @@ def striping_of(frame: bytes | bytearray | memoryview, header: FrameHeader) -> S
 
 
 def runs_of_ids(ids: I64) -> Runs:
-    """Runs of entry ids in any order."""
     ids = np.unique(ids)
     if not ids.size:
         return Runs(ids, ids)
@@ -61,7 +60,7 @@ def runs_of_ids(ids: I64) -> Runs:
 
 
 def runs_of(first: int, last: int, membership: Membership | None, low: int, high: int) -> Runs:
-    """Runs of a frame's ids from low to high."""
+    """The runs of a frame's ids from low to high."""
     low, high = max(first, low), min(last, high)
     if low > high:
         return _NO_RUNS
@@ -78,10 +77,10 @@ _NO_RUNS = Runs(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def cover(frames: Sequence[Runs], first: int, last: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-    """Who serves what: ``(low, high, frame)`` in id order, and the gaps that nobody holds.
+    """Assign each id to a frame: ``(low, high, frame)`` in order of id, and the gaps that no frame holds.
 
-    Each id goes to one frame that holds it. Between low and high of an item that frame may lack ids; those are gaps
-    (nothing else serves them), so cutting the frame to low..high gives just what it has to serve.
+    Each id goes to one frame that holds it. Between low and high of an item its frame may lack ids. No other frame
+    serves those, so they are gaps, and cutting the frame to low..high gives exactly what it has to serve.
     """
     starts = np.concatenate([runs.starts for runs in frames])
     ends = np.concatenate([runs.ends for runs in frames])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames out of a run: the bytes between the first and the last of several small frames of a ledger (RULES S7).
+"""Frames out of a run: the bytes from the first to the last of several small frames of a ledger (RULES S7).
 
-Between them lie frames of others, group headers and padding, which are stepped over. Pure functions over bytes; every
-frame that is given out was checked as if it had been read alone.
+Frames of other ledgers, group headers and padding may lie between them and are stepped over. Pure functions over bytes.
+Every frame that is returned was checked as if it had been read alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ assert _GROUP_MAGIC_U16 == FRAME_MAGIC, "both begin with BK: the byte behind tel
 def check_stored_frame(
     data: bytes | memoryview, place: Place, incarnation: bytes, ledger_id: int | None = None
 ) -> FrameHeader:
-    """Header of a frame read from ``place``; IntegrityError if a CRC, the stamp or the ledger is wrong."""
+    """The header of a frame read from ``place``. Raises IntegrityError if a CRC, the stamp or the ledger is wrong."""
     if len(data) != place.size:
         raise IntegrityError("a segment ends before a frame in it", value=str(place), remedy="read another copy")
     header = check_frame(data)
@@ -48,8 +48,8 @@ def check_stored_frame(
 
 
 def entries_of_run(data: bytes, run: Place, incarnation: bytes, first: int, last: int) -> bytes:
-    """Whole frames, one behind the other, of the entries first to last, all of which are in the run. IntegrityError
-    where any of them is not intact."""
+    """The entries first to last, all of which are in the run, as whole frames one behind the other. Raises
+    IntegrityError if any of them is not intact."""
     view = memoryview(data)
     parts: list[bytes | bytearray | memoryview] = []
     cursor = first
@@ -72,8 +72,8 @@ def entries_of_run(data: bytes, run: Place, incarnation: bytes, first: int, last
 
 
 def _walk(view: memoryview, run: Place) -> Iterator[tuple[int, int, int, int]]:
-    """First and last id, offset and bytes of each frame of the ledger, as the headers say, which nobody has checked;
-    it ends where they make no sense."""
+    """First and last id, offset and bytes of each frame of the ledger, as the unchecked headers say. Ends where the
+    headers make no sense."""
     at = 0
     while at + FRAME_HEADER_BYTES <= len(view):
         magic, version, kind, _, _, _, ledger_id, first, _, _, count, columns, payload = _HEAD.unpack_from(view, at)
@@ -92,8 +92,8 @@ def _walk(view: memoryview, run: Place) -> Iterator[tuple[int, int, int, int]]:
 
 
 def members_of_run(data: bytes, run: Place, incarnation: bytes) -> RunMembers:
-    """The frames of a damaged run that are intact: looked for at every place where a frame may begin, because what
-    leads from one to the next may be what is damaged."""
+    """The intact frames of a damaged run. Every place where a frame may begin is tried, because the sizes that lead
+    from one frame to the next may be damaged."""
     view = memoryview(data)
     whole = data[: len(data) // FRAME_ALIGNMENT * FRAME_ALIGNMENT]
     magics = np.frombuffer(whole, dtype="<u2")[:: FRAME_ALIGNMENT // 2]

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a segment group by group, where it has no usable ``.idx``: what is intact, what is damage, what is a tail.
+"""Reads a segment group by group if it has no usable ``.idx``: finds what is intact, what is damage, what is a torn
+tail.
 
-The rule (S3; docs/formats.md §3.3): bad bytes below the highest durable position of any valid group header of this
-generation are damage; above it they are a tail, of a group whose sync never returned. A gap in group numbers below it
-is damage. Intact frames above it may have been acked just before the end, so replay copies them (S6).
+The rule (S3; docs/formats.md §3.3): bad bytes below the highest durable position in any valid group header of this
+generation are damage. Above it they are a tail, of a group whose sync never returned. A gap in the group numbers below
+it is damage. Intact frames above it may have been acked just before the end, so replay copies them (S6).
 
-What the disk refuses to read is unknown, and not torn: in the last group, whether or not a later one records it, or
-where the next group would begin. As far as such a block reaches the segment counts as on record, so that what cannot be
-read is damage. Behind the end of the log it says nothing: no group begins behind a block that is none.
+Blocks that the disk refuses to read are unknown, not torn. If such a block is in the last group (recorded by a later
+one or not), or where the next group would begin, the segment counts as durable up to its end, so that it is damage.
+Behind the end of the log a refused block means nothing: no group begins behind a block that is none.
 
-A segment may be a recycled one: behind what this life wrote lie groups and frames of older lives, whole and in order,
-which are nothing. What tells them from a torn group of this life are stamps: bytes are called a tail only as far as a
-frame with a right stamp is found among them.
+A segment may be recycled: whole groups and frames of its earlier lives may follow those of this life, in order, and
+mean nothing. Only stamps tell them from a torn group of this life, so bytes count as a tail only as far as a frame with
+a right stamp is among them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 
 _CHUNK = 4 << 20
 FRAME_WORK_BYTES = 1024
-"""What a frame counts at least in the work that a scan reports: small ones cost more than their bytes."""
+"""The least work in bytes that a scan reports for a frame: a small frame costs more than its bytes."""
 _SIZES = struct.Struct("<II")  # columns bytes and payload bytes in a frame's header
 _SIZES_OFFSET = 44
 _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
@@ -60,7 +61,7 @@ _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
 
 @dataclass(frozen=True, slots=True)
 class ScannedFrame:
-    """A frame whose header and stamp are right; ``intact``: its payload is too."""
+    """A frame whose header and stamp are right; ``intact``: its payload is right too."""
 
     header: FrameHeader
     place: Place
@@ -69,11 +70,13 @@ class ScannedFrame:
 
 @dataclass(slots=True)
 class ScannedSegment:
-    """What a scan found. ``durable``: highest durable position on record, or how far the disk refused to say; ``rows``
-    and ``states`` are what an ``.idx`` up to there holds; ``bad_frames`` are frames below it with a right header and a
-    bad payload (those of entries are in ``rows`` too). ``above``: the intact frames above what is on record.
-    ``damage``: (offset, bytes, what) of bad bytes below ``durable`` whose ledger cannot be named; ``tail``: the same
-    above it."""
+    """What a scan found.
+
+    ``durable``: the highest durable position on record, or the end of refused blocks if that is higher. ``rows`` and
+    ``states`` are what an ``.idx`` up to there holds. ``bad_frames``: frames below it with a right header and a bad
+    payload (those of entries are in ``rows`` too). ``above``: intact frames above the position on record. ``damage``:
+    (offset, bytes, what) of bad bytes below ``durable`` whose ledger is unknown; ``tail``: the same above it.
+    """
 
     generation: int
     durable: int = SEGMENT_HEADER_BYTES
@@ -86,29 +89,29 @@ class ScannedSegment:
     damage: list[tuple[int, int, str]] = field(default_factory=list)
     tail: list[tuple[int, int, str]] = field(default_factory=list)
     refused: int = 0
-    """Reads of a block, or less, that the system refused."""
+    """Refused reads of a block, or of less."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was ever committed to it, as far as its bytes tell; those of an older life do not count."""
+        """Whether nothing was ever committed to the segment in this life, as far as its bytes tell."""
         return not (self.groups or self.damage or self.tail)
 
 
 @dataclass(slots=True)
 class _Found:
-    """The walk's raw findings, before the highest durable position is known."""
+    """The walk's findings before the highest durable position is known."""
 
     groups: list[tuple[int, int]] = field(default_factory=list)  # offset and number
     bad: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 _Region: TypeAlias = tuple[int, int, int]
-"""Offset, bytes and frames of a group; −1 frames: of bytes without a group header."""
+"""Offset, bytes and number of frames of a group; −1 frames: bytes without a group header."""
 
 
 class SegmentScanner:
-    """Scans one segment. ``size`` is how far it may be read; ``files`` and ``handle`` where. ``durable`` is how far it
-    was written: of a sealed segment its index says so, whatever has become of its group headers; None: they must."""
+    """Scans one segment, ``handle`` of ``files``, up to ``size``. ``durable``: how far the segment was written if its
+    index says so (a sealed one), whatever became of its group headers; None: the group headers must tell."""
 
     def __init__(
         self,
@@ -127,21 +130,20 @@ class SegmentScanner:
         self._refused: set[int] = set()  # blocks
         self._recorded = self._durable  # highest position on record
         self.result = ScannedSegment(generation, self._durable)
-        """What :meth:`steps` has found; complete at their end."""
+        """What :meth:`steps` has found so far; complete at their end."""
 
     def scan(self) -> ScannedSegment:
-        """Everything in the segment."""
         for _ in self.steps():
             pass
         return self.result
 
     def steps(self) -> Iterator[int]:
-        """Scan piece by piece, of a group at most; yields how many bytes that is worth."""
+        """Scan in pieces of a group at most; yields the work of each piece in bytes."""
         result = self.result = ScannedSegment(self._generation, self._durable)
         found = _Found()
         self._recorded = self._durable
         self._refused.clear()
-        waiting: deque[_Region] = deque()  # what is not known yet to be below the highest durable position
+        waiting: deque[_Region] = deque()  # regions that may lie above the highest durable position
         for region in self._walk(found):
             if isinstance(region, GroupHeader):
                 result.durable = self._recorded = max(result.durable, region.durable)
@@ -164,7 +166,7 @@ class SegmentScanner:
             (result.damage if offset < result.durable else result.tail).append((offset, size, what))
 
     def _refused_end(self, regions: Iterable[_Region]) -> int:
-        """End of the last of these regions of which the disk refuses a block; 0 if it refuses none."""
+        """The end of the last of these regions in which the disk refuses a block; 0 if there is none."""
         ends = (offset + size for offset, size, _ in regions if self._is_refused(offset, size))
         return max(ends, default=0)
 
@@ -172,7 +174,7 @@ class SegmentScanner:
         return not self._refused.isdisjoint(range(offset // BLOCK, (offset + size - 1) // BLOCK + 1))
 
     def _look_into(self, region: _Region, read: bytes, found: _Found, result: ScannedSegment) -> int:
-        """Take in the frames of a group, or those among bad bytes; how many bytes of work that was."""
+        """Take in the frames of a group, or those among bad bytes; returns the work in bytes."""
         offset, size, count = region
         data = memoryview(read)
         seen = self._collect(data, offset, count)
@@ -183,7 +185,7 @@ class SegmentScanner:
         return max(size, len(seen) * FRAME_WORK_BYTES)
 
     def _read(self, size: int, offset: int) -> bytes:
-        """Bytes of the segment. What the disk refuses to give reads as zeros, and so fails its check."""
+        """Bytes of the segment. Refused blocks read as zeros, and so fail their checks."""
         try:
             return self._fetch(size, offset)
         except OSError:
@@ -199,8 +201,8 @@ class SegmentScanner:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def _walk(self, found: _Found) -> Iterator[GroupHeader | _Region]:
-        """Group after group, and the bad bytes between; past those the next valid group header is looked for block by
-        block."""
+        """Yields group after group, and the bad bytes between them. Behind bad bytes the next valid group header is
+        searched block by block."""
         position, number = SEGMENT_HEADER_BYTES, 0
         while position < self._size:
             group = self._group_at(position)
@@ -243,16 +245,16 @@ class SegmentScanner:
         return None
 
     def _torn_end(self, position: int) -> int:
-        """End of the blocks that a torn group of this life, the last one, left from ``position`` on; ``position`` if
-        there is no sign of one."""
+        """The end of the blocks that a torn last group of this life left from ``position`` on; ``position`` if there is
+        no sign of one."""
         data = memoryview(self._read(min(GROUP_BYTES_MAX, self._size - position), position))
         frames = self._hunt_frames(data, position)
         ends = [min(len(data), round_up(at + header.size, BLOCK)) for at, header, _ in frames]
         return position + max(ends, default=0)
 
     def _end_of_bad(self, position: int) -> int:
-        """End of what this life may have left from ``position`` on: a torn group, or one that the disk refuses to
-        show; ``position`` if there is no sign of any."""
+        """The end of what this life may have left from ``position`` on: a torn group, or one that the disk refuses to
+        read; ``position`` if there is no sign of any."""
         refused = position + BLOCK if self._is_refused(position, GROUP_HEADER_BYTES) else position
         return max(self._torn_end(position), refused)
 
@@ -267,8 +269,8 @@ class SegmentScanner:
     # --- frames -----------------------------------------------------------------------------------------------------
 
     def _collect(self, data: memoryview, offset: int, count: int) -> list[tuple[int, FrameHeader, bool]]:
-        """(offset in ``data``, header, intact) of the frames of a group with ``count`` of them; −1: of a region whose
-        group header is bad. Where the simple walk finds too few, every place is tried at which a frame may begin."""
+        """(offset in ``data``, header, intact) of the frames of a group of ``count`` frames; −1: of a region whose
+        group header is bad. If the simple walk finds too few, every place is tried where a frame may begin."""
         if count >= 0:
             seen = self._walk_frames(data, offset)
             if len(seen) == count:
@@ -289,7 +291,7 @@ class SegmentScanner:
         return seen
 
     def _hunt_frames(self, data: memoryview, offset: int) -> list[tuple[int, FrameHeader, bool]]:
-        """Behind bytes that make no sense only a right stamp counts."""
+        """Behind bytes that make no sense a frame counts only if its stamp is right."""
         whole = data[: len(data) // FRAME_ALIGNMENT * FRAME_ALIGNMENT]
         magics = np.frombuffer(whole, dtype="<u2")[:: FRAME_ALIGNMENT // 2]
         end, seen = 0, []
@@ -301,7 +303,7 @@ class SegmentScanner:
         return seen
 
     def _frame_at(self, data: memoryview, at: int, offset: int) -> tuple[FrameHeader, bool] | None:
-        """Header of the frame at ``at`` and whether its payload is right; None where stamp or header are not."""
+        """The header of the frame at ``at`` and whether its payload is right; None if its stamp or header is wrong."""
         columns_bytes, payload_bytes = _SIZES.unpack_from(data, at + _SIZES_OFFSET)
         frame = data[at : at + FRAME_HEADER_BYTES + columns_bytes + payload_bytes]
         if frame_tag(frame) != placement_stamp(self._incarnation, self._generation, offset + at, frame[52:60]):

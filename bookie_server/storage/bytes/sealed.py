@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start reads of a segment without scanning it: its header, and of its ``.idx`` the header, the summary, and the
-state records where no checkpoint has them. Index records stay on disk (RULES S7)."""
+"""What a start reads of a segment without scanning it: the segment's header; of its ``.idx`` the header, the summary,
+and the state records unless a checkpoint has them. Index records stay on disk (RULES S7)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SealedSummary:
-    """``states`` is None where they were not asked for."""
+    """``states`` is None if they were not asked for."""
 
     sections: IndexSections
     summary: Rows
@@ -37,8 +37,9 @@ class SealedSummary:
 def read_header(
     files: Files, path: str, handle: Handle, generation: int, incarnation: bytes
 ) -> tuple[SegmentHeader | None, str | None]:
-    """The header of an open segment of the directory ``path``, None if it cannot be read; and what is wrong with it, or
-    with the segment's size, in words. What fails its check is read once more from the disk itself (RULES S5)."""
+    """The header of an open segment of the directory ``path``, or None if it cannot be read; and what is wrong with it,
+    or with the segment's size, in words. A header that fails its check is read once more past the page cache (RULES
+    S5)."""
     name, size = segment_name(generation), files.size(handle)
     try:
         try:
@@ -58,8 +59,8 @@ def read_header(
 def read_sealed(files: Files, path: str, generation: int, incarnation: bytes, *, states: bool) -> SealedSummary:
     """Read the ``.idx`` of a segment of the directory ``path``.
 
-    Raises IntegrityError if what is read is not intact, the file has another size than it says, or it is of another
-    segment or directory; OSError if it cannot be read. Then the segment must be scanned.
+    Raises IntegrityError if its parts are not intact, its size is not what it says, or it is of another segment or
+    directory; OSError if it cannot be read. Then the segment must be scanned.
     """
     handle = files.open_read(os.path.join(path, index_name(generation)))
     try:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of a segment: its header, group headers, placement stamps, file names, and the layout of a group.
-
-Pure functions; docs/formats.md §3.2 to §3.4 is the specification, tests/golden/ holds the bytes.
-"""
+"""The bytes of a segment: its header, group headers, placement stamps, file names, and the layout of a group. Pure
+functions; docs/formats.md §3.2 to §3.4 is the specification, tests/golden/ holds the bytes."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ FRAME_ALIGNMENT = 64
 LARGE_FRAME_BYTES = 64 << 10
 """Frames of this size and more start at a multiple of 4096."""
 GROUP_BYTES_MAX = 16 << 20
-"""Cap of one group commit, header and padding included."""
+"""The largest group commit, header and padding included."""
 STAMP_OFFSET = 60
-"""Where the placement stamp stands in a frame's header."""
+"""Offset of the placement stamp in a frame's header."""
 
 _SEGMENT = struct.Struct("<8sIIQ16sQQQQH")
 _GROUP = struct.Struct("<8sQQIIQQIIII")
@@ -37,7 +35,7 @@ _NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free|unsealed)")
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The first block of a segment. ``incarnation`` is 16 bytes; ``newest_sealed`` 0 if none was sealed."""
+    """The first block of a segment. ``incarnation`` is 16 bytes; ``newest_sealed`` is 0 if none was sealed."""
 
     generation: int
     incarnation: bytes
@@ -61,7 +59,7 @@ class GroupHeader:
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """The header's 4096 bytes. The bookie id is at most 255 bytes of UTF-8."""
+    """The header's 4096 bytes. The bookie id has at most 255 bytes of UTF-8."""
     name = header.bookie_id.encode()
     assert len(name) <= 255
     assert len(header.incarnation) == 16
@@ -91,7 +89,6 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
 
 
 def encode_group_header(header: GroupHeader, incarnation: bytes) -> bytes:
-    """The header's 64 bytes."""
     fields = (
         GROUP_MAGIC, header.generation, header.number, header.group_bytes, header.frames, header.offset, header.durable,
         0, 0,
@@ -101,10 +98,8 @@ def encode_group_header(header: GroupHeader, incarnation: bytes) -> bytes:
 
 
 def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupHeader | None:
-    """The header at the start of ``block``, or None if it is not an intact one of this incarnation.
-
-    Whether it belongs to this segment and offset is the caller's to compare.
-    """
+    """The header at the start of ``block``, or None if it is not an intact one of this incarnation. The caller checks
+    that it belongs to this segment and offset."""
     if len(block) < GROUP_HEADER_BYTES:
         return None
     magic, generation, number, size, frames, offset, durable, flags, zero, crc, last = _GROUP.unpack_from(block)
@@ -116,17 +111,18 @@ def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupH
 
 
 def placement_stamp(incarnation: bytes, generation: int, offset: int, crcs: bytes | memoryview) -> int:
-    """The stamp of a frame whose bytes 52–59 are ``crcs``: ties it to this place and this life (S3)."""
+    """The stamp of a frame whose bytes 52–59 are ``crcs``: it ties the frame to this place and this life of the segment
+    (S3)."""
     return crc32c(crcs, crc32c(_PLACE.pack(generation, offset), crc32c(incarnation)))
 
 
 def stamp_seed(incarnation: bytes, generation: int) -> int:
-    """What all stamps of one segment begin with, for :func:`seeded_stamp`."""
+    """The common start of all stamps of one segment, for :func:`seeded_stamp`."""
     return crc32c(_U64.pack(generation), crc32c(incarnation))
 
 
 def seeded_stamp(seed: int, offset: int, crcs: bytes | bytearray | memoryview) -> int:
-    """As :func:`placement_stamp`."""
+    """As :func:`placement_stamp`, with the segment's seed."""
     return crc32c(_U64.pack(offset) + crcs, seed)
 
 
@@ -139,16 +135,17 @@ def index_name(generation: int) -> str:
 
 
 def free_name(generation: int) -> str:
-    """Of a drained segment that is kept for recycling; the generation is the one of its last life."""
+    """The name of a drained segment that is kept for recycling; the generation is that of its last life."""
     return f"{generation:016x}.free"
 
 
 def unsealed_name(generation: int) -> str:
-    """Of an empty file that stands beside a segment until it has its ``.idx``, and tells of it should it be lost."""
+    """The name of an empty file that stands beside a segment until it has its ``.idx``. It shows that the segment
+    existed if the segment is lost."""
     return f"{generation:016x}.unsealed"
 
 
 def parse_name(name: str) -> tuple[int, str] | None:
-    """``(generation, "segment" | "idx" | "free" | "unsealed")`` of a file name, or None for another kind of name."""
+    """``(generation, "segment" | "idx" | "free" | "unsealed")`` of a file name, or None for any other name."""
     match = _NAME.fullmatch(name)
     return (int(match[1], 16), match[2]) if match else None

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a segment and its ``.idx`` say the same: what the scan found against the index records, in numpy.
-
-For all that verify: the scrubber, the offline check, and the making of a new index (RULES S2, S5, S7).
-"""
+"""Compares a segment with its ``.idx``, in numpy: the frames that a scan found against the index records. The scrubber,
+the offline check and the making of a new index use it (RULES S2, S5, S7)."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 class FoundFrames:
-    """The frames of entries that a scan found, to be asked whether index records say the same. About 100 bytes a frame
-    beside the scan's 64; nothing runs Python per frame."""
+    """The frames of entries that a scan found, for comparison with index records. About 100 bytes for each frame
+    besides the scan's 64; no Python runs for each frame."""
 
     def __init__(self, scan: ScannedSegment) -> None:
         rows = np.frombuffer(scan.rows, INDEX_ROW)
@@ -32,15 +30,15 @@ class FoundFrames:
         self._position = by_offset.astype(np.int64)  # in ``rows``, of the frames in order of offset
         self._offsets = rows["offset"][by_offset].astype(np.int64)
         self._ends = self._offsets + rows["size"][by_offset]
-        breaks = np.ones(rows.size, dtype=bool)  # whether a frame does not go on where the one before it ends
+        breaks = np.ones(rows.size, dtype=bool)  # whether a frame does not continue the one before it
         if rows.size:
             breaks[1:] = (np.diff(rows["ledger"]) != 0) | (rows["first"][1:] != rows["last"][:-1] + 1)
         self._breaks = np.cumsum(breaks)
         self._named = np.zeros(rows.size + 1, dtype=np.int32)  # +1 where a record begins to name frames, −1 behind
 
     def confirm(self, records: Rows) -> Mask:
-        """Whether just the frames that each index record names stand where it says, with its ids. A
-        run's must be there all."""
+        """For each index record, whether exactly the frames that it names stand where it says, with its ids. Of a run
+        all frames must be there."""
         if not self.rows.size or not records.size:
             return np.zeros(records.size, dtype=bool)
         offsets = records["offset"].astype(np.int64)
@@ -58,7 +56,7 @@ class FoundFrames:
         return right
 
     def inside(self, runs: Rows) -> Mask:
-        """Which of :attr:`rows` lie in one of these runs, and are so frames of it."""
+        """Which of :attr:`rows` lie in one of these runs, and so are its frames."""
         hit = np.zeros(self.rows.size, dtype=bool)
         ledgers, offsets = self.rows["ledger"], self.rows["offset"]
         for ledger_id, offset, size in runs[["ledger", "offset", "size"]].tolist():
@@ -69,13 +67,13 @@ class FoundFrames:
 
     @property
     def unnamed(self) -> Mask:
-        """Which of :attr:`rows` no record named that was confirmed so far."""
+        """Which of :attr:`rows` no confirmed record has named so far."""
         named: Mask = np.cumsum(self._named)[:-1] == 0
         return named
 
 
 def _found(values: I64, wanted: I64) -> tuple[I64, Mask]:
-    """Where each wanted value stands among sorted ones that are not empty, and whether it does."""
+    """Where each wanted value stands among ``values`` (sorted, not empty), and whether it is there."""
     at = np.minimum(np.searchsorted(values, wanted), values.size - 1)
     return at, values[at] == wanted
 
@@ -87,7 +85,7 @@ def bad_ranges(scan: ScannedSegment) -> list[tuple[int, int]]:
 
 
 def describe(scan: ScannedSegment) -> list[str]:
-    """A line for each piece of damage, the segment's name left out."""
+    """A line for each piece of damage, without the segment's name."""
     lines = [f"{size} bytes at {offset}: {what}" for offset, size, what in scan.damage]
     for frame in scan.bad_frames:
         kind = "a frame" if frame.header.kind == FrameKind.ENTRIES else "a record"
@@ -97,7 +95,7 @@ def describe(scan: ScannedSegment) -> list[str]:
 
 
 def refused_words(scan: ScannedSegment) -> str:
-    """What to say of blocks that the disk did not give."""
+    """The message about blocks that the disk refused."""
     return (
         f"the disk refused {scan.refused} reads of it (EIO), so what is there is not known: see the kernel's log; it "
         "may be readable again on a later try"
@@ -119,6 +117,7 @@ def overlapping(rows: Rows, ranges: Sequence[tuple[int, int]]) -> Mask:
 
 
 def names_damage(rows: Rows) -> Mask:
-    """Which records stand for entries lost before, at an offset where no frame can stand (``reindex.py``)."""
+    """Which records stand for entries that were lost earlier: their offset is one where no frame can stand
+    (``reindex.py``)."""
     is_lost: Mask = rows["offset"] % FRAME_ALIGNMENT != 0
     return is_lost

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose data directory this is: Apache's cookie, our identity file, and the lock (docs/formats.md §3.1, RULES S8).
 
-A directory is used only by the bookie and cluster that made it, by one process at a time. Never "start empty": a
-directory with anything in it and no identity is refused.
+A directory is used only by the bookie and cluster that made it, by one process at a time. A directory that has no
+identity and is not empty is refused: a bookie never starts empty in place of lost data.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ COOKIE_NAME = "VERSION"
 IDENTITY_NAME = "IDENTITY"
 LOCK_NAME = "LOCK"
 LOSS_NAME = "LOSS"
-"""There while a start with lost data has begun and its ledgers are not all in limbo yet: nothing may be served."""
+"""Exists from the beginning of a start with lost data until all its ledgers are in limbo; nothing may be served
+meanwhile."""
 LIMBO_NAME = "LIMBO"
-"""There while a start that found lost state has not put all of it on record: that start's own segments hide it."""
+"""Exists from when a start found that state is lost until all of that is on record, because the start's own new
+segments hide the loss."""
 SEGMENTS_NAME = "segments"
 IDENTITY_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who wrote a data directory. ``incarnation`` is a uuid's text, new for each directory ever created;
+    """Who wrote a data directory. ``incarnation`` is the text of a uuid, new for each directory ever created;
     ``boot_count`` is how often the directory was opened. ``checkpoint``: number of the newest checkpoint under which
-    segments may have been recycled; 0: none ever. ``directories``: incarnations of all data directories of the bookie,
-    sorted, this one's too; empty where it is the only one."""
+    segments may have been recycled; 0: none. ``directories``: incarnations of all data directories of the bookie, this
+    one included, sorted; empty if it is the only one."""
 
     bookie_id: str
     cluster: str
@@ -53,7 +55,6 @@ class Identity:
 
 
 def encode_identity(identity: Identity) -> bytes:
-    """One line of canonical JSON with its CRC."""
     fields: dict[str, Any] = {
         "bookie_id": identity.bookie_id,
         "boot_count": identity.boot_count,
@@ -70,7 +71,7 @@ def encode_identity(identity: Identity) -> bytes:
 
 
 def read_identity(files: Files, path: str) -> Identity:
-    """Of the data directory ``path``. Raises DataDirectoryError, which names the file and what to do."""
+    """The identity of the data directory ``path``. Raises DataDirectoryError, which names the file and the remedy."""
     name = os.path.join(path, IDENTITY_NAME)
     try:
         return decode_identity(files.read_file(name), name)
@@ -81,8 +82,8 @@ def read_identity(files: Files, path: str) -> Identity:
 
 
 def decode_identity(data: bytes, name: str = IDENTITY_NAME) -> Identity:
-    """Raises DataDirectoryError for anything but an intact identity of this version; ``name`` is the file's, to be
-    told."""
+    """Raises DataDirectoryError for anything but an intact identity of this version; ``name`` is the file's, for the
+    error."""
     restore = _restore(os.path.dirname(name) or "DIR")
     try:
         fields = json.loads(data)
@@ -109,7 +110,7 @@ def decode_identity(data: bytes, name: str = IDENTITY_NAME) -> Identity:
 
 
 def _restore(path: str) -> str:
-    """What to do about a directory whose smallest files are damaged."""
+    """The remedy for a directory whose identity or cookie is damaged."""
     return (
         f"see what is in it: bk bookie check {path}; put the file back from a copy of this directory, or keep this one "
         "and start the bookie with an empty directory and --accept-loss"
@@ -132,7 +133,7 @@ class DataDirectory:
     def __init__(self, path: str, identity: Identity, cookie: bytes, files: Files, lock: int) -> None:
         self.path = path
         self.identity = identity
-        """This boot's: its ``boot_count`` counts this opening, and is on disk once :meth:`record_boot` returned."""
+        """``boot_count`` counts this opening already, and is on disk once :meth:`record_boot` returned."""
         self.cookie = cookie
         """Apache's cookie text, for ``cookies/<id>`` in the metadata store."""
         self.files = files
@@ -167,8 +168,8 @@ class DataDirectory:
     ) -> DataDirectory:
         """Make an empty or missing directory this bookie's, with a new incarnation, and open it.
 
-        ``cookie_paths`` are the paths that the cookie names, by default ``path``; ``directories`` as in the identity.
-        Raises DataDirectoryError if there is anything in it, if another process uses it, or if the disk refuses. The
+        ``cookie_paths`` are the paths in the cookie, by default ``path``; ``directories`` as in the identity. Raises
+        DataDirectoryError if the directory holds anything, is in use by another process, or the disk refuses. The
         identity is written last: a create that was cut short leaves a directory that :meth:`create` accepts again.
         """
         files = files or Files()
@@ -199,7 +200,7 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: str, bookie_id: str, instance_id: str, *, files: Files | None = None) -> DataDirectory:
-        """Lock a data directory that exists and check that it is this bookie's.
+        """Lock an existing data directory and check that it is this bookie's.
 
         Raises BookieIdentityError if it belongs to another bookie or cluster, DataDirectoryError if it is in use,
         missing, or has no readable identity. Nothing is written until :meth:`record_boot`.
@@ -224,8 +225,8 @@ class DataDirectory:
     def record_boot(self) -> None:
         """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError.
 
-        A directory that was used before opens on a full disk all the same, to serve reads: ``boot_recorded`` stays
-        False, and the count is this boot's again at the next one. The store must not hear of it then.
+        A directory that was used before opens even on a full disk, to serve reads. Then ``boot_recorded`` stays False,
+        the store must not hear of the count, and the next boot gets the same count.
         """
         with _os_errors("cannot write", self.path):
             try:
@@ -237,40 +238,40 @@ class DataDirectory:
         self.boot_recorded = True
 
     def record_checkpoint(self, number: int) -> None:
-        """Make it known for good that segments may be recycled under this checkpoint, which is durable already: a start
-        that does not find it knows that state is lost (RULES S4). Takes no space if IDENTITY names it already. OSError
-        as :meth:`Files.write_atomically`."""
+        """Note for good that segments may be recycled under this checkpoint, which must be durable: a start that does
+        not find it then knows that state is lost (RULES S4). Takes no space if IDENTITY names it already. Raises
+        OSError as :meth:`Files.write_atomically`."""
         if number <= self.identity.checkpoint:
-            self.files.sync_directory(self.path)  # whoever wrote it may have ended before its name was durable
+            self.files.sync_directory(self.path)  # the process that wrote it may have ended before the name was durable
             return
         identity = replace(self.identity, checkpoint=max(number, self.identity.checkpoint))
         self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
         self.identity = identity
 
     def belong_to(self, directories: tuple[str, ...]) -> None:
-        """From now on these are the bookie's data directories; on disk with the next thing that is recorded here."""
+        """These are the bookie's data directories from now on; on disk with the next write of the identity."""
         self.identity = replace(self.identity, directories=directories)
 
     def write_cookie(self, cookie: bytes) -> None:
-        """Another cookie, durable. Raises DataDirectoryError."""
+        """Replace the cookie, durably. Raises DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.write_atomically(os.path.join(self.path, COOKIE_NAME), cookie)
         self.cookie = cookie
 
     @property
     def is_loss_unfinished(self) -> bool:
-        """Whether a start with lost data was begun and has not come to its end."""
+        """Whether a start with lost data was begun and did not end."""
         return self.files.exists(os.path.join(self.path, LOSS_NAME))
 
     def begin_loss(self, boot_count: int) -> None:
-        """Note, durably, that this directory lacks data; this boot gets a number of at least ``boot_count``. Raises
+        """Note durably that this directory lacks data; this boot gets at least the number ``boot_count``. Raises
         DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.write_atomically(os.path.join(self.path, LOSS_NAME), b"")
         self.identity = replace(self.identity, boot_count=max(boot_count, self.identity.boot_count))
 
     def end_loss(self) -> None:
-        """All that is missing is known to be. Raises DataDirectoryError."""
+        """All ledgers that may lack data are in limbo. Raises DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.remove(os.path.join(self.path, LOSS_NAME))
             self.files.sync_directory(self.path)
@@ -282,11 +283,11 @@ class DataDirectory:
 
     @property
     def limbo_begun(self) -> bool:
-        """Whether a start found that state is lost, and it is not on record yet which ledgers cannot be trusted."""
+        """Whether a start found that state is lost, and not all ledgers that cannot be trusted are on record yet."""
         return self.files.exists(os.path.join(self.path, LIMBO_NAME))
 
     def begin_limbo(self) -> None:
-        """Make durable that state is lost, before this start writes anything that would hide it (RULES S8): a new
+        """Note durably that state is lost, before this start writes anything that would hide it (RULES S8): its new
         segment looks like one of a new directory. Raises DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.write_atomically(os.path.join(self.path, LIMBO_NAME), b"")
@@ -298,15 +299,12 @@ class DataDirectory:
             self.files.sync_directory(self.path)
 
     def free_bytes(self) -> int:
-        """Free space of the file system in bytes."""
         return self.files.free_bytes(self.path)
 
     def total_bytes(self) -> int:
-        """Size of the file system in bytes."""
         return self.files.total_bytes(self.path)
 
     def close(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             self.files.close(self._lock)
             self._lock = None
@@ -317,7 +315,7 @@ _OURS_UNFINISHED = (COOKIE_NAME, COOKIE_NAME + ".tmp", IDENTITY_NAME + ".tmp", L
 
 @contextmanager
 def _os_errors(what: str, path: str) -> Iterator[None]:
-    """OSError inside becomes DataDirectoryError."""
+    """Turns an OSError into a DataDirectoryError."""
     try:
         yield
     except OSError as error:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file system as storage sees it: the only open, write, sync, rename, lock and preallocation calls (S10, S11).
 
-Everything above calls a :class:`Files`; a simulator puts its own calls of the system (the methods with an underscore)
-in place, with the same promises:
+Storage calls a :class:`Files`. The simulator replaces its system calls (the methods with an underscore) and keeps the
+same promises:
 
 - ``write`` is durable after ``sync_data`` on the same handle returned; a name is durable after ``sync_directory``.
 - Errors of ``write`` and of the syncs are ``OSError`` and are never retried by anyone (RULES S6).
 
-Sync is chosen by platform: Darwin's fsync does not reach the disk, so F_FULLFSYNC is used there. No function is called
-that the platform lacks. Where O_DIRECT is missing or refused (tmpfs, overlayfs: EINVAL) the page cache is used; the
-sync after each group makes that as durable, only slower.
+The platform decides how to sync: Darwin's fsync does not reach the disk, so F_FULLFSYNC is used there. No function is
+called that the platform lacks. Where O_DIRECT is missing or refused (tmpfs, overlayfs: EINVAL) the page cache is used;
+the sync after each group makes that as durable, only slower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 
 BLOCK = 4096
-"""Alignment of buffers, offsets and lengths for O_DIRECT."""
+"""The alignment of buffers, offsets and lengths for O_DIRECT."""
 
 Handle: TypeAlias = int
 """An open file. Opaque above this module."""
@@ -54,7 +54,7 @@ def _punch_hole() -> Callable[[int, int, int, int], int] | None:
         fallocate = ctypes.CDLL(None).fallocate
     except (OSError, AttributeError):
         return None
-    if ctypes.sizeof(ctypes.c_long) < 8:  # off_t is something else there
+    if ctypes.sizeof(ctypes.c_long) < 8:  # off_t is another type there
         return None
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
     return cast("Callable[[int, int, int, int], int]", fallocate)
@@ -66,10 +66,8 @@ class Files:
     # --- segments -----------------------------------------------------------------------------------------------
 
     def create_preallocated(self, path: str, size: int) -> Handle:
-        """A new file of ``size`` zero bytes with its blocks allocated, open for direct writes where possible.
-
-        Raises FileExistsError if the name is taken. On any other error the name is gone again. The caller syncs.
-        """
+        """Create a file of ``size`` zero bytes with its blocks allocated, open for direct writes where possible. Raises
+        FileExistsError if the name is taken. After any other error the file is gone again. The caller syncs."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         handle = self._open_direct(path, flags)
         try:
@@ -81,8 +79,8 @@ class Files:
         return handle
 
     def open_preallocated(self, path: str, size: int) -> Handle | None:
-        """A file of exactly ``size`` bytes that exists, its blocks allocated, open as :meth:`create_preallocated` does;
-        its content stays. None if it has another size."""
+        """Open an existing file of exactly ``size`` bytes with its blocks allocated, as :meth:`create_preallocated`
+        does; its content stays. None if it has another size."""
         handle = self._open_direct(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
             if self.size(handle) == size:
@@ -117,8 +115,8 @@ class Files:
         os.ftruncate(handle, size)
 
     def deallocate(self, path: str, offset: int) -> int:
-        """Give the blocks from ``offset`` to the end of the file back to the file system: they read as zeros from then
-        on, and the file keeps its size. How many bytes; 0 where the system cannot do it. Not synced."""
+        """Give the blocks from ``offset`` to the end of the file back to the file system. They read as zeros from then
+        on, and the file keeps its size. Returns the number of bytes; 0 if the system cannot do it. Not synced."""
         punch = _punch_hole()
         handle = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -128,7 +126,8 @@ class Files:
             os.close(handle)
 
     def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-        """All of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwritev`` unless it is cut short."""
+        """Write all of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwritev`` unless it
+        is cut short."""
         done = 0
         while done < len(buffer):
             done += self._write_some(handle, buffer[done:], offset + done)
@@ -159,7 +158,7 @@ class Files:
         return True
 
     def sync_data(self, handle: Handle) -> None:
-        """Everything written to the file, and its size, is on the disk when this returns. A failure is final (S6)."""
+        """When this returns, everything written to the file, and its size, is on disk. A failure is final (S6)."""
         full = getattr(fcntl, "F_FULLFSYNC", None)
         if full is not None:
             fcntl.fcntl(handle, full)
@@ -168,7 +167,6 @@ class Files:
         sync(handle)
 
     def open_read(self, path: str) -> Handle:
-        """Open for buffered reads."""
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
     def read(self, handle: Handle, size: int, offset: int) -> bytes:
@@ -187,7 +185,7 @@ class Files:
         return os.pread(handle, size, offset)
 
     def read_past_cache(self, path: str, size: int, offset: int) -> bytes:
-        """Like :meth:`read`, from the disk and not from the page cache where the platform can (RULES S5)."""
+        """As :meth:`read`, but from the disk instead of the page cache where the platform can (RULES S5)."""
         start = offset // BLOCK * BLOCK
         length = round_up(offset + size - start, BLOCK)
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
@@ -226,30 +224,29 @@ class Files:
         return len(data)
 
     def advise_random(self, handle: Handle) -> None:
-        """No read-ahead on this handle: it would cache bytes beyond the durable watermark (RULES S5)."""
+        """Switch off read-ahead on this handle: it would cache bytes beyond the durable position (RULES S5)."""
         if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_RANDOM"):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
 
     def drop_cache(self, handle: Handle) -> None:
-        """Later reads come from the disk, except for what was written and not synced. Before a segment is scanned: what
-        was read ahead of a direct write would hide what was acked since (RULES S5)."""
+        """Later reads come from the disk, except for bytes written and not synced. Called before a segment is scanned:
+        bytes that were read ahead of a direct write would hide what was acked since (RULES S5)."""
         if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_DONTNEED"):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self, handle: Handle) -> int:
-        """Bytes in the file."""
         return os.fstat(handle).st_size
 
     def close(self, handle: Handle) -> None:
-        """Close; never raises."""
+        """Never raises."""
         with contextlib.suppress(OSError):
             os.close(handle)
 
     # --- names and small files -------------------------------------------------------------------------------------
 
     def write_atomically(self, path: str, data: bytes) -> None:
-        """Replace the file's content: ``<path>.tmp``, fsync, rename, directory fsync. After an error the old content or
-        the new one stands, never a mixture."""
+        """Replace the file's content: ``<path>.tmp``, fsync, rename, directory fsync. After an error the file has the
+        old content or the new one, never a mixture."""
         temporary = path + ".tmp"
         handle = self._create(temporary)
         try:
@@ -264,11 +261,11 @@ class Files:
         self.rename(temporary, path)
 
     def create(self, path: str) -> Handle:
-        """A new empty file, in the place of one of that name, to be appended to and written. The caller syncs."""
+        """Create an empty file, to be appended to and written; an existing one is emptied. The caller syncs."""
         return self._create(path)
 
     def append(self, handle: Handle, data: bytes) -> None:
-        """All of ``data`` behind what was appended before."""
+        """Write all of ``data`` behind earlier appends."""
         self._append(handle, memoryview(data))
 
     def _create(self, path: str) -> Handle:
@@ -286,7 +283,7 @@ class Files:
             os.fsync(handle)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within a directory and make it durable."""
+        """Rename within a directory, durably."""
         self._replace(old, new)
         self.sync_directory(os.path.dirname(new))
 
@@ -294,7 +291,7 @@ class Files:
         os.replace(old, new)
 
     def sync_directory(self, path: str) -> None:
-        """The names in the directory are on the disk when this returns. A failure is final (S6)."""
+        """When this returns, the names in the directory are on disk. A failure is final (S6)."""
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
             self._sync_file(handle)
@@ -302,7 +299,6 @@ class Files:
             self.close(handle)
 
     def read_file(self, path: str) -> bytes:
-        """The whole of a small file."""
         handle = self.open_read(path)
         try:
             return self.read(handle, self.size(handle), 0)
@@ -310,21 +306,18 @@ class Files:
             self.close(handle)
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
     def remove(self, path: str) -> None:
-        """Unlink; the caller syncs the directory where that matters."""
+        """Unlink; the caller syncs the directory if that matters."""
         os.unlink(path)
 
     def make_directory(self, path: str) -> None:
-        """The directory and those of its parents that are missing; each new name is durable in its parent.
-
-        So is the name of a directory that is there already: a process may have ended between making and syncing it.
-        """
+        """Make the directory and its missing parents; each new name is durable in its parent. So is the name of an
+        existing directory, because a process may have ended between making and syncing it."""
         path = os.path.abspath(path)
         parent, there = os.path.dirname(path), self._is_directory(path)
         if not there:
@@ -333,7 +326,7 @@ class Files:
             self._make_directory(path)
         try:
             self.sync_directory(parent)
-        except PermissionError:  # somebody else's directory, in which ours was made for us
+        except PermissionError:  # the parent is somebody else's, who made the directory for us
             if not there:
                 raise
 
@@ -345,10 +338,8 @@ class Files:
             os.mkdir(path)
 
     def lock(self, path: str) -> Handle:
-        """An exclusive lock on a file, held until the handle is closed or the process ends.
-
-        Raises BlockingIOError when somebody else holds it.
-        """
+        """Take an exclusive lock on a file, held until the handle is closed or the process ends. Raises BlockingIOError
+        if somebody else holds it."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -358,22 +349,23 @@ class Files:
         return handle
 
     def place_of(self, path: str) -> str:
-        """Text that names a file as it lies on this running machine; that of a copy differs, wherever it is."""
+        """Text that names a file as it lies on this running machine. A copy of the file has another text, wherever it
+        is."""
         stat = os.stat(path)
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-                machine = file.read().strip()  # a cloned machine has the same name, but not the same start
+                machine = file.read().strip()  # a cloned machine has the same name, but another boot id
         except OSError:
             machine = os.uname().nodename
         return f"{machine}:{stat.st_dev:x}:{stat.st_ino:x}"
 
     def free_bytes(self, path: str) -> int:
-        """Bytes of free space that this process may use."""
+        """The free bytes that this process may use."""
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        """Size of the file system in bytes without what is reserved for others, as ``df`` counts: a full one has a used
-        share of 1, however much its administrator has set aside."""
+        """The size of the file system in bytes without what is reserved for others, as ``df`` counts. So a full one has
+        a used share of 1, however much its administrator has set aside."""
         stat = os.statvfs(path)
         return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize

@@ -9,7 +9,7 @@ from typing import NoReturn
 from bk_core.errors import StorageFailedError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that a full disk gives: nothing is lost by them, and what was refused may be tried again."""
+"""The errors of a full disk: they lose nothing, and the refused write may be tried again."""
 REMEDY = (
     "the bookie ends, and must not be started on this disk before the kernel's log (dmesg) and SMART say that it is "
     "well; a start then finds by itself what was durable; of a dying disk save a copy, and see bk bookie check"
@@ -17,17 +17,17 @@ REMEDY = (
 
 
 class Health:
-    """Shared by all that write to one directory, so that none goes on after another has failed. It never gets well
-    again; any thread may ask and tell."""
+    """Shared by all writers of one directory, so that none goes on after another has failed. A failure stays for good.
+    Any thread."""
 
     __slots__ = ("failed",)
 
     def __init__(self) -> None:
         self.failed: str | None = None
-        """What failed first; None while the disk is well."""
+        """What failed first; None while the disk works."""
 
     def check(self) -> None:
-        """StorageFailedError if something has failed."""
+        """Raises StorageFailedError if something has failed."""
         if self.failed is not None:
             raise StorageFailedError("the disk failed earlier", value=self.failed, remedy=REMEDY)
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a data directory has room for new entries: thresholds with hysteresis, and a reserve. Pure.
 
-A bookie whose disk fills up turns read-only while there is still room: it goes on to serve reads, and what is left (the
-reserve) is for fences, recovery adds and compaction, which are how space comes back and how ledgers are closed
-elsewhere. It is writable again only once the disk is clearly emptier, so that it does not go back and forth. Nothing of
-this is remembered: each start judges anew.
+A bookie whose disk fills up turns read-only while there is still room, and goes on serving reads. The remaining room
+(the reserve) is for fences, recovery adds and compaction: they bring space back, and let ledgers be closed elsewhere.
+The bookie is writable again only once the disk is clearly emptier, so that it does not go back and forth. None of this
+is stored: each start judges anew.
 
-Segments kept free for recycling, and those made ahead, count as room: the bookie needs nobody's leave to fill them.
+Segments kept free for recycling, and those made ahead, count as room, because the bookie can always fill them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RESERVE_SEGMENTS = 2
-"""Room for so many segments is kept for fences, recovery adds and compaction."""
+"""The reserve for fences, recovery adds and compaction, in segments."""
 
 RETRY_LOOKS = 6
-"""After a commit found no space although the file system names some (a quota), new entries are tried again after so
-many looks, or once there is room for one segment more than there was."""
+"""If a commit found no space although the file system names some (a quota), new entries are tried again after so many
+looks, or once there is room for one segment more."""
 
 EVEN_SHARE = 0.05
-"""Data directories whose used shares differ by no more get new ledgers alike."""
+"""Data directories whose used shares differ by no more than this get new ledgers alike."""
 
-_MIX = 0x9E3779B97F4A7C15  # odd and without a pattern: ledger ids are often even steps apart
+_MIX = 0x9E3779B97F4A7C15  # odd and without a pattern, because ledger ids are often evenly spaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceLimits:
-    """``threshold`` and ``low_water`` are used shares of the file system: above the first the bookie turns read-only,
-    at most the second makes it writable again."""
+    """``threshold`` and ``low_water`` are used shares of the file system. The bookie turns read-only above the first,
+    and is writable again at or below the second."""
 
     threshold: float
     low_water: float
@@ -39,14 +39,14 @@ class SpaceLimits:
 
     @property
     def reserve_bytes(self) -> int:
-        """Below so much room no new entries are taken, whatever the shares say: the next segment would leave less than
-        the reserve."""
+        """With less room no new entries are taken, whatever the shares say: the next segment would leave less than the
+        reserve."""
         return (self.reserve_segments + 1) * self.segment_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A file system as it is now, in bytes. ``kept_bytes`` are allocated to segments of ours that hold nothing."""
+    """A file system as it is now, in bytes. ``kept_bytes`` are allocated to empty segments of ours."""
 
     total_bytes: int
     free_bytes: int
@@ -54,21 +54,21 @@ class Usage:
 
     @property
     def usable_bytes(self) -> int:
-        """What may still be written."""
+        """How much may still be written."""
         return self.free_bytes + self.kept_bytes
 
     @property
     def used_share(self) -> float:
-        """From 0 to 1; 1 for a file system that says nothing of its size."""
+        """From 0 to 1; 1 if the file system does not tell its size."""
         return 1 - min(1.0, self.usable_bytes / self.total_bytes) if self.total_bytes > 0 else 1.0
 
 
 def choose_directory(ledger_id: int, usages: Sequence[Usage], read_only: Sequence[bool]) -> int:
-    """The number of the data directory that a new ledger goes to.
+    """The number of the data directory for a new ledger.
 
-    One of the emptiest writable ones, all that are within EVEN_SHARE of it alike: were it always the emptiest, the
-    other disks would stand idle until it is looked at again. If none is writable, the one with the most room: its
-    reserve takes the fence.
+    It is one of the emptiest writable directories; all within EVEN_SHARE of the emptiest get the same number of
+    ledgers. If it were always the emptiest, the other disks would stand idle until the next look. If none is writable,
+    it is the one with the most room, whose reserve takes the fence.
     """
     writable = [number for number, full in enumerate(read_only) if not full]
     if not writable:
@@ -79,7 +79,7 @@ def choose_directory(ledger_id: int, usages: Sequence[Usage], read_only: Sequenc
 
 
 class SpaceWatch:
-    """The judge. ``read_only`` is its verdict, ``why`` the reason in words while it is True, else empty."""
+    """Judges one data directory. While ``read_only`` is True ``why`` is the reason in words; otherwise it is empty."""
 
     def __init__(self, limits: SpaceLimits, usage: Usage) -> None:
         """The first look, at a start: between the two shares the bookie is writable."""
@@ -95,7 +95,7 @@ class SpaceWatch:
 
     @property
     def usage(self) -> Usage:
-        """As it was last seen."""
+        """The usage at the last look."""
         return self._usage
 
     def look(self, usage: Usage) -> bool:
@@ -112,7 +112,7 @@ class SpaceWatch:
         return self.read_only is not was
 
     def no_space(self) -> bool:
-        """A commit found no space: read-only at once, whatever the file system says; True if that is new."""
+        """A commit found no space: read-only at once, whatever the file system says. True if it was writable before."""
         was = self.read_only
         self._refused_at, self._looks_since_refusal = self._usage.usable_bytes, 0
         self.why = "the disk refused space for a segment"
@@ -137,7 +137,7 @@ class SpaceWatch:
 
 
 class SpaceWatches:
-    """The judges of several data directories, each of its own; the bookie is read-only when all of them are."""
+    """One judge for each data directory; the bookie is read-only when all directories are."""
 
     def __init__(self, limits: SpaceLimits, usages: Sequence[Usage]) -> None:
         self._watches = tuple(SpaceWatch(limits, usage) for usage in usages)
@@ -148,23 +148,22 @@ class SpaceWatches:
 
     @property
     def each_read_only(self) -> tuple[bool, ...]:
-        """Of each directory."""
         return tuple(watch.read_only for watch in self._watches)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Of each directory why it is read-only, empty where it is not."""
+        """For each directory why it is read-only, empty if it is not."""
         return tuple(watch.why for watch in self._watches)
 
     def look(self, usages: Sequence[Usage]) -> bool:
-        """Judge all anew; True if a verdict changed."""
+        """Judge all directories anew; True if a verdict changed."""
         changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]
         return any(changed)
 
     def no_space(self, number: int) -> bool:
-        """A commit found no space in this directory; True if that is new."""
+        """A commit found no space in this directory. True if it was writable before."""
         return self._watches[number].no_space()
 
     def choose(self, ledger_id: int) -> int:
-        """Where a new ledger goes now."""
+        """The directory for a new ledger."""
         return choose_directory(ledger_id, [watch.usage for watch in self._watches], self.each_read_only)

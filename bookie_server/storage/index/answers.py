@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the index answers: values without behaviour."""
+"""The answers of the index: values without behaviour."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bookie_server.storage.bytes.index_rows import Rows
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Answer of the index for ids first to ``through``: each is in exactly one piece, absent or unknown range.
+    """The index's answer for ids first to ``through``: each is in exactly one piece, absent or unknown range.
 
-    ``through`` is below the last id asked for where there were more frames than one look-up considers, or the rest
-    must be read first; it is first − 1 while ``unresolved`` is not empty: then the reader must say what these frames
-    and index blocks hold, and the caller asks again.
+    ``through`` is below the last requested id if there were more frames than one look-up considers, or if the rest must
+    be read first. While ``unresolved`` is not empty it is first − 1: the caller has the reader find out what these
+    frames and index blocks hold, and asks again.
     """
 
     pieces: tuple[Piece, ...]
@@ -30,9 +30,9 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class LastEntry:
-    """Greatest entry id that is known to be intact here and the frame that ends with it; −1 and None where there is
-    none. ``bound``: no frame ends above it, damaged ones of sealed segments included. ``certain`` is False where damage
-    or limbo may hide a greater one."""
+    """The greatest entry id that is known to be intact here, and the frame that ends with it; −1 and None if there is
+    none. ``bound``: no frame ends above it, damaged ones of sealed segments included. ``certain`` is False if damage or
+    limbo may hide a greater id."""
 
     entry_id: EntryId
     place: Place | None
@@ -42,8 +42,9 @@ class LastEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
-    """Folded state of a ledger. ``trouble`` other than REASON_NONE: what is not found is UNKNOWN. ``lac`` and
-    ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is verified (RULES P5)."""
+    """The folded state of a ledger. With a ``trouble`` other than REASON_NONE ids that are not found are UNKNOWN.
+    ``lac`` and ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is verified
+    (RULES P5)."""
 
     known: bool
     key: bytes | None
@@ -58,8 +59,8 @@ class LedgerStatus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DamagedIndex:
-    """``summary``: ledger, first, last and bytes of what the segment held that still counts; ``unreadable``:
-    numbers of blocks of its ``.idx`` that are not to be believed."""
+    """``summary``: ledger, first, last and bytes of what the segment held and still counts. ``unreadable``: numbers of
+    the blocks of its ``.idx`` that must not be believed."""
 
     summary: Rows
     unreadable: frozenset[int]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of sealed segments' ``.idx`` files, within a bound, and how they are searched (RULES S7).
+"""The bounded cache of sealed segments' ``.idx`` files, and how they are searched (RULES S7).
 
-Nothing here is needed: what was forgotten is read again. So the cache may be as small as one likes; a look-up goes on
-because each answer of the disk is also handed back to it by whoever asks.
+Forgotten parts are read again, so the cache may be as small as one likes. A look-up still goes on, because its caller
+hands it each answer of the disk.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bookie_server.storage.index.search import SPARSE_SECTION, Search
 
 INDEX_CACHE_BYTES = 64 << 20
 _ENTRY_BYTES = 300
-"""Roughly what an entry takes beside its contents."""
+"""Roughly the memory of an entry besides its contents."""
 
 
 class SparseIndex:
-    """The sparse records of a segment: which index blocks can hold an id of a ledger. ``edition`` is that of the
-    ``.idx`` from which they were read."""
+    """The sparse records of a segment: which index blocks can hold an id of a ledger. ``edition`` is that of their
+    ``.idx``."""
 
     __slots__ = ("_first_ledgers", "_firsts", "_last_ledgers", "_peaks", "edition")
 
@@ -34,10 +34,10 @@ class SparseIndex:
         self._last_ledgers, self._peaks = column(sparse["last_ledger"]), column(sparse["max_last"])
 
     def blocks(self, ledger_id: int, first: int, last: int) -> range:
-        """The blocks in which frames of the ledger may stand that hold an id from first to last.
+        """The blocks that may have frames of the ledger with an id from first to last.
 
-        Left out are blocks that end below the range: of another, smaller ledger, or with a running maximum below
-        ``first``; and those that begin above it.
+        Left out are blocks that end below the range, because they hold smaller ledgers or have a running maximum below
+        ``first``; and blocks that begin above it.
         """
         low = bisect_left(self._last_ledgers, ledger_id)
         end = bisect_right(self._last_ledgers, ledger_id, low)
@@ -47,8 +47,8 @@ class SparseIndex:
         return range(low, bisect_right(self._firsts, last, start, stop))
 
     def bounds(self, number: int, ledger_id: int, first: int, last: int) -> tuple[int, int]:
-        """Least first and greatest last id of the ledger's frames in a block; ``first`` and ``last``, those of the
-        whole segment, where another ledger stands at that end of the block."""
+        """The least first and greatest last id of the ledger's frames in a block. At an end of the block where another
+        ledger stands the ``first`` or ``last`` of the whole segment is returned."""
         if self._first_ledgers[number] == ledger_id:
             first = self._firsts[number]
         if self._last_ledgers[number] == ledger_id:
@@ -60,11 +60,11 @@ class SparseIndex:
 
 
 Remembered: TypeAlias = SparseIndex | BlockFrames | Striping | Runs | RunMembers
-"""What the disk says of an index block, of a frame that must say what it holds, or of a damaged run."""
+"""What the disk says about an index block, a frame whose ids must be read, or a damaged run."""
 
 
 class IndexCache:
-    """Least recently used entries are forgotten. One thread."""
+    """Forgets the least recently used entries. One thread."""
 
     def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max
@@ -92,7 +92,7 @@ class IndexCache:
             self._drop(next(iter(self._entries)))
 
     def forget(self, generation: int) -> None:
-        """The segment is gone, or its ``.idx`` is another."""
+        """The segment is gone, or has a new ``.idx``."""
         for place in list(self._of_generation.get(generation, ())):
             self._drop(place)
 
@@ -124,9 +124,9 @@ def _bytes_of(entry: Remembered) -> int:
 
 
 def search_sealed(search: Search, generation: int, first: int, last: int, unreadable: set[int] | None) -> None:
-    """Give the search the frames of a sealed segment in which the ledger has ids first to last; ``unreadable`` are the
-    blocks of its ``.idx`` that fail their check. Where the disk must be asked first the search hears of it, or ends
-    before the part that is not known."""
+    """Give the search the frames of a sealed segment in which the ledger has ids first to last. ``unreadable`` are the
+    blocks of its ``.idx`` that fail their check. If the disk must be asked first, the search gets an unresolved block,
+    or ends before the unknown part."""
     if unreadable is not None and SPARSE_SECTION in unreadable:
         search.lost.append((first, last))
         return
@@ -154,14 +154,14 @@ def search_sealed(search: Search, generation: int, first: int, last: int, unread
         assert isinstance(block, BlockFrames)
         if block.edition == sparse.edition:
             block.candidates(search)
-        else:  # the index was made anew in between: number ``number`` is another block now
+        else:  # the index was made anew in between, so ``number`` is another block now
             _ask(search, IndexBlock(generation, SPARSE_SECTION), begin)
             _ask(search, place, begin)
 
 
 def _ask(search: Search, block: IndexBlock, begin: int) -> None:
-    """A block that begins within the range is left for the next part of the answer, one that reaches its first id must
-    be read now."""
+    """Leave a block that begins within the range for the next part of the answer; a block that reaches its first id
+    must be read now."""
     if begin > search.first:
         search.cut(begin - 1)
     elif not search.is_full:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes of a checkpoint: the folded state of every ledger, the deleted ids, the segments that must exist (S4).
+docs/formats.md §3.6 is the specification.
 
-docs/formats.md §3.6 is the specification. A checkpoint is what allows a segment to be recycled: everything that the
-segments up to ``through`` say of a ledger's state is in it. It may hold newer facts too, because state folds without
-regard to order. Each block's check covers the checkpoint's number and the block's place, so that a block of an older
-checkpoint, or one in the wrong place, is noticed like a flipped bit.
+A checkpoint lets segments be recycled, because it has all ledger state of the segments up to ``through``. It may have
+newer facts too, because state folds in any order. Each block's check covers the checkpoint's number and the block's
+place. So a block of an older checkpoint, or one in the wrong place, fails it as one with a flipped bit does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bookie_server.storage.disk.files import BLOCK, Files
 from bookie_server.storage.index.ledger_table import LEDGER_ROW
 
 Intervals: TypeAlias = I64
-"""Closed intervals, one a row of two: first, last."""
+"""Closed intervals as rows of two: first, last."""
 
 CHECKPOINT_MAGIC = b"BKCHKPT1"
 FORMAT_VERSION = 1
@@ -39,8 +39,8 @@ _NAME = re.compile(r"([0-9a-f]{16})\.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``through``: the state of every segment with a generation up to it is in ``ledgers`` and ``deleted``.
-    ``segments``: those up to ``through`` that may hold live entries, ascending; what is not among them is drained."""
+    """``through``: ``ledgers`` and ``deleted`` have the state of every segment with a generation up to it.
+    ``segments``: those up to ``through`` that may hold live entries, ascending; all others are drained."""
 
     number: int
     incarnation: bytes
@@ -52,9 +52,9 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class CheckpointParts:
-    """Blocks of a checkpoint in the making. Each ``add_…`` returns bytes to append to the file, in this order: ledgers
-    (any number of calls), :meth:`add_deleted`, :meth:`add_segments`; :meth:`header` then goes to the first block, which
-    is left empty until then: a file that was cut short has no header."""
+    """Makes the blocks of a checkpoint. Each ``add_…`` returns bytes to append to the file, in this order: ledgers (any
+    number of calls), :meth:`add_deleted`, :meth:`add_segments`. :meth:`header` then goes to the first block, which is
+    left empty until then, so that a file that was cut short has no header."""
 
     number: int
     incarnation: bytes
@@ -65,7 +65,7 @@ class CheckpointParts:
     _last: int = -(1 << 63)
 
     def add_ledgers(self, rows: Rows) -> bytes:
-        """Blocks for ledgers of greater ids than before, sorted; what does not fill a block waits for more."""
+        """Blocks for ledgers, sorted and with greater ids than before. Rows that do not fill a block wait for more."""
         if not rows.size:
             return b""
         assert int(rows["ledger"][0]) >= self._last
@@ -90,7 +90,7 @@ class CheckpointParts:
         return self._blocks(pairs, 4)
 
     def header(self) -> bytes:
-        """The first block, once all the others are there."""
+        """The first block, once all others are added."""
         fields = _HEADER.pack(
             CHECKPOINT_MAGIC, FORMAT_VERSION, BLOCK, self.number, self.incarnation, self.through, *self._counts
         )
@@ -110,7 +110,7 @@ class CheckpointParts:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The whole file. Its ledgers are sorted by id, its intervals and segments ascending."""
+    """The whole file. The checkpoint's ledgers are sorted by id, its intervals and segments ascending."""
     parts = CheckpointParts(checkpoint.number, checkpoint.incarnation, checkpoint.through)
     body = parts.add_ledgers(checkpoint.ledgers) + parts.add_deleted(checkpoint.deleted)
     body += parts.add_segments(checkpoint.segments)
@@ -123,8 +123,8 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
 
 
 def read_checkpoint(read: Callable[[int, int], bytes], size: int) -> Checkpoint:
-    """The checkpoint in a file of ``size`` bytes, of which ``read(bytes, offset)`` gives a part; read in pieces, so
-    that memory holds its records once. Raises IntegrityError for anything but an intact file of this version."""
+    """The checkpoint in a file of ``size`` bytes; ``read(bytes, offset)`` gives a part. It is read in pieces, so that
+    memory holds its records only once. Raises IntegrityError for anything but an intact file of this version."""
     block = read(BLOCK, 0)
     if len(block) < BLOCK:
         raise IntegrityError("a checkpoint is shorter than its header", value=f"{size} bytes")
@@ -149,7 +149,6 @@ def read_checkpoint(read: Callable[[int, int], bytes], size: int) -> Checkpoint:
 def _section(
     read: Callable[[int, int], bytes], file: BlockFile, place: int, blocks: int, records: int, dtype: np.dtype[np.void]
 ) -> Rows:
-    """A section's records, read and checked piece by piece."""
     per_block = records_per_block(dtype)
     rows, counted = np.empty(blocks * per_block, dtype), 0
     for start in range(0, blocks, _CHUNK_BLOCKS):
@@ -165,8 +164,8 @@ def _section(
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoints:
-    """What a directory holds. ``greatest``: the highest number in any name; ``damage``: what is wrong with those that
-    are newer than the newest readable one, a line each."""
+    """The checkpoints of a directory. ``greatest``: the highest number in any name. ``damage``: a line for each
+    checkpoint that is newer than the newest readable one and damaged."""
 
     newest: Checkpoint | None
     file_bytes: int
@@ -175,7 +174,7 @@ class FoundCheckpoints:
 
 
 def find_checkpoint(files: Files, path: str, incarnation: bytes) -> FoundCheckpoints:
-    """The newest readable checkpoint in the folder of segments. OSError if the folder cannot be read."""
+    """Find the newest readable checkpoint in the folder of segments. Raises OSError if the folder cannot be read."""
     numbers, damage = checkpoint_numbers(files.names(path)), list[str]()
     for number in reversed(numbers):
         name = checkpoint_name(number)
@@ -199,7 +198,6 @@ def _read_file(files: Files, path: str) -> tuple[Checkpoint, int]:
 
 
 def checkpoint_numbers(names: Iterable[str]) -> list[int]:
-    """Numbers of the checkpoints among these file names, ascending."""
     return sorted(number for number in map(parse_checkpoint_name, names) if number is not None)
 
 

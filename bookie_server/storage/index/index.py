@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which frames hold which entries, and the folded state of each ledger. In memory, one thread, no I/O (RULES S2, S7).
 
-Three answers exist for an id: FOUND with a place, ABSENT, UNKNOWN with a reason. ABSENT is said only of a
-healthy ledger and only after every frame that could hold the id was asked. Frames of segments that are not sealed are
-all here; of sealed ones only a summary is, and their ``.idx`` is asked block by block: a look-up names the blocks that
-it needs as ``unresolved``, is told what they hold, and is asked again. State folds to the same whatever the order of
-the records (S4). Pending adds (S1) are the server's: only durable frames come in here.
+An id is answered FOUND with a place, ABSENT, or UNKNOWN with a reason. ABSENT is said only for a healthy ledger, and
+only after every frame that could hold the id was considered. Frames of unsealed segments are all in memory. Of a sealed
+segment only a summary is; its ``.idx`` is read block by block: a look-up names the blocks that it needs as
+``unresolved``, and is repeated with their contents. State folds to the same result whatever the order of the records
+(S4). Pending adds (S1) are the machine's; only durable frames are here.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
 ]  # fmt: skip
 
 FRAMES_MAX = 64
-"""Frames that one look-up considers unless told otherwise."""
+"""How many frames one look-up considers unless told otherwise."""
 
 _HEADER_BYTES = 64
-_SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin behind its first id
+_SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin above its first id
 
 
 class LedgerIndex:
@@ -54,9 +54,9 @@ class LedgerIndex:
         self._damage = DamagedPlaces()
         self._unreadable: dict[int, set[int]] = {}  # blocks of an .idx
         self.newest_sealed = 0
-        """Greatest generation that was ever sealed here, also if it was given back since; 0 if none was."""
+        """The greatest generation that was ever sealed here, even if it was given back since; 0 if none was."""
         self.damaged_indexes: set[int] = set()
-        """Sealed segments whose ``.idx`` fails its checks somewhere: to be scanned and indexed anew."""
+        """Sealed segments whose ``.idx`` fails a check: to be scanned and indexed anew."""
 
     # --- filling: frames --------------------------------------------------------------------------------------------
 
@@ -77,13 +77,13 @@ class LedgerIndex:
         *,
         striping: Striping | None = None,
     ) -> None:
-        """Take in one durable frame of entries of a segment that is not sealed. ``striping`` is that of a STRIPED
-        frame: without it, or for IDS, the frame must be read before it can be asked."""
+        """Take in one durable frame of entries of an unsealed segment. ``striping`` is that of a STRIPED frame. Without
+        it, or for IDS, the frame must be read before its ids are known."""
         if ledger_id not in self._states.deleted:
             self._frames_in(place.generation, ledger_id).add(extent, place, striping)
 
     def add_rows(self, generation: int, rows: Rows) -> None:
-        """Take in the index records of a segment that is not sealed, sorted as ``sorted_rows`` does."""
+        """Take in the index records of an unsealed segment, sorted as ``sorted_rows`` does."""
         if not rows.size:
             return
         cuts = [0, *(np.flatnonzero(np.diff(rows["ledger"])) + 1).tolist(), rows.size]
@@ -104,7 +104,7 @@ class LedgerIndex:
     # --- filling: state ---------------------------------------------------------------------------------------------
 
     def add_record(self, kind: int, ledger_id: LedgerId, payload: bytes) -> None:
-        """Fold one durable record, in any order."""
+        """Fold one durable record. Records may come in any order."""
         if kind == FrameKind.DELETED:
             self._states.delete(ledger_id)
             self._forget(ledger_id)
@@ -130,26 +130,26 @@ class LedgerIndex:
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def load_segment(self, generation: int, summary: Rows, states: Rows | None = None) -> None:
-        """Take in a sealed segment at a start: its summary, and the state records in it unless they are known."""
+        """Take in a sealed segment at a start: its summary, and its state records unless they are known."""
         self.seal(generation, summary)
         for ledger_id, payload, kind, payload_bytes, _ in states.tolist() if states is not None else ():
             self.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
 
     def seal(self, generation: int, summary: Rows) -> None:
-        """The segment has an ``.idx`` now, with this summary: its frames leave the memory."""
+        """The segment now has an ``.idx`` with this summary: its frames leave the memory."""
         self._directory.add_segment(generation, summary[self._states.counting(generation, summary)])
         self.newest_sealed = max(self.newest_sealed, generation)
         self._unsealed.pop(generation, None)
 
     def drop_segment(self, generation: int) -> None:
-        """The segment is given back: all that is live in it stands elsewhere. No look-up names it any more."""
+        """The segment is given back, because all its live frames stand elsewhere. No look-up names it any more."""
         self._unsealed.pop(generation, None)
         self._directory.drop_segment(generation)
         self._damage.forget(generation)
         self._forget_index(generation)
 
     def index_rebuilt(self, generation: int, summary: Rows) -> None:
-        """A sealed segment has a new ``.idx``. Does nothing for one that was dropped meanwhile."""
+        """A sealed segment has a new ``.idx``. Ignored if the segment was dropped meanwhile."""
         if generation in self._directory:
             self._forget_index(generation)
             self.seal(generation, summary)
@@ -162,8 +162,9 @@ class LedgerIndex:
     # --- what the reader says ---------------------------------------------------------------------------------------
 
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
-        """What is at ``place`` failed its check twice (RULES S5). A frame serves no more, a run only what is intact in
-        it, an index block nothing: ids that no other frame holds are UNKNOWN. Does nothing for what is not indexed."""
+        """The bytes at ``place`` failed their check twice (RULES S5). A frame then serves nothing, a run only its
+        intact frames, an index block nothing: ids that no other frame holds are UNKNOWN. Ignored for a place that is
+        not indexed."""
         generation = place.generation
         if isinstance(place, IndexBlock):
             if generation in self._directory:
@@ -179,7 +180,7 @@ class LedgerIndex:
         self._damage.add(place)
 
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: Remembered) -> None:
-        """Remember, within the cache's bound, what the reader said of an unresolved place."""
+        """Remember, within the cache's bound, what the reader found at an unresolved place."""
         unsealed = self._unsealed.get(place.generation)
         if unsealed is not None and isinstance(membership, Striping) and isinstance(place, Place):
             if ledger_id in unsealed:
@@ -198,7 +199,7 @@ class LedgerIndex:
         frames_max: int = FRAMES_MAX,
         resolved: Mapping[Unresolved, Remembered] | Mapping[Place, Remembered] | None = None,
     ) -> Lookup:
-        """Where the entries first to last (both inclusive) are. ``resolved`` holds what the reader said of places that
+        """Where the entries first to last (both inclusive) are. ``resolved`` has what the reader found at places that
         an earlier answer named as unresolved."""
         assert 0 <= first <= last
         if ledger_id in self._states.deleted:
@@ -223,8 +224,8 @@ class LedgerIndex:
         return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
 
     def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Place | None:
-        """A frame in memory that holds the whole range, found without asking any other: all copies of an entry are
-        alike (RULES P6)."""
+        """A frame in memory that holds the whole range. No other frame needs to be considered, because all copies of an
+        entry are alike (RULES P6)."""
         for generation, ledgers in reversed(self._unsealed.items()):
             frames = ledgers.get(ledger_id)
             if frames is not None and generation not in self._damage:
@@ -234,8 +235,8 @@ class LedgerIndex:
         return None
 
     def _gather(self, search: Search) -> list[IntervalSet]:
-        """Every frame that may hold an id from ``search.first`` to what is then ``search.through``; ids lost in
-        memory."""
+        """Give the search every frame that may hold an id from ``search.first`` to ``search.through``, which this may
+        lower. Returns the ids lost in memory."""
         ledger_id, first = search.ledger_id, search.first
         lost: list[IntervalSet] = []
         sources: list[tuple[EntryId, LedgerFrames | Reach]] = []
@@ -291,7 +292,7 @@ class LedgerIndex:
     # --- ends and state ---------------------------------------------------------------------------------------------
 
     def last_entry(self, ledger_id: LedgerId) -> LastEntry:
-        """The end of what is stored of a ledger; pending adds are not in it."""
+        """The end of what is stored of a ledger, without pending adds."""
         found: list[tuple[int, Place]] = []
         lost = -1
         for frames in self._unsealed_frames(ledger_id):
@@ -309,15 +310,15 @@ class LedgerIndex:
         return LastEntry(best, best_place, healthy and max(lost, bound) <= best, bound)
 
     def carried_lac(self, ledger_id: LedgerId) -> tuple[EntryId, Place | None]:
-        """The greatest LAC that a frame carries which is not known to be damaged, and that frame; −1 and None if none
-        carries one."""
+        """The greatest LAC carried by a frame that is not known to be damaged, and that frame; −1 and None if there is
+        none."""
         found = [frames.carried_lac(ledger_id) for frames in self._unsealed_frames(ledger_id)]
         found += self._directory.lacs(ledger_id)
         intact = [(lac, place) for lac, place in found if place is not None and not self._damage.hits(place)]
         return max(intact, key=lambda item: item[0], default=(-1, None))
 
     def folded(self, ledger_id: LedgerId) -> tuple[LedgerState | None, Reason]:
-        """The folded records of a ledger that is not deleted, and what trouble they tell of."""
+        """The folded records of a ledger that is not deleted, and its trouble."""
         state = self._states.table.get(ledger_id)
         return state, self._trouble(state)
 
@@ -325,7 +326,7 @@ class LedgerIndex:
         return ledger_id in self._states.deleted
 
     def state(self, ledger_id: LedgerId) -> LedgerStatus:
-        """Folded state of a ledger, of one this bookie has never heard of too."""
+        """The folded state of a ledger, also of one that this bookie does not know."""
         if ledger_id in self._states.deleted:
             return LedgerStatus(True, None, True, True, -1, b"", -1, None, Reason.DELETED)
         state, trouble = self.folded(ledger_id)
@@ -335,12 +336,12 @@ class LedgerIndex:
         return LedgerStatus(True, state.key, state.is_fenced, False, state.lac, state.lac_body, carried, place, trouble)
 
     def ledger_ids(self) -> list[LedgerId]:
-        """Every ledger known and not deleted, sorted."""
+        """Every ledger that is known and not deleted, sorted."""
         return self._states.ids()
 
     def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
-        """Whether a frame of just these bounds lies in a segment of a greater generation than ``above``. Of sealed
-        segments it may say False of one that is there: then it is copied once more."""
+        """Whether a frame of exactly these bounds lies in a segment of a greater generation than ``above``. It may miss
+        one in a sealed segment, which is then copied once more."""
         for generation, ledgers in self._unsealed.items():
             frames = ledgers.get(ledger_id)
             if generation > above and frames is not None and frames.has_copy(first, last, size):
@@ -348,14 +349,14 @@ class LedgerIndex:
         return self._directory.has_only(ledger_id, first, last, size, above)
 
     def unsealed_places(self, ledger_id: LedgerId) -> list[Place]:
-        """Where the ledger's frames lie in segments that are not sealed."""
+        """The places of the ledger's frames in unsealed segments."""
         return [place for frames in self._unsealed_frames(ledger_id) for place in frames.places(ledger_id)]
 
     # --- what maintenance asks and tells ----------------------------------------------------------------------------
 
     def export_ledgers(self, first_ledger: LedgerId, limit: int) -> Rows:
-        """A copy of the ledger records from ``first_ledger`` on, at most ``limit``, sorted, EVERY_LEDGER's too;
-        empty at the end. A checkpoint goes on with the last one + 1; what changes meanwhile may be in it or not."""
+        """A copy of at most ``limit`` ledger records from ``first_ledger`` on, sorted, EVERY_LEDGER's too; empty at the
+        end. A checkpoint goes on with the last id + 1; changes made meanwhile may be in it or not."""
         return self._states.table.rows_from(first_ledger, limit)
 
     def deleted_intervals(self) -> I64:
@@ -363,7 +364,7 @@ class LedgerIndex:
         return self._states.deleted.pairs()
 
     def live_bytes(self) -> dict[int, int]:
-        """Of each sealed segment the bytes of frames that may still be served."""
+        """For each sealed segment the bytes of frames that may still be served."""
         return self._directory.live_bytes()
 
     def ledgers_in(self, generation: int) -> I64:
@@ -371,7 +372,7 @@ class LedgerIndex:
         return self._directory.ledgers_in(generation)
 
     def drop_dead(self) -> list[int]:
-        """Drop every sealed segment in which nothing can be served any more; their generations, ascending."""
+        """Drop every sealed segment that can serve nothing any more; returns their generations, ascending."""
         dead = sorted(generation for generation, size in self.live_bytes().items() if not size)
         for generation in dead:
             self.drop_segment(generation)
@@ -384,7 +385,8 @@ class LedgerIndex:
         return sorted(self._unsealed)
 
     def generations(self) -> tuple[list[int], list[int], int]:
-        """Sealed and unsealed segments that are held, ascending, and the greatest that was ever sealed."""
+        """The sealed and the unsealed segments that are held, ascending, and the greatest generation that was ever
+        sealed."""
         return self.sealed_generations(), self.unsealed_generations(), self.newest_sealed
 
     def is_sealed(self, generation: int) -> bool:
@@ -392,22 +394,23 @@ class LedgerIndex:
         return generation in self._directory
 
     def damaged_index(self, generation: int) -> DamagedIndex | None:
-        """What memory knows of a sealed segment whose ``.idx`` is to be made anew; None if it is not, or is dropped."""
+        """What memory knows of a sealed segment whose ``.idx`` must be made anew; None if it need not be, or is
+        dropped."""
         if generation not in self.damaged_indexes or generation not in self._directory:
             return None
         return DamagedIndex(self._directory.summary(generation), frozenset(self._unreadable.get(generation, ())))
 
     def damaged_segments(self) -> set[int]:
-        """Segments in which, or in whose ``.idx``, something is known to be damaged. It stays so until the segment is
-        dropped, or for an ``.idx`` until it is made anew."""
+        """Segments with known damage in them or in their ``.idx``. They stay in this set until they are dropped or, for
+        an ``.idx``, until it is made anew."""
         return self._damage.generations() | self.damaged_indexes
 
     def place_copies(self, copies: Mapping[int, Rows]) -> None:
         """Take in index records of durable copies of frames, by generation and as ``add_rows`` wants them.
 
-        What was deleted since the frames were read stays dead (RULES S4). Left out are also those in a segment that was
-        sealed meanwhile: its summary names them, or they are all dead. A ledger whose copy was dropped meanwhile comes
-        back; it is dropped again.
+        What was deleted since the frames were read stays dead (RULES S4). Copies in a segment that was sealed meanwhile
+        are left out: its summary names them, or they are all dead. A ledger whose copy was dropped meanwhile comes
+        back, and is dropped again.
         """
         for generation, rows in copies.items():
             was_sealed = generation <= self.newest_sealed and generation not in self._unsealed
@@ -417,7 +420,7 @@ class LedgerIndex:
     # --- its size ---------------------------------------------------------------------------------------------------
 
     def memory_bytes(self) -> int:
-        """Roughly what all of it takes."""
+        """Roughly the memory of the whole index."""
         frames = sum(frames.memory_bytes() for ledgers in self._unsealed.values() for frames in ledgers.values())
         parts = (self._states.table, self._directory, self.cache)
         return frames + sum(part.memory_bytes() for part in parts)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames sorted by first id, in flat arrays: 56 bytes a frame, no object per frame (RULES S2).
+"""Frames sorted by first id, in flat arrays: 56 bytes a frame, no object for each frame (RULES S2).
 
-Of a ledger in a segment that is not sealed (:class:`LedgerFrames`), and of one block of a sealed segment's ``.idx``
-(:class:`BlockFrames`). ``_peaks[k]`` is the greatest last id among the ledger's frames up to k. It never falls, so the
-first frame that can reach an id is found by bisection, and everything before it is out of the question: that is the
-walk to the left of RULES S2 at once.
+:class:`LedgerFrames` has the frames of a ledger in an unsealed segment, :class:`BlockFrames` those of one block of a
+sealed segment's ``.idx``. ``_peaks[k]`` is the greatest last id among the ledger's frames up to k. It never falls, so
+bisection finds the first frame that can reach an id, and no frame before it matters. So every frame that could hold an
+id is found without a walk to the left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEW = 16  # rows
 
 
 def columns_of_rows(generation: int, index_rows: Rows) -> npt.NDArray[np.int64]:
-    """The ``_rows`` column of index records of one segment: STRIDE numbers a record."""
+    """The ``_rows`` column for index records of one segment: STRIDE numbers for each record."""
     bits = index_rows["bits"]
     code = np.where(bits & DENSE, DENSE_CODE, UNRESOLVED_CODE).astype(np.int64)
     code[bits & RUN != 0] = RUN_CODE
@@ -45,7 +45,7 @@ def columns_of_rows(generation: int, index_rows: Rows) -> npt.NDArray[np.int64]:
 
 
 class _Frames:
-    """The columns, and how they are asked."""
+    """The columns, and how they are searched."""
 
     __slots__ = ("_firsts", "_lasts", "_peaks", "_rows")
 
@@ -63,8 +63,8 @@ class _Frames:
         return Place(generation, offset, packed & _SIZE_MASK, ledger_id if packed >> 32 == RUN_CODE else -1)
 
     def _candidates(self, search: Search, start: int, stop: int) -> None:
-        """Every frame among rows start to stop, which are of one ledger, that may hold an id from ``search.first`` to
-        what is then ``search.through``."""
+        """Give the search every frame among rows start to stop, which are of one ledger, that may hold an id from
+        ``search.first`` to ``search.through``, which this may lower."""
         firsts, lasts, rows = self._firsts, self._lasts, self._rows
         first = search.first
         low = bisect_left(self._peaks, first, start, stop)
@@ -81,8 +81,8 @@ class _Frames:
 
 
 class BlockFrames(_Frames):
-    """One block of the index section of an ``.idx``: frames of one or several ledgers. ``edition`` is that of the
-    file."""
+    """The frames in one block of the index section of an ``.idx``, of one or several ledgers. ``edition`` is the
+    file's."""
 
     __slots__ = ("_ledgers", "edition")
 
@@ -96,7 +96,7 @@ class BlockFrames(_Frames):
         self._rows = column(columns_of_rows(generation, index_rows))
 
     def candidates(self, search: Search) -> None:
-        """As :meth:`LedgerFrames.candidates`, of the ledger that the search is for."""
+        """As :meth:`LedgerFrames.candidates`, for the ledger of the search."""
         start = bisect_left(self._ledgers, search.ledger_id)
         self._candidates(search, start, bisect_right(self._ledgers, search.ledger_id, start))
 
@@ -105,21 +105,21 @@ class BlockFrames(_Frames):
 
 
 class LedgerFrames(_Frames):
-    """Frames of one ledger in one segment that is not sealed."""
+    """The frames of one ledger in one unsealed segment."""
 
     __slots__ = ("_lac", "_lac_row", "lost")
 
     def __init__(self) -> None:
         super().__init__()
-        self._lac = -1  # greatest carried by any frame here
-        self._lac_row = -1  # a frame that carries it; −1: to be found again
+        self._lac = -1  # the greatest that any frame here carries
+        self._lac_row = -1  # a frame that carries it; −1: unknown
         self.lost: IntervalSet | None = None
-        """Ids that stood in frames whose bytes are bad."""
+        """Ids of frames whose bytes are bad."""
 
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def add(self, extent: FrameExtent, place: Place, striping: Striping | None) -> None:
-        """Take in one frame; at the end in the usual case of ascending ids, else in its place."""
+        """Take in one frame: appended in the usual case of ascending ids, otherwise inserted."""
         code = DENSE_CODE if extent.dense else UNRESOLVED_CODE if striping is None else code_of(striping)
         row = array("q", (place.generation, place.offset, place.size | code << 32, extent.max_lac))
         firsts = self._firsts
@@ -139,7 +139,7 @@ class LedgerFrames(_Frames):
         self._rebuild()
 
     def add_many(self, firsts: array[int], lasts: array[int], rows: array[int]) -> None:
-        """Take in frames of one segment, all of this ledger and sorted by first; ``rows`` as in
+        """Take in frames of one segment, all of this ledger and sorted by first id; ``rows`` as in
         :func:`columns_of_rows`."""
         ordered = not self._firsts or self._firsts[-1] <= firsts[0]
         before = len(self._firsts)
@@ -158,7 +158,7 @@ class LedgerFrames(_Frames):
         self._rebuild()
 
     def _append_peaks(self, before: int, lasts: array[int], rows: array[int]) -> None:
-        """What :meth:`_rebuild` does, for few rows behind all others: numpy's calls cost more than their work."""
+        """As :meth:`_rebuild`, for few rows behind all others, where numpy's calls would cost more than their work."""
         peak = self._peaks[-1] if self._peaks else -1
         for k, last in enumerate(lasts):
             peak = max(peak, last)
@@ -177,7 +177,8 @@ class LedgerFrames(_Frames):
                 self._lac, self._lac_row = int(lacs[k]), k
 
     def remove(self, place: Place) -> bool:
-        """The frame at ``place`` is damaged: its ids are lost unless another frame holds them. Whether it was here."""
+        """The frame at ``place`` is damaged: its ids are lost unless another frame holds them. False if it
+        is not here."""
         k = self._find(place)
         if k is None:
             return False
@@ -190,7 +191,7 @@ class LedgerFrames(_Frames):
         return True
 
     def learn(self, place: Place, striping: Striping) -> None:
-        """The frame at ``place`` turned out to be striped so."""
+        """The frame at ``place`` was read and has this striping."""
         k = self._find(place)
         if k is not None:
             self._rows[k * STRIDE + 2] = place.size | code_of(striping) << 32
@@ -204,34 +205,35 @@ class LedgerFrames(_Frames):
 
     @property
     def first(self) -> int:
-        """Least first id; there must be a frame."""
+        """The least first id; there must be a frame."""
         return self._firsts[0]
 
     @property
     def peak(self) -> int:
-        """Greatest last id; there must be a frame."""
+        """The greatest last id; there must be a frame."""
         return self._peaks[-1]
 
     def dense_over(self, first: int, last: int) -> int | None:
-        """A row whose frame holds all of first to last, if bisection alone finds one: the usual case of a read."""
+        """A row whose frame holds all of first to last, if bisection alone finds one, which is the usual case of a
+        read."""
         k = bisect_right(self._firsts, first) - 1
         if k < 0 or self._lasts[k] < last:
             return None
         return k if self._rows[k * STRIDE + 2] >> 32 < UNRESOLVED_CODE else None
 
     def candidates(self, search: Search) -> None:
-        """Give the search every frame that may hold an id from its first to what is then its ``through``."""
+        """Give the search every frame that may hold an id from its first to its ``through``, which this may lower."""
         self._candidates(search, 0, len(self._firsts))
 
     def last(self, ledger_id: int) -> tuple[int, Place | None]:
-        """Greatest id, and a frame that ends with it; −1 and None if there is none."""
+        """The greatest id, and a frame that ends with it; −1 and None if there is none."""
         if not self._peaks:
             return -1, None
         k = bisect_left(self._peaks, self._peaks[-1])
         return self._lasts[k], self.place(k, ledger_id)
 
     def carried_lac(self, ledger_id: int) -> tuple[int, Place | None]:
-        """Greatest LAC that a frame carries, and that frame; −1 and None if none carries one."""
+        """The greatest LAC that a frame carries, and that frame; −1 and None if none carries one."""
         return self._lac, self.place(self._lac_row, ledger_id) if self._lac_row >= 0 else None
 
     def has_copy(self, first: int, last: int, size: int) -> bool:
@@ -249,7 +251,7 @@ class LedgerFrames(_Frames):
 
 
 def column(values: npt.NDArray[np.int64]) -> array[int]:
-    """A flat array: bisecting it takes a fraction of the time that a numpy array takes."""
+    """A flat array, because bisecting it takes a fraction of the time that a numpy array takes."""
     return array("q", np.ascontiguousarray(values, dtype=np.int64).tobytes())
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the records of the log say of each ledger, deleted and unknown ones too (RULES S4, S8). Pure memory."""
+"""What the records of the log say about each ledger, also about deleted and unknown ones (RULES S4, S8).
+Pure memory."""
 
 from __future__ import annotations
 
@@ -20,22 +21,22 @@ from bookie_server.storage.index.ledger_table import (
 )
 
 EVERY_LEDGER: LedgerId = (1 << 63) - 1
-"""Ledger id of a LIMBO record that stands for each ledger of the directory, also those it has not heard of: after
-damage that cannot be named, one that was only fenced may have been lost whole."""
+"""The ledger id of a LIMBO record that stands for every ledger of the directory, also for those it does not know. It is
+written after damage whose ledger cannot be named: all records of a ledger that was only fenced may be lost."""
 
 
 class LedgerStates:
-    """The table of ledgers, and what cuts across it. A deleted ledger is in no other part any more."""
+    """The table of ledgers, the deleted ledgers and the dropped copies. A deleted ledger is in no other part."""
 
     def __init__(self) -> None:
         self.table = LedgerTable()
         self.deleted = IntervalSet()
         self.drops: dict[LedgerId, int] = {}
-        """Generations other than 0: what these ledgers have in segments up to there is dead."""
+        """For ledgers with a dropped copy a generation: what they have in segments up to it is dead."""
         self._of_every_ledger = 0  # flags
 
     def fold(self, ledger_id: LedgerId, kind: int, payload: bytes) -> bool:
-        """Fold a record of another kind than DELETED; whether more of the ledger is dead than before."""
+        """Fold a record of another kind than DELETED; returns whether more of the ledger is dead than before."""
         return ledger_id not in self.deleted and self._heed(self.table.fold(ledger_id, kind, payload))
 
     def _heed(self, state: LedgerState) -> bool:
@@ -47,7 +48,7 @@ class LedgerStates:
         return False
 
     def delete(self, ledger_id: LedgerId) -> None:
-        """Nothing is known of the ledger any more but that it is deleted, for good."""
+        """From now on nothing is known of the ledger but that it is deleted, for good."""
         self.deleted.add(ledger_id, ledger_id)
         self.forget(ledger_id)
 
@@ -56,14 +57,14 @@ class LedgerStates:
         self.drops.pop(ledger_id, None)
 
     def load(self, rows: Rows) -> list[LedgerId]:
-        """Fold ledger records of a checkpoint, sorted; ledgers of which more is dead than before."""
+        """Fold ledger records of a checkpoint, sorted; returns the ledgers of which more is dead than before."""
         rows = rows[~self.deleted.holds(np.ascontiguousarray(rows["ledger"]))]
         self.table.load(rows)
         special = rows[(rows["dropped"] > 0) | (rows["ledger"] == EVERY_LEDGER)]
         return [state.ledger_id for state in states_of(special) if self._heed(self.table.get(state.ledger_id) or state)]
 
     def load_deleted(self, intervals: I64) -> list[LedgerId]:
-        """Take in deleted ledgers, an array of (first, last); those that were known until now."""
+        """Take in deleted ledgers, an array of (first, last); returns those that were known until now."""
         for first, last in intervals.tolist():
             self.deleted.add(first, last)
         ledger_ids = self.table.ids()
@@ -71,8 +72,8 @@ class LedgerStates:
         return gone
 
     def counting(self, generation: int, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which records of a segment, of its summary or its index, count: not those of deleted ledgers and of copies
-        that were dropped. The ledgers of the others are known from now on."""
+        """Which records of a segment's summary or index count: not those of deleted ledgers and of dropped copies. The
+        ledgers of the others are known from now on."""
         ledgers = np.ascontiguousarray(rows["ledger"])
         counts = ~self.deleted.holds(ledgers)
         self.table.ensure(ledgers[counts])
@@ -82,7 +83,8 @@ class LedgerStates:
         return counts
 
     def trouble(self, state: LedgerState | None) -> Reason:
-        """Why what is not found of a ledger in this state is UNKNOWN; ``state`` is None of one never heard of."""
+        """The reason to answer UNKNOWN instead of ABSENT for this ledger, or REASON_NONE if ABSENT is safe. ``state``
+        is None for a ledger that is not known."""
         flags = self._of_every_ledger | (state.flags if state is not None else 0)
         if flags & KEY_CONFLICT:
             return Reason.DAMAGED
@@ -91,7 +93,7 @@ class LedgerStates:
         return Reason.COPY_DROPPED if flags & NO_ABSENT else Reason.REASON_NONE
 
     def ids(self) -> list[LedgerId]:
-        """Every ledger known and not deleted, sorted."""
+        """Every ledger that is known and not deleted, sorted."""
         ledger_ids: list[int] = self.table.ids().tolist()
         return ledger_ids[:-1] if EVERY_LEDGER in self.table else ledger_ids
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folded state of every ledger, about 100 bytes each (RULES S4, S7). In memory, one thread, no I/O.
 
-Rows are the ledger records of a checkpoint (docs/formats.md §3.6), sorted by ledger, in chunks, so that a new ledger
-moves little and no step takes long. State folds to the same whatever the order of the records.
+Rows are the ledger records of a checkpoint (docs/formats.md §3.6), sorted by ledger. They are kept in chunks, so that a
+new ledger moves little and no step takes long. State folds to the same result whatever the order of the records.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bookie_server.storage.bytes.index_file import lac_of, newer_lac
 from bookie_server.storage.bytes.index_rows import I64, Rows
 
 HAS_KEY, KEY_CONFLICT, FENCED, NO_ABSENT, NO_ADDS = 1, 2, 4, 8, 16
-"""Flags of a row; they fold by OR. NO_ABSENT: what is not found is UNKNOWN. NO_ADDS: no normal add is taken."""
+"""Flags of a row; they fold by OR. NO_ABSENT: ids that are not found are UNKNOWN. NO_ADDS: normal adds are refused."""
 BITS_OF_KIND = {int(FrameKind.LIMBO): NO_ABSENT | NO_ADDS, int(FrameKind.COPY_DROPPED): NO_ABSENT}
-"""What a record of limbo or of a dropped copy sets."""
+"""The flags that a record of limbo or of a dropped copy sets."""
 
 LEDGER_ROW = np.dtype(
     [
@@ -35,12 +35,12 @@ _SIZE = _ROW.size
 assert LEDGER_ROW.itemsize == _SIZE == 80
 
 _CHUNK_ROWS = 1024
-_FEW = 256  # ledgers looked up one by one; more are compared with all at once
+_FEW = 256  # ledgers looked up one by one; a larger number is compared with all at once
 
 
 class LedgerState(NamedTuple):
-    """One row. ``dropped``: what the ledger has in segments up to this generation is dead, 0 of one that was never
-    dropped; ``lac_body`` is empty without an explicit LAC."""
+    """One row. ``dropped``: what the ledger has in segments up to this generation is dead; 0 if no copy was dropped.
+    ``lac_body`` is empty without an explicit LAC."""
 
     ledger_id: int
     dropped: int
@@ -90,7 +90,7 @@ class LedgerState(NamedTuple):
 
 
 def new_state(ledger_id: int) -> LedgerState:
-    """Of a ledger without any record."""
+    """The state of a ledger without records."""
     return LedgerState(ledger_id, 0, b"", b"", 0)
 
 
@@ -111,7 +111,7 @@ def _packed(state: LedgerState) -> bytes:
 
 
 class _Chunk:
-    """Neighbouring ledgers: ids, and rows in the same order."""
+    """Neighbouring ledgers: their ids, and their rows in the same order."""
 
     __slots__ = ("ids", "rows")
 
@@ -120,8 +120,6 @@ class _Chunk:
 
 
 class LedgerTable:
-    """Rows of all ledgers."""
-
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
         self._starts = array("q")  # first id of each chunk
@@ -130,11 +128,11 @@ class LedgerTable:
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def fold(self, ledger_id: int, kind: int, payload: bytes) -> LedgerState:
-        """Fold one record of another kind than DELETED into the ledger's state; the state after it."""
+        """Fold one record of another kind than DELETED into the ledger's state; returns the new state."""
         return self._put((self.get(ledger_id) or new_state(ledger_id)).folded(kind, payload))
 
     def merge(self, state: LedgerState) -> LedgerState:
-        """Fold what was folded elsewhere (a checkpoint); the state after it."""
+        """Fold a state that was folded elsewhere (a checkpoint); returns the new state."""
         known = self.get(state.ledger_id)
         return self._put(state if known is None else known.merged(state))
 
@@ -152,7 +150,7 @@ class LedgerTable:
         self._count = int(ids.size)
 
     def ensure(self, ledger_ids: I64) -> None:
-        """Make each of these ledgers known; what is known of them stays."""
+        """Make each of these ledgers known; the state of known ones stays."""
         if ledger_ids.size <= _FEW:
             new = [ledger_id for ledger_id in ledger_ids.tolist() if ledger_id not in self]
         else:
@@ -163,7 +161,7 @@ class LedgerTable:
                 self._put(new_state(ledger_id))
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger is deleted: nothing is known of it here any more."""
+        """The ledger is deleted: drop its row."""
         c, k = self._find(ledger_id)
         if k < 0:
             return
@@ -202,7 +200,7 @@ class LedgerTable:
             self._chunks[c] = _Chunk(chunk.ids[:half], chunk.rows[: half * _SIZE])
 
     def _find(self, ledger_id: int) -> tuple[int, int]:
-        """The chunk where the ledger stands or belongs (−1: before the first), and its row there or −1."""
+        """The chunk where the ledger is or belongs (−1: before the first), and its row there or −1."""
         c = bisect_right(self._starts, ledger_id) - 1
         if c < 0:
             return -1, -1
@@ -213,7 +211,7 @@ class LedgerTable:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """The state of a ledger, None of one that was never heard of."""
+        """The state of a ledger; None if it is not known."""
         c, k = self._find(ledger_id)
         return _unpacked(self._chunks[c].rows, k * _SIZE) if k >= 0 else None
 
@@ -224,13 +222,12 @@ class LedgerTable:
         return self._count
 
     def ids(self) -> I64:
-        """All ledgers, sorted."""
         parts = [np.frombuffer(chunk.ids, dtype=np.int64) for chunk in self._chunks]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def rows_from(self, first_ledger: int, limit: int) -> Rows:
-        """A copy of at most ``limit`` rows of ledgers from ``first_ledger`` on, sorted; empty at the end. What changes
-        between two calls is seen or not: state only grows."""
+        """A copy of at most ``limit`` rows of ledgers from ``first_ledger`` on, sorted; empty at the end. A change
+        between two calls may be seen or not, which is right because state only grows."""
         c = max(bisect_right(self._starts, first_ledger) - 1, 0)
         parts: list[bytes] = []
         while c < len(self._chunks) and limit > 0:
@@ -247,6 +244,5 @@ class LedgerTable:
 
 
 def states_of(rows: Rows) -> Iterator[LedgerState]:
-    """The states in ledger records."""
     data = memoryview(rows.tobytes())
     return (_unpacked(data, at) for at in range(0, len(data), _SIZE))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of ``.idx`` files, read one by one and checked (RULES S7). Synchronous; the thread of the segment reader."""
+"""Reads and checks blocks of ``.idx`` files one by one (RULES S7). Synchronous; used on the thread of the segment
+reader."""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.search import SPARSE_SECTION
 
 _Read = Callable[[int, int], bytes]
-"""Bytes by offset and size."""
+"""Reads bytes by offset and size."""
 
 
 class IndexReader:
-    """Keeps the handles and headers of the ``.idx`` files last used."""
+    """Keeps the handles and headers of the ``.idx`` files that were used last."""
 
     def __init__(self, path: str, incarnation: bytes, files: Files, open_max: int) -> None:
         self._path, self._incarnation, self._files, self._open_max = path, incarnation, files, open_max
         self._open: OrderedDict[int, tuple[Handle, IndexSections]] = OrderedDict()
 
     def read(self, block: IndexBlock) -> SparseIndex | BlockFrames:
-        """What the block holds. What fails its check is read once more from the disk itself; IntegrityError if that
-        fails too, or the system refuses."""
+        """The contents of the block. A block that fails its check is read once more past the page cache. Raises
+        IntegrityError if that fails too, or the system refuses."""
         try:
             handle, sections = self._opened(block.generation)
             return _decoded(sections, block, lambda at, size: self._files.read(handle, size, at))
@@ -49,7 +50,7 @@ class IndexReader:
             sections = self._sections(block.generation, past_cache)
             found = _decoded(sections, block, past_cache)
             if self._sections(block.generation, past_cache).header.edition != sections.header.edition:
-                # Each read opens the file: this block may be of another one than its header.
+                # Each read opens the file anew: the block may be of another edition than the header.
                 raise IntegrityError("an index file was made anew while it was read", value=str(block))
             return found
         except OSError as error:
@@ -58,7 +59,7 @@ class IndexReader:
             ) from error
 
     def release(self, generation: int) -> None:
-        """Close the handle of a segment's ``.idx``: it is gone or another."""
+        """Close the handle of a segment's ``.idx``: the file is gone or replaced."""
         entry = self._open.pop(generation, None)
         if entry is not None:
             self._files.close(entry[0])

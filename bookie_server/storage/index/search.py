@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One look-up under way: the frames that may hold ids of a range, gathered from memory and sealed segments (RULES S2).
 
-Whatever gathers may only make ``through`` smaller, never leave out a frame that begins at or below it: what is said
-ABSENT is said up to ``through`` only. Pure memory; what only the disk knows is named as ``unresolved``.
+Its sources may lower ``through``, but must never leave out a frame that begins at or below it, because ABSENT is said
+up to ``through``. Pure memory; places that must be read from disk are named as ``unresolved``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from bookie_server.machine.places import Place, Unresolved
 from bookie_server.storage.bytes.membership import Frame, Membership, RunMembers, Striping, cover, runs_of
 
 UNRESOLVED_MAX = 8
-"""Places that one answer names."""
+"""How many places one answer names at most."""
 SPARSE_SECTION = -1
 OTHER_SECTIONS = -2
-"""As the number of a damaged index block: something in the ``.idx`` that no look-up reads."""
+"""Stands for the number of a damaged index block: the damage is in a section of the ``.idx`` that no look-up reads."""
 
-DENSE_CODE, RUN_CODE, UNRESOLVED_CODE = 0, 1, 2  # what a row is; above them indices of _STRIPINGS
+DENSE_CODE, RUN_CODE, UNRESOLVED_CODE = 0, 1, 2  # the kind of a row; codes above are indices of _STRIPINGS
 _STRIPINGS: list[Striping] = []
 _CODE_OF: dict[Striping, int] = {}
 
 
 def code_of(striping: Striping) -> int:
-    """The code of a row whose frame is striped so."""
+    """The code of a row whose frame has this striping."""
     code = _CODE_OF.get(striping)
     if code is None:
         code = _CODE_OF[striping] = len(_STRIPINGS) + UNRESOLVED_CODE + 1
@@ -35,7 +35,7 @@ def code_of(striping: Striping) -> int:
 
 
 class DamagedPlaces:
-    """Frames whose bytes are bad, and runs in which some are, by segment."""
+    """Damaged frames, and runs with damaged frames, by segment."""
 
     __slots__ = ("_offsets", "_runs")
 
@@ -44,7 +44,7 @@ class DamagedPlaces:
         self._runs: dict[int, set[Place]] = {}
 
     def add(self, place: Place) -> None:
-        """Of a run only what is intact in it serves from now on, however often it is named."""
+        """From now on only the intact frames of a damaged run serve, however often it is named."""
         if place.is_run:
             self._runs.setdefault(place.generation, set()).add(place)
             return
@@ -54,7 +54,7 @@ class DamagedPlaces:
             insort(offsets, place.offset)
 
     def hits(self, place: Place) -> bool:
-        """Whether the frame at ``place`` is damaged, or something in the run there."""
+        """Whether the frame at ``place``, or a frame in the run there, is damaged."""
         if place.is_run and place in self._runs.get(place.generation, ()):
             return True
         offsets = self._offsets.get(place.generation)
@@ -78,17 +78,17 @@ class DamagedPlaces:
 
 
 class Columns(Protocol):
-    """Rows that a found frame is one of."""
+    """Columns that have the row of a found frame."""
 
     def place(self, k: int, ledger_id: int) -> Place: ...
 
 
 Known = Callable[[Unresolved], object | None]
-"""What the disk has said of a place, as far as it is remembered."""
+"""What the disk said about a place, if that is remembered."""
 
 
 class Search:
-    """The question and what was gathered so far."""
+    """The question, and what was gathered so far."""
 
     __slots__ = (
         "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources", "through", "unresolved",
@@ -102,27 +102,27 @@ class Search:
         self.frames: list[Frame] = []
         self.sources: list[tuple[Columns, int] | Place] = []  # of each frame
         self.unresolved: list[Unresolved] = []
-        self.lost: list[tuple[int, int]] = []  # ids that may stand in what cannot be read
+        self.lost: list[tuple[int, int]] = []  # ids that may be in bytes that cannot be read
 
     @property
     def is_full(self) -> bool:
         return len(self.unresolved) >= UNRESOLVED_MAX
 
     def cut(self, through: int) -> None:
-        """Nothing is said beyond ``through``, which is not below ``first``."""
+        """The answer ends at ``through``, which is not below ``first``."""
         if through < self.through:
             self.through = through
 
     def resolve(self, place: Unresolved, first: int) -> None:
-        """The disk must say what is at ``place``, whose ids begin at ``first``; or nothing is said from there on, if
-        the answer has a part before it."""
+        """Have the disk asked about ``place``, whose ids begin at ``first``. If the answer has a part before it, the
+        answer ends there instead."""
         if first > self.first and (self.is_full or (self.frames and not self.unresolved)):
             self.cut(first - 1)
         elif not self.is_full:
             self.unresolved.append(place)
 
     def take(self, first: int, last: int, code: int, columns: Columns, k: int) -> None:
-        """A row that reaches into the range. Damaged ones serve nothing, and their ids are not absent."""
+        """Take in a row that reaches into the range. A damaged frame serves nothing, and its ids are not absent."""
         if self.damage:
             place = columns.place(k, self.ledger_id)
             if self.damage.hits(place):
@@ -178,7 +178,7 @@ class Search:
 def greatest_intact(
     found: list[tuple[int, Place]], damage: DamagedPlaces, known: Known
 ) -> tuple[int, Place | None, int]:
-    """Of frames and runs and their last ids the greatest id that is intact and its place, −1 and None if there is none;
+    """Among frames and runs with their last ids: the greatest intact id and its place, −1 and None if there is none;
     and the greatest id of all."""
     best, best_place, bound = -1, None, -1
     for last, place in found:
@@ -200,7 +200,8 @@ def greatest_intact(
 def _cover_dense(
     frames: list[Frame], first: int, last: int
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-    """Which dense frame serves which ids, and the gaps; the usual case, without numpy. Frames are sorted by first."""
+    """Which dense frame serves which ids, and the gaps: the usual case, without numpy. Frames are sorted by
+    first id."""
     spans: list[tuple[int, int, int]] = []
     gaps: list[tuple[int, int]] = []
     cursor = first

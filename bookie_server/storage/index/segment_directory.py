@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sealed segments hold frames of a ledger, and where its last entry stands in each: their summaries in memory.
+"""Which sealed segments hold frames of a ledger, and where its last entry is in each: their summaries in memory.
 
-Rows stand sorted by ledger in chunks of numpy columns, about 90 bytes for a ledger in a segment. Summaries that come in
-together (at a start) are sorted in at once, when the first question comes. One thread, no I/O.
+Rows are sorted by ledger, in chunks of numpy columns, about 90 bytes for a ledger in a segment. Summaries that are
+added together (at a start) are sorted in at once, when the first question comes. One thread, no I/O.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_rows import I64, LAC_IS_RUN, LAST_IS_RUN, SUMMARY_ROW, Rows
 
 _CHUNK_ROWS = 512
-_TOPS_MAX = 16  # segments whose end is asked for: more only if the greatest ones are damaged
+_TOPS_MAX = 16  # segments considered for the last entry: more are needed only if the greatest ones are damaged
 _ROW = np.dtype(
     [
         ("generation", "<i8"), ("first", "<i8"), ("last", "<i8"), ("lac", "<i8"), ("last_offset", "<i8"),
@@ -35,7 +35,7 @@ class Reach(NamedTuple):
 
 
 class Top(NamedTuple):
-    """The greatest last id, or LAC, of a ledger in a sealed segment, and where it stands."""
+    """The greatest last id, or LAC, of a ledger in a sealed segment, and its place."""
 
     value: int
     place: Place
@@ -49,8 +49,6 @@ class _Chunk:
 
 
 class SegmentDirectory:
-    """The summaries of all sealed segments."""
-
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
         self._starts: list[int] = []  # first ledger of each chunk
@@ -61,7 +59,7 @@ class SegmentDirectory:
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def add_segment(self, generation: int, summary: Rows) -> None:
-        """Take in the summary of a sealed segment, sorted by ledger. A segment of this generation is replaced."""
+        """Take in the summary of a sealed segment, sorted by ledger. It replaces an earlier one of this generation."""
         self.drop_segment(generation)
         rows = np.empty(summary.size, dtype=_ROW)
         rows["generation"] = generation
@@ -74,7 +72,7 @@ class SegmentDirectory:
             self._pending.append((ledgers, rows))
 
     def drop_segment(self, generation: int) -> None:
-        """The segment holds nothing any more. Does nothing for one that is not here."""
+        """The segment holds nothing any more. Ignored if it is not here."""
         ledgers = self._ledgers_of.pop(generation, None)
         if ledgers is None:
             return
@@ -84,7 +82,7 @@ class SegmentDirectory:
             self._keep(k, self._chunks[k].rows["generation"] != generation)
 
     def forget(self, ledger_id: int, through: int | None = None) -> None:
-        """The ledger is deleted; with ``through`` only its copy in segments up to this generation is gone."""
+        """The ledger is deleted. With ``through`` only its copy in segments up to this generation is dropped."""
         self._settle()
         for k in reversed(self._chunks_with(ledger_id)):
             chunk = self._chunks[k]
@@ -96,18 +94,18 @@ class SegmentDirectory:
             self._keep(k, ~gone)
 
     def _chunks_with(self, ledger_id: int) -> range:
-        """Numbers of the chunks in which the ledger may stand."""
+        """Numbers of the chunks that may have the ledger."""
         return range(max(bisect_left(self._starts, ledger_id) - 1, 0), bisect_right(self._starts, ledger_id))
 
     def _chunks_of(self, ledgers: I64) -> list[int]:
-        """Numbers of the chunks in which any of these sorted ledgers may stand."""
+        """Numbers of the chunks that may have any of these sorted ledgers."""
         starts = np.array(self._starts, dtype=np.int64)
         ends = np.concatenate((starts[1:], [np.iinfo(np.int64).max]))  # a ledger may go on into the next chunk
         low, high = np.searchsorted(ledgers, starts, "left"), np.searchsorted(ledgers, ends[: starts.size], "right")
         return [int(k) for k in np.flatnonzero(low < high)]
 
     def _keep(self, k: int, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
-        """Leave rows out of a chunk; what is left of a small one goes to the chunk before it."""
+        """Remove rows from a chunk. The rest of a small chunk moves to the chunk before it."""
         if keep.all():
             return
         chunk = self._chunks[k]
@@ -126,7 +124,7 @@ class SegmentDirectory:
         self._starts = [int(chunk.ledgers[0]) for chunk in chunks]
 
     def _settle(self) -> None:
-        """Sort in what came since the last question; only chunks that change are made anew."""
+        """Sort in the summaries added since the last question; only changed chunks are made anew."""
         if not self._pending:
             return
         ledgers = np.concatenate([ledgers for ledgers, _ in self._pending])
@@ -163,8 +161,8 @@ class SegmentDirectory:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def reaching(self, ledger_id: int, first: int, last: int, segments_max: int) -> tuple[list[Reach], int]:
-        """The segments that may hold ids of first to last, by first id, and how far they speak for all of them: those
-        that reach ``first``, and at most ``segments_max`` that begin behind it."""
+        """The segments that may hold ids of first to last, sorted by first id: all that reach ``first``, and at most
+        ``segments_max`` that begin above it. Also the id up to which this list is complete."""
         rows = self._rows_of(ledger_id)
         if rows is None:
             return [], last
@@ -178,11 +176,11 @@ class SegmentDirectory:
         return [reach for reach in reaches[:keep] if reach.last >= first and reach.first <= through], through
 
     def tops(self, ledger_id: int) -> list[Top]:
-        """The greatest last ids, one a segment, greatest first."""
+        """The greatest last ids, one for each segment, greatest first."""
         return self._tops(ledger_id, "last", LAST_IS_RUN)
 
     def lacs(self, ledger_id: int) -> list[Top]:
-        """The greatest LACs carried, one a segment, greatest first; none below 0."""
+        """The greatest LACs carried, one for each segment, greatest first; none below 0."""
         return [top for top in self._tops(ledger_id, "lac", LAC_IS_RUN) if top.value >= 0]
 
     def _tops(self, ledger_id: int, field: str, bit: int) -> list[Top]:
@@ -200,8 +198,8 @@ class SegmentDirectory:
         ]
 
     def has_only(self, ledger_id: int, first: int, last: int, size: int, above: int) -> bool:
-        """Whether a segment of a greater generation than ``above`` is known to hold a frame of these bounds: one that
-        is all that the segment holds of the ledger. False says nothing."""
+        """Whether a segment of a greater generation than ``above`` is known to hold a frame of these bounds. That is
+        known only if the frame is all that the segment holds of the ledger, so False means nothing."""
         rows = self._rows_of(ledger_id)
         if rows is None:
             return False
@@ -216,7 +214,7 @@ class SegmentDirectory:
         return sorted(self._ledgers_of)
 
     def ledgers_in(self, generation: int) -> I64:
-        """Ledgers that have frames in the segment, sorted; those forgotten since are left out."""
+        """Ledgers that have frames in the segment, sorted, without those forgotten since."""
         self._settle()
         wanted = self._ledgers_of[generation]
         chunks = [self._chunks[k] for k in self._chunks_of(wanted)]
@@ -224,7 +222,7 @@ class SegmentDirectory:
         return np.concatenate(here) if here else wanted[:0]
 
     def summary(self, generation: int) -> Rows:
-        """Ledger, first, last and bytes of what may still be served of a segment, sorted by ledger."""
+        """Ledger, first, last and bytes of what a segment may still serve, sorted by ledger."""
         self._settle()
         parts = [np.zeros(0, dtype=SUMMARY_ROW)]
         for k in self._chunks_of(self._ledgers_of[generation]):
@@ -238,7 +236,7 @@ class SegmentDirectory:
         return np.concatenate(parts)
 
     def live_bytes(self) -> dict[int, int]:
-        """Bytes of frames of each segment that may still be served."""
+        """For each segment the bytes of frames that may still be served."""
         return dict(self._live)
 
     def memory_bytes(self) -> int:
@@ -253,7 +251,7 @@ class SegmentDirectory:
 
 
 def _cut(ledgers: I64, rows: Rows) -> list[_Chunk]:
-    """Chunks of sorted rows; one that grew over the bound becomes two or more, with room to grow."""
+    """Chunks of sorted rows. Rows beyond the bound become two or more chunks, with room to grow."""
     if ledgers.size <= _CHUNK_ROWS:
         return [_Chunk(ledgers, rows)]
     step = _CHUNK_ROWS * 3 // 4

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folding the state of many ledgers at once: state records of segments and ledger records of a checkpoint (RULES S4).
+"""Folds the state of many ledgers at once: state records of segments and ledger records of a checkpoint (RULES S4).
 
-The same rules as ``ledger_table.py`` has for one record at a time, in numpy, for a start with millions of them. The
-outcome does not depend on the order.
+The rules are those of ``ledger_table.py``, which folds one record at a time; this is numpy, for a start with millions
+of them. The result does not depend on the order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY_BYTES, _BODY_BYTES = 20, 40
 
 
 def deleted_by(states: Rows) -> Intervals:
-    """The ids that the DELETED records among these state records name, as disjoint closed intervals."""
+    """The ids in the DELETED records among these state records, as disjoint closed intervals."""
     ids = np.unique(states["ledger"][states["kind"] == FrameKind.DELETED])
     if not ids.size:
         return np.empty((0, 2), np.int64)
@@ -30,7 +30,7 @@ def deleted_by(states: Rows) -> Intervals:
 
 
 def ledger_rows(states: Rows) -> Rows:
-    """A ledger record for each state record but the DELETED ones, in the same order: its ledger's state if it were the
+    """A ledger record for each state record but the DELETED ones, in the same order: the ledger's state if it were the
     only record."""
     states = states[states["kind"] != FrameKind.DELETED]
     rows = np.zeros(states.size, LEDGER_ROW)
@@ -53,7 +53,7 @@ def ledger_rows(states: Rows) -> Rows:
 
 
 def folded(rows: Rows) -> Rows:
-    """One ledger record for each ledger, sorted, from any number of them in any order."""
+    """One ledger record for each ledger, sorted, from any number of records in any order."""
     ids, group, counts = np.unique(rows["ledger"], return_inverse=True, return_counts=True)
     result = np.empty(ids.size, LEDGER_ROW)
     alone = counts[group] == 1
@@ -65,7 +65,7 @@ def folded(rows: Rows) -> Rows:
 
 
 def _folded(rows: Rows, ids: I64) -> Rows:
-    """Of ledgers ``ids``, sorted, each of which has several rows."""
+    """Fold the rows of the ledgers ``ids``, which are sorted and have several rows each."""
     group = np.searchsorted(ids, rows["ledger"])
     result, flags = np.zeros(ids.size, LEDGER_ROW), np.zeros(ids.size, np.uint8)
     result["ledger"] = ids
@@ -78,7 +78,7 @@ def _folded(rows: Rows, ids: I64) -> Rows:
 
 
 def _fold_keys(rows: Rows, group: I64, result: Rows) -> I64:
-    """The least key of each; the ledgers (by place in ``result``) for which there are two."""
+    """Store the least key of each ledger; returns the ledgers (by place in ``result``) that have two keys."""
     having = np.flatnonzero(rows["flags"] & HAS_KEY)
     words = _bytes(rows[having], "key", _KEY_BYTES).view(">u4").astype(np.uint32)
     order = np.lexsort((*reversed(words.T), group[having]))
@@ -91,7 +91,8 @@ def _fold_keys(rows: Rows, group: I64, result: Rows) -> I64:
 
 
 def _fold_lacs(rows: Rows, group: I64, result: Rows) -> None:
-    """The body with the greatest LAC; among several with that one, the one that ``newer_lac`` chooses."""
+    """Store for each ledger the body with the greatest LAC; among several with that LAC the one that ``newer_lac``
+    chooses."""
     having = np.flatnonzero(rows["lac_bytes"])
     bodies = _bytes(rows[having], "lac_body", _BODY_BYTES)
     lacs = np.ascontiguousarray(bodies[:, 8:16]).view(">i8").reshape(-1).astype(np.int64)
@@ -113,7 +114,7 @@ def _fold_lacs(rows: Rows, group: I64, result: Rows) -> None:
 
 
 def _bytes(rows: Rows, name: str, size: int) -> npt.NDArray[np.uint8]:
-    """A column of raw bytes as a matrix of them."""
+    """A column of raw bytes as a matrix of bytes."""
     return np.ascontiguousarray(rows[name]).view(np.uint8).reshape(-1, size)
 
 

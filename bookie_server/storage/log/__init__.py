@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segment log: groups in, durable places out; frames read by place."""
+"""The segment log: writes groups of frames, reads frames by place."""

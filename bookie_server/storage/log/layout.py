@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which frames go into which group, and where: planned before anything is written, so that a full disk changes nothing.
-
-Frames keep their order.
-"""
+"""Plans which frames go into which group, and where, before anything is written, so that a full disk changes nothing.
+Frames keep their order."""
 
 from __future__ import annotations
 
@@ -24,18 +22,18 @@ Frame: TypeAlias = bytes | bytearray | memoryview
 
 
 def start_of(size: int, end: int) -> int:
-    """Where in a group a frame of ``size`` bytes begins when the one before ends at ``end``."""
+    """Where in a group a frame of ``size`` bytes begins if the one before ends at ``end``."""
     step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
     return (end + step - 1) & -step
 
 
 def group_limit(segment_bytes: int, position: int) -> int:
-    """Largest group that may begin at ``position``: one block stays free for the segment's last idle group."""
+    """The largest group that may begin at ``position``. One block stays free for the segment's last idle group."""
     return max(0, min(GROUP_BYTES_MAX, segment_bytes - position - BLOCK))
 
 
 class GroupPlan:
-    """Frames laid out for one group of one segment: bytes, header, size and offset of each."""
+    """The layout of one group of one segment: each frame with its header, size and offset."""
 
     __slots__ = ("end", "frames", "headers", "limit", "new_segment", "offsets", "sizes")
 
@@ -49,11 +47,11 @@ class GroupPlan:
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of the group, header and padding included."""
+        """The bytes of the group, header and padding included."""
         return round_up(self.end, BLOCK)
 
     def add(self, frame: Frame, header: FrameHeader) -> bool:
-        """False, and nothing changed, if it does not fit."""
+        """False, and nothing changed, if the frame does not fit."""
         size = len(frame)
         start = start_of(size, self.end)
         if start + size > self.limit:
@@ -67,11 +65,9 @@ class GroupPlan:
 
 
 def plan_groups(frames: Sequence[Frame], *, position: int, segment_bytes: int) -> list[GroupPlan]:
-    """Groups for whole frames from ``position`` on, in new segments where this one ends (at once, if that is at
-    ``segment_bytes``).
-
-    Raises InvalidArgumentError for what is not one whole frame and for a frame that fits in no segment.
-    """
+    """Groups for whole frames from ``position`` on, in new segments once this one is full (at once if ``position`` is
+    ``segment_bytes``). Raises InvalidArgumentError for bytes that are not one whole frame, and for a frame that fits in
+    no segment."""
     plan: list[GroupPlan] = []
     group = GroupPlan(group_limit(segment_bytes, position))
     for frame in frames:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the segment log needs done beside its commits, one step at a time: sealing, spares, giving space back.
+"""The upkeep of the segment log beside its commits, one step at a time: sealing, spares, giving space back.
 
-Synchronous (RULES S10): a thread of the server runs it beside the commit thread, the simulator and tests run it between
-commits. Sealing comes first, because a start scans what is not sealed.
+Synchronous (RULES S10: storage starts no threads). A thread of the server runs it beside the commit thread; the
+simulator and tests run it between commits. Sealing comes first, because a start scans unsealed segments.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class LogMaintenance:
 
     @property
     def due(self) -> bool:
-        """Whether there is something to do, though the disk may have no room for it. Any thread."""
+        """Whether there is something to do, even if the disk has no room for it. Any thread."""
         return bool(self._log.seal_jobs) or self._log.pool.spares < self._log.spares_wanted
 
     def step(self) -> bool:
-        """Do one piece of work. False: nothing is to be done, or the disk has no room for it now.
+        """Do one piece of work. False: there is nothing to do, or the disk has no room for it now.
 
-        What has no room for its index gets that of the segments which are kept free: nothing below the first segment
-        that is not sealed is ever given back, so that a full disk would stay full. Raises StorageFailedError when a
-        write or sync failed, now or earlier (RULES S6).
+        An index without room gets that of the segments kept free, because no segment above the first unsealed one is
+        ever given back: the disk would stay full. Raises StorageFailedError when a write or sync failed, now or earlier
+        (RULES S6).
         """
         is_full = bool(self._log.seal_jobs)
         return self.seal_one() or self._make_spare() or self._log.pool.trim(0 if is_full else None)
 
     def run(self) -> None:
-        """Steps until nothing is left that can be done. Raises as :meth:`step`."""
+        """Step until nothing can be done. Raises as :meth:`step`."""
         while self.step():
             pass
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writing side of the segment log: whole frames in, durable places out (RULES S3, S4, S6).
 
-One group commit is one write and one sync into a preallocated segment; there is no second copy anywhere. Everything
-here is synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or who may write: frames come
-in already checked, and their order is the order in the log. What would make a group wait is done elsewhere: spare
-segments come from ``segment_pool.py``, a full segment leaves as a :class:`SealJob` (``log_maintenance.py`` does both).
+One group commit is one write and one sync into a preallocated segment; there is no second copy. All of it is
+synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or who may write: frames come in
+checked, and their order is the order in the log. Work that would delay a group is done elsewhere
+(``log_maintenance.py``): spare segments come from ``segment_pool.py``, and a full segment leaves as a :class:`SealJob`.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ SPARES_RESERVED = 1
 BACKLOG_BYTES_MAX = 256 << 20
 """Memory for the indexes of full segments that wait to be sealed: beyond it no segment is begun for new entries.
 
-What a segment that is not sealed takes follows from its size and the smallest frames in it: about 80 bytes a frame here
-and 56 in the index (500 more for each ledger in it), and while it is sealed up to 270 more. One-entry frames of 100
-bytes take 192 in a segment: 256 MiB of them are 1,400,000 frames, 200 MB, and 370 MB more while they are sealed.
+The memory of an unsealed segment follows from its size and the smallest frames in it: about 80 bytes a frame here and
+56 in the index (500 more for each ledger in it), and up to 270 more while it is sealed. One-entry frames of 100 bytes
+take 192 in a segment: 256 MiB of them are 1,400,000 frames, 200 MB, and 370 MB more while they are sealed.
 """
 
 
 @dataclass(slots=True)
 class CommitStats:
-    """Totals since the log was opened. ``frame_bytes`` of frames given, copies of compaction too; ``written_bytes`` of
-    groups and segment headers, ``index_bytes`` of ``.idx`` files."""
+    """Totals since the log was opened. ``frame_bytes``: frames given to the log, copies of compaction too.
+    ``written_bytes``: groups and segment headers. ``index_bytes``: ``.idx`` files."""
 
     groups: int = 0
     frames: int = 0
@@ -66,12 +66,12 @@ class CommitStats:
 
     @property
     def write_amplification(self) -> float:
-        """Bytes written to disk for each byte of frames given; 0 before the first."""
+        """Bytes written to disk for each byte of frames given to the log; 0 before the first."""
         return (self.written_bytes + self.index_bytes) / self.frame_bytes if self.frame_bytes else 0.0
 
 
 class _Segment:
-    """A segment being written, and what its ``.idx`` will hold."""
+    """A segment being written, and the contents of its ``.idx``."""
 
     __slots__ = (
         "data_end", "data_groups", "generation", "group_number", "handle", "position", "recorded", "rows",
@@ -81,7 +81,7 @@ class _Segment:
     def __init__(self, generation: int, handle: Handle, seed: int = 0) -> None:
         self.generation, self.handle, self.stamp_seed = generation, handle, seed
         self.position = SEGMENT_HEADER_BYTES  # of the next group; everything below it is durable
-        self.recorded = SEGMENT_HEADER_BYTES  # position on record: an idle group now would say nothing new
+        self.recorded = SEGMENT_HEADER_BYTES  # position on record: above it an idle group has something new to say
         self.group_number = 0
         self.rows = bytearray()
         self.states = StateCollector()
@@ -94,7 +94,7 @@ class SegmentLog:
 
     ``newest_generation`` and ``newest_sealed`` are those found on disk (0: none), ``free`` the generations of its
     ``.free`` files. Opening writes nothing; the first segment is made when it is needed or by :meth:`prepare_segment`.
-    Any failed write or sync is final: everything raises StorageFailedError from then on (S6).
+    After a failed write or sync every call raises StorageFailedError (S6).
     """
 
     def __init__(
@@ -125,10 +125,10 @@ class SegmentLog:
             newest_generation=newest_generation, newest_sealed=newest_sealed, free=free,
             segments_kept_free=segments_kept_free, now_ms=now_ms,
         )  # fmt: skip
-        """Spares and drained segments; :meth:`SegmentPool.recycle` takes one that is drained."""
+        """Spares and drained segments; :meth:`SegmentPool.recycle` takes a drained one."""
         self.seal_jobs: deque[SealJob] = deque()
         """Full segments that wait for :meth:`seal_next`, oldest first; bounded by ``backlog_bytes_max``."""
-        self._full: list[SealJob] = []  # that are not released yet
+        self._full: list[SealJob] = []  # not released yet
         self.group_bytes_max = group_limit(segment_size_bytes, SEGMENT_HEADER_BYTES)
         self._arena = memoryview(aligned_buffer(max(self.group_bytes_max, BLOCK)))
         self.stats = CommitStats()
@@ -137,7 +137,7 @@ class SegmentLog:
 
     @property
     def newest_sealed(self) -> int:
-        """Generation of the newest segment with an ``.idx``; 0 if none."""
+        """The generation of the newest segment with an ``.idx``; 0 if none."""
         return self.pool.newest_sealed
 
     def note_sealed(self, generation: int) -> None:
@@ -146,12 +146,11 @@ class SegmentLog:
 
     @property
     def segment_bytes(self) -> int:
-        """Size of a segment."""
         return self._segment_bytes
 
     @property
     def spares_wanted(self) -> int:
-        """Spares that should be ready now: the reserve, and once the segment is half full the next one."""
+        """How many spares should be ready now: the reserve, and one more once the segment is half full."""
         half_full = self._active is not None and self._active.position >= self._segment_bytes // 2
         return SPARES_RESERVED + half_full
 
@@ -162,7 +161,7 @@ class SegmentLog:
 
     @property
     def position_unrecorded(self) -> bool:
-        """Whether :meth:`record_position` has something to say."""
+        """Whether :meth:`record_position` would write a group."""
         return self._active is not None and self._active.recorded != self._active.position
 
     @property
@@ -172,7 +171,7 @@ class SegmentLog:
 
     @property
     def health(self) -> Health:
-        """To be shared with whoever else writes to the directory."""
+        """Shared with the other writers of the directory."""
         return self._health
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -180,14 +179,14 @@ class SegmentLog:
     def append_group(self, frames: Sequence[Frame], *, reserve: bool = False) -> list[Place]:
         """Write whole, checked frames and make them durable; returns their places, in order.
 
-        One group where they fit in one (``group_bytes_max`` and the room in the segment), else several. The frames are
-        copied; their bytes 60–63 are replaced by the placement stamp in the copy. ``reserve``: the last spare segment
-        may be used, which is kept for fences, records, recovery adds and compaction.
+        They are one group if they fit (``group_bytes_max`` and the room in the segment), otherwise several. The frames
+        are copied; in the copy the placement stamp replaces bytes 60–63. ``reserve``: the last spare segment may be
+        used, which is kept for fences, records, recovery adds and compaction.
 
-        Raises InvalidArgumentError for a frame that fits in no segment and DataDirectoryError when there is no space
-        for a segment, or the backlog of full ones is at its bound: nothing was written, later calls may succeed.
-        StorageFailedError when a write or sync failed, now or earlier: the outcome of this call's frames is unknown and
-        nothing is written any more.
+        Raises InvalidArgumentError for a frame that fits in no segment, and DataDirectoryError if there is no space for
+        a segment or the backlog of full ones is at its bound: then nothing was written, and later calls may succeed.
+        Raises StorageFailedError when a write or sync failed, now or earlier: then the outcome of this call's frames is
+        unknown and nothing is written any more.
         """
         self._check()
         self.release_full()
@@ -211,40 +210,39 @@ class SegmentLog:
         return places
 
     def record_position(self) -> None:
-        """Write an empty group that says how far the log is durable, unless that is on record (RULES S3).
-
-        The server calls it within 100 ms of going idle and at a clean stop. Raises StorageFailedError.
-        """
+        """Write an empty group that records how far the log is durable, unless that is on record (RULES S3). The server
+        calls it within 100 ms of going idle and at a clean stop. Raises StorageFailedError."""
         self._check()
         if self.position_unrecorded:
             self._commit(GroupPlan(BLOCK))
 
     def prepare_segment(self) -> None:
         """Begin the first segment now, or make the next, so that a later group does not wait for it. Raises as
-        :meth:`append_group` does."""
+        :meth:`append_group`."""
         self._check()
         self.pool.ensure(1)
         if self._active is None:
             self._roll()
 
     def release_full(self) -> None:
-        """The places of all earlier groups are on their way to the index: full segments may be sealed, so that the
-        index hears of a frame before it hears that its segment is sealed. Each group does this for those before it.
-
-        Not before a segment is begun: a start that finds every segment sealed takes the newest one for lost."""
+        """Allow full segments to be sealed: the places of all earlier groups are on their way to the index, so it hears
+        of a frame before it hears that the frame's segment is sealed. Each group does this for those before it. Nothing
+        is released before a segment is begun, because a start that finds every segment sealed takes the newest one for
+        lost."""
         if self._active is None:
             return
         self.seal_jobs.extend(self._full)
         self._full.clear()
 
     def seal_later(self, job: SealJob) -> None:
-        """The start has found no room for the ``.idx`` of this segment, which the index knows as unsealed."""
+        """Seal this segment later: the start found no room for its ``.idx``, and the index knows it as unsealed."""
         self._full.append(job)
         self.release_full()
 
     def seal_next(self) -> SealedSegment | None:
-        """Write the ``.idx`` of the oldest full segment; None if there is none, or no room for it: then it stays in
-        :attr:`seal_jobs`. The one method that another thread may call (one at a time). Raises StorageFailedError."""
+        """Write the ``.idx`` of the oldest full segment. None if there is none, or no room for it: then it stays in
+        :attr:`seal_jobs`. This is the one method that another thread may call (one at a time). Raises
+        StorageFailedError."""
         self._health.check()
         if not self.seal_jobs:
             return None
@@ -262,7 +260,7 @@ class SegmentLog:
 
     def close(self, *, record: bool = True) -> None:
         """Record the position (unless ``record`` is False: as a crash would) and close the files. Nothing is sealed:
-        the next start does that, unless :meth:`seal_next` has. Idempotent. Raises StorageFailedError."""
+        the next start seals what :meth:`seal_next` did not. Idempotent. Raises StorageFailedError."""
         if self._closed:
             return
         try:
@@ -297,7 +295,8 @@ class SegmentLog:
         return places
 
     def _fill_arena(self, group: GroupPlan, segment: _Segment, total: int) -> None:
-        """The group's bytes. One copy of each frame; measured, it is a twentieth of what the write of them takes."""
+        """Put the group's bytes into the arena. Each frame is copied once: measured, that takes a twentieth of the time
+        of the write."""
         arena, base, seed = self._arena, segment.position, segment.stamp_seed
         end = GROUP_HEADER_BYTES
         for frame, at, size in zip(group.frames, group.offsets, group.sizes, strict=True):
@@ -313,7 +312,7 @@ class SegmentLog:
         )
 
     def _note(self, group: GroupPlan, segment: _Segment) -> list[Place]:
-        """Remember what the segment's ``.idx`` needs; the places of the frames."""
+        """Remember what the segment's ``.idx`` needs; returns the places of the frames."""
         places: list[Place] = []
         generation, position, rows, entries = segment.generation, segment.position, segment.rows, FrameKind.ENTRIES
         for frame, header, size, at in zip(group.frames, group.headers, group.sizes, group.offsets, strict=True):
@@ -329,7 +328,7 @@ class SegmentLog:
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def _roll(self) -> None:
-        """Go on in the next spare; the segment before gets its last idle group and waits for its ``.idx``."""
+        """Go on in the next spare. The segment before gets its last idle group and waits for its ``.idx``."""
         old = self._active
         if old is not None:
             self.record_position()
@@ -343,7 +342,8 @@ class SegmentLog:
             self._full.append(SealJob(old.generation, old.rows, old.states, old.data_end, old.data_groups))
 
     def _check_backlog(self) -> None:
-        """Whether indexes that the disk has no room for, or that come too slowly, would fill the memory."""
+        """Raises DataDirectoryError if indexes that wait, because the disk has no room or is too slow, take too much
+        memory."""
         waiting = sum(job.memory_bytes for job in (*self.seal_jobs, *self._full))
         if waiting > self._backlog_bytes_max:
             raise DataDirectoryError(

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments before and after their use: drained ones kept for recycling, and spares made ready ahead (RULES S4, S5).
+"""Segments before and after their use: drained ones kept for recycling, and spares made ahead (RULES S4, S5).
 
-A drained segment becomes ``<generation>.free``: content worthless, blocks allocated. A spare has the name
-``<new generation>.segment.tmp`` and its blocks; when the log begins it, it gets a durable header and then its name. So
-a name without ``.tmp`` promises an intact header, what has ``.tmp`` was never used, and a spare needs no scan. Each
-rename is durable before the next step: at no moment do two names that a start would believe stand for one file. Frames
-of an older life never match the stamps and group headers of the new generation (docs/formats.md §3.4).
+A drained segment becomes ``<generation>.free``: its content is worthless, its blocks stay allocated. A spare has its
+blocks and the name ``<new generation>.segment.tmp``. When the log begins it, it gets a durable header and then the name
+without ``.tmp``. So a name without ``.tmp`` promises an intact header, a file with ``.tmp`` was never used, and a spare
+needs no scan. Each rename is durable before the next step, so two names that a start would believe never stand for one
+file. Frames of an older life never match the stamps and group headers of the new generation (docs/formats.md §3.4).
 
-Beside a segment stands an empty file ``.unsealed`` until it has its ``.idx``, which names it from then on. So the loss
-of a segment is noticed whatever became of those around it. It is made once the ``.tmp`` is durable and taken away
-before the segment is put aside, because alone it tells of a loss.
+An empty file ``.unsealed`` stands beside a segment until it has its ``.idx``. Either shows that the segment exists, so
+that the loss of a segment is noticed whatever became of those around it. ``.unsealed`` is made once the ``.tmp`` is
+durable, and removed before the segment is put aside, because alone it means a loss.
 
-The server calls this from two threads, the one that commits and the one that makes spares; a lock keeps the making and
-the pool apart, and taking a spare never waits for it.
+The server calls this from two threads, the one that commits and the one that makes spares. A lock guards the making of
+segments and the drained ones; taking a spare never waits for it.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffe
 from bookie_server.storage.disk.health import NO_SPACE, Health
 
 SEGMENTS_KEPT_FREE = 4
-"""Drained segments kept for recycling; more are given back to the file system."""
+"""How many drained segments are kept for recycling; further ones are given back to the file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment of this generation, in which nothing of this life is written but its header once it is begun."""
+    """A segment of this generation. Nothing of this life is in it; once begun, only its header."""
 
     generation: int
     handle: Handle
 
 
 class SegmentPool:
-    """Makes segments, of drained ones where there are any. ``newest_generation`` and ``newest_sealed`` as in
+    """Makes segments, from drained ones if there are any. ``newest_generation`` and ``newest_sealed`` as in
     :class:`~bookie_server.storage.log.segment_log.SegmentLog`; ``free`` names the ``.free`` files of the directory."""
 
     def __init__(
@@ -88,7 +88,6 @@ class SegmentPool:
 
     @property
     def free_segments(self) -> int:
-        """Drained segments kept for recycling."""
         return len(self._free)
 
     @property
@@ -98,7 +97,7 @@ class SegmentPool:
 
     @property
     def newest_sealed(self) -> int:
-        """Generation of the newest segment with an ``.idx``; 0 if none. Segments made from here on name it."""
+        """The generation of the newest segment with an ``.idx``; 0 if none. Segments made from here on name it."""
         return self._newest_sealed
 
     def note_sealed(self, generation: int) -> None:
@@ -108,11 +107,8 @@ class SegmentPool:
     # --- making -----------------------------------------------------------------------------------------------------
 
     def ensure(self, count: int) -> None:
-        """Have at least ``count`` spares ready.
-
-        Raises DataDirectoryError when there is no space, and what is ready stays; StorageFailedError when a write or
-        sync failed, now or earlier (RULES S6).
-        """
+        """Have at least ``count`` spares ready. Raises DataDirectoryError if there is no space; spares made so far
+        stay. Raises StorageFailedError when a write or sync failed, now or earlier (RULES S6)."""
         while len(self._spares) < count:
             with self._lock:
                 self._health.check()
@@ -120,10 +116,8 @@ class SegmentPool:
                     self._spares.append(self._make())
 
     def begin(self) -> NewSegment:
-        """The oldest spare with a header and under its own name, durable. There must be one.
-
-        Raises StorageFailedError. The header is written now and not ahead, because it names the newest sealed segment.
-        """
+        """Begin the oldest spare: it gets its header and its own name, durably. There must be a spare. Raises
+        StorageFailedError. The header is written now and not ahead, because it names the newest sealed segment."""
         spare = self._spares.popleft()
         path = os.path.join(self._path, segment_name(spare.generation))
         header = SegmentHeader(
@@ -142,7 +136,8 @@ class SegmentPool:
         return spare
 
     def _mark_unsealed(self, generation: int) -> None:
-        """Durable with the segment's own name. Not worth a refusal: a disk without room for a name goes without."""
+        """Make ``.unsealed``; it becomes durable with the segment's own name. A disk without room for it
+        goes without."""
         try:
             self._files.close(self._files.create(os.path.join(self._path, unsealed_name(generation))))
         except OSError as error:
@@ -159,11 +154,11 @@ class SegmentPool:
         return NewSegment(generation, handle)
 
     def _recycle_into(self, temporary: str) -> Handle | None:
-        """A drained segment under this name, open for writing; None if there is none that fits."""
+        """A drained segment under this name, open for writing; None if none fits."""
         while self._free:
             path = os.path.join(self._path, free_name(self._free.popleft()))
             handle: Handle | None = None
-            with contextlib.suppress(OSError):  # of another size, with holes on a full disk, or unreadable: not used
+            with contextlib.suppress(OSError):  # not used: of another size, unreadable, or with holes on a full disk
                 handle = self._files.open_preallocated(path, self._segment_bytes)
             if handle is None:
                 self._unlink(path)
@@ -179,7 +174,7 @@ class SegmentPool:
 
     def _create(self, temporary: str) -> Handle:
         try:
-            if self._files.exists(temporary):  # of a creation that a full disk ended
+            if self._files.exists(temporary):  # left by a creation that a full disk ended
                 self._files.remove(temporary)
             handle = self._files.create_preallocated(temporary, self._segment_bytes)
         except OSError as error:
@@ -189,7 +184,7 @@ class SegmentPool:
                 remedy="free some space on the disk" if error.errno in NO_SPACE else "check the disk",
             ) from error
         try:
-            self._files.sync_directory(self._path)  # before anything tells of it
+            self._files.sync_directory(self._path)  # before anything names it
         except OSError as error:
             self._files.close(handle)
             self._health.fail("a new segment could not be made durable", self._path, error)
@@ -198,18 +193,19 @@ class SegmentPool:
     # --- after use --------------------------------------------------------------------------------------------------
 
     def recycle(self, generation: int) -> None:
-        """Give a drained segment, sealed or never used, to the pool; its ``.idx`` goes. Durable when this returns.
+        """Give a drained segment, sealed or never used, to the pool; its ``.idx`` is removed. Durable when this
+        returns.
 
-        The caller answers for it that no index entry leads into it, that a durable checkpoint holds its state (S4,
-        I11) and that no reader has it open (S5). Raises StorageFailedError.
+        The caller must know that no index entry leads into it, that a durable checkpoint holds its state (S4, I11), and
+        that no reader has it open (S5). Raises StorageFailedError.
         """
         segment = os.path.join(self._path, segment_name(generation))
         beside = [os.path.join(self._path, name(generation)) for name in (index_name, unsealed_name)]
         with self._lock:
             self._health.check()
             try:
-                # A crash in between leaves a segment that is scanned, or one of these beside the ``.free`` file: both
-                # are known at the next start for what they are. The file is reused only after both are durable.
+                # A crash in between leaves a segment that the next start scans, or one of these beside the ``.free``
+                # file, which the next start recognises. The file is reused only after both are durable.
                 for path in beside:
                     if self._files.exists(path):
                         self._files.remove(path)
@@ -222,8 +218,8 @@ class SegmentPool:
         return None
 
     def trim(self, kept_free_max: int | None = None) -> bool:
-        """Give one segment back to the file system if more are kept than this, by default than configured; False if
-        there was none."""
+        """Give one drained segment back to the file system if more than ``kept_free_max`` are kept, by default the
+        configured number. False if there was none."""
         with self._lock:
             if len(self._free) <= (self.kept_free_max if kept_free_max is None else kept_free_max):
                 return False
@@ -231,11 +227,11 @@ class SegmentPool:
             return True
 
     def _unlink(self, path: str) -> None:
-        """Whether the name stays after a crash does not matter: it is worthless either way."""
+        """The file is worthless, so it does not matter whether its name stays after a crash."""
         with contextlib.suppress(OSError):
             self._files.remove(path)
 
     def close(self) -> None:
-        """Close the spares; the next start puts them into the pool."""
+        """Close the spares; the next start gives them to the pool."""
         while self._spares:
             self._files.close(self._spares.popleft().handle)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading side: frames by place, every one checked (RULES S5). Synchronous; one thread.
+"""The reading side of the segment log: frames by place, every one checked (RULES S5). Synchronous; one thread.
 
-Only places of durable frames exist (the index takes in nothing else), so a read never goes beyond the durable
-watermark. Segments without an ``.idx`` are still being written: there read-ahead is off.
+The index takes in only durable frames, so a read never goes beyond the durable position. Read-ahead is off in segments
+without an ``.idx``, which are still being written.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["OPEN_SEGMENTS_MAX", "SegmentReader", "check_stored_frame"]
 T = TypeVar("T")
 
 OPEN_SEGMENTS_MAX = 64
-"""Handles kept open for reads."""
+"""How many segments are kept open for reads."""
 GIVEN_UP_MAX = 4096
-"""Segments given up that are remembered: of older ones no read is under way."""
+"""How many segments given up are remembered; no read of an older one is under way."""
 
 
 class SegmentReader:
@@ -46,37 +46,37 @@ class SegmentReader:
         self._handles: OrderedDict[int, Handle] = OrderedDict()
         self._indexes = IndexReader(path, self._incarnation, self._files, open_segments_max)
         self._given_up: dict[int, None] = {}
-        self._told: set[str] = set()  # files as a whole, each until it is another
+        self._told: set[str] = set()  # files already reported as a whole, until they are replaced
         self.reads = 0
         self.rereads = 0
         """Reads that failed their check through the page cache; those that failed again were damage."""
         self.damaged = 0
-        """Reads whose bytes failed their check on the disk, too."""
+        """Reads that failed their check on the disk, too."""
         self.io_errors = 0
         """Reads that the system refused twice (EIO, a missing file): signs of a failing disk."""
 
     def read(self, place: Place, *, ledger_id: LedgerId | None = None) -> memoryview:
-        """The whole frame at ``place``, both CRCs and the stamp checked; with ``ledger_id`` also whose it is.
+        """The whole frame at ``place``. Both CRCs and the stamp are checked, and with ``ledger_id`` also the ledger.
 
-        What fails is read once more from the disk itself; if that fails too IntegrityError is raised: damage, to be
-        answered as UNKNOWN. A read that the system refuses (EIO, a missing segment) raises IntegrityError as well,
-        chained to the OSError.
+        A frame that fails is read once more past the page cache. If it fails again IntegrityError is raised: damage, to
+        be answered as UNKNOWN. If the system refuses the read (EIO, a missing segment) IntegrityError is chained to the
+        OSError.
         """
         return self._read_twice(place, lambda data: self._checked(data, place, ledger_id))
 
     def read_entries(
         self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
     ) -> bytes | bytearray | memoryview | None:
-        """A frame of the entries first to last (both inclusive) of the frame at ``place``; None if it holds none of
-        them. Of a run, which holds all of them, whole frames one behind the other. Bytes 60–63 are not meant for a
-        receiver. Raises as :meth:`read`."""
+        """The entries first to last (both inclusive) of the frame at ``place`` as a frame; None if it holds none of
+        them. A run must hold all of them, and gives whole frames one behind the other. Receivers must ignore bytes
+        60–63. Raises as :meth:`read`."""
         if place.is_run:
             return self._read_twice(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
         return slice_frame(self.read(place, ledger_id=ledger_id), first, last)
 
     def read_lac_entry(self, place: Place) -> bytes | bytearray | memoryview | None:
-        """The last entry of the frame at ``place``; of a run, of the frame in it that carries the greatest LAC. Raises
-        as :meth:`read`."""
+        """The last entry of the frame at ``place``; of a run, the last entry of the frame that carries the greatest
+        LAC. Raises as :meth:`read`."""
         frame: bytes | memoryview
         if place.is_run:
             frame = self._read_twice(place, lambda data: _lac_frame(data, place, self._incarnation))
@@ -86,8 +86,8 @@ class SegmentReader:
         return slice_frame(frame, last, last)
 
     def membership(self, place: Unresolved) -> Remembered:
-        """What a look-up wants to know of a place that it named as unresolved: which ids the frame holds, which frames
-        of a damaged run are intact, or what an index block says. Raises as :meth:`read`."""
+        """What a look-up must know about an unresolved place: which ids the frame holds, which frames of a damaged run
+        are intact, or the contents of an index block. Raises as :meth:`read`."""
         if isinstance(place, IndexBlock):
             return self._indexes.read(place)
         if place.is_run:
@@ -97,7 +97,8 @@ class SegmentReader:
         return striping_of(frame, header) or runs_of_ids(entry_ids_of(header, frame))
 
     def _read_twice(self, place: Place, take: Callable[[bytes], T]) -> T:
-        """What ``take`` makes of the bytes at ``place``; read once more past the cache if it finds them bad."""
+        """Returns what ``take`` makes of the bytes at ``place``. If it finds them bad they are read once more past the
+        cache."""
         self.reads += 1
         try:
             return take(self._pread(place))
@@ -117,7 +118,7 @@ class SegmentReader:
             ) from error
 
     def _legible(self, place: Place) -> bytes:
-        """The bytes of a run, from the disk itself, with zeros where the system refuses to give them."""
+        """The bytes of a run, read past the page cache, with zeros where the system refuses."""
         path, end = self._segment_path(place.generation), place.offset + place.size
         parts: list[bytes] = []
         at = place.offset
@@ -131,32 +132,31 @@ class SegmentReader:
         return b"".join(parts)
 
     def release(self, generation: int) -> None:
-        """Close what is open of a segment whose ``.idx`` was made anew."""
+        """Close the open files of a segment whose ``.idx`` was made anew."""
         self._forget(generation)
         self._told -= {segment_name(generation), index_name(generation)}
         self._indexes.release(generation)
 
     def give_up(self, generation: int) -> None:
-        """Close what is open of a segment whose file is to be used again: nobody may open it from now on. What still
-        names it was planned before the index dropped it, and is to be planned again."""
+        """Close the open files of a segment whose file will be used again; nobody may open it from now on. A read that
+        still names it was planned before the index dropped it, and must be planned again."""
         self.release(generation)
         self._given_up[generation] = None
         if len(self._given_up) > GIVEN_UP_MAX:
             del self._given_up[next(iter(self._given_up))]
 
     def is_given_up(self, generation: int) -> bool:
-        """Whether :meth:`give_up` was told of this segment, lately."""
+        """Whether :meth:`give_up` was called for this segment lately."""
         return generation in self._given_up
 
     def is_news(self, name: str) -> bool:
-        """Whether it was not said before that this file is missing or damaged: a line each is enough, however many
-        reads find it out."""
+        """Whether it was not said before that this file is missing or damaged. One line for each file is enough,
+        however many reads find it out."""
         is_news = name not in self._told
         self._told.add(name)
         return is_news
 
     def close(self) -> None:
-        """Close all handles."""
         while self._handles:
             self._files.close(self._handles.popitem()[1])
         self._indexes.close()

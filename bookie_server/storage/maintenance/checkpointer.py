@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing checkpoints piece by piece beside everything else, and saying which segments may be recycled (S4, I11).
+"""Writes checkpoints piece by piece beside all other work, and says which segments may be recycled (S4, I11).
 
-The state is copied from the index in chunks, on whatever thread owns it, and written here. The copy is fuzzy: records
-that come in meanwhile may or may not be in it. That is right, because state folds without regard to order, and what a
-segment up to ``through`` says was folded before that segment was sealed, which is before the copy begins; whatever came
-later lies in a segment above ``through``, which a start reads.
+The state is copied in chunks, on the thread that owns the index, and written here. The copy is fuzzy: records that come
+in meanwhile may or may not be in it. That is right, because state folds in any order. The state of a segment up to
+``through`` was folded before that segment was sealed, so before the copy begins. Anything later lies in a segment above
+``through``, which a start reads.
 
-A checkpoint counts once it is durable *and* IDENTITY names its number: a start that finds no readable checkpoint as new
-as that knows that it has lost one. Nothing is recycled under it before that.
+A checkpoint counts once it is durable *and* IDENTITY names its number: a start that finds no readable checkpoint with
+that number or a newer one knows that one was lost. No segment is recycled before that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEDGERS_PER_COPY = 8190
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """What is remembered of a durable checkpoint that IDENTITY names. Number 0: there is none."""
+    """The facts about a durable checkpoint that IDENTITY names. Number 0: there is none."""
 
     number: int = 0
     through: int = 0
@@ -50,8 +50,8 @@ class _Writing:
 
 
 class Checkpointer:
-    """Makes checkpoints of a data directory; one thread. ``newest`` is what the start used; ``health`` is shared with
-    whoever else writes there."""
+    """Makes checkpoints of a data directory; one thread. ``newest`` is the one that the start used; ``health`` is
+    shared with the directory's other writers."""
 
     def __init__(
         self,
@@ -74,32 +74,27 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is under way."""
         return self._writing is not None
 
     def may_recycle(self, generation: int) -> bool:
-        """Whether a durable checkpoint holds all state of this drained segment and does not count on it (S4, I11).
-
-        Only for segments that the index has dropped; that no reader has one open is the caller's to see.
-        """
+        """Whether a durable checkpoint holds all state of this drained segment and does not count on its file (S4,
+        I11). Only for segments that the index has dropped. The caller must see to it that no reader has the segment
+        open."""
         return generation <= self._newest.through and generation not in self._newest.segments
 
     def keep_room(self) -> None:
-        """Have room allocated for the next checkpoint, if the disk has any: to be called now and then."""
+        """Allocate room for the next checkpoint, if the disk has any. Called now and then."""
         if self._writing is None and not self._room_in_use:
             self._room.keep(self._newest.file_bytes)
 
     def start(self) -> bool:
-        """Begin a checkpoint. False, and nothing changed, if one is under way or the disk has no room: try again later,
-        when the room that was kept for it has become free.
-
-        Raises StorageFailedError when a write failed, now or earlier (RULES S6).
-        """
+        """Begin a checkpoint. False, and nothing changed, if one is under way or the disk has no room: then the kept
+        room is freed, for a later try. Raises StorageFailedError when a write failed, now or earlier (RULES S6)."""
         self._health.check()
         if self._writing is not None:
             return False
         sealed, unsealed, newest_sealed = self._port.ask(lambda index: index.generations())
-        # What an unsealed segment says may not have been folded yet; all that lies below the first of them has been.
+        # The state of an unsealed segment may not be folded yet; that of all segments below the first unsealed one is.
         through = max(self._newest.through, min(newest_sealed, min(unsealed, default=newest_sealed + 1) - 1))
         segments = tuple(sorted(generation for generation in (*sealed, *unsealed) if generation <= through))
         try:
@@ -108,17 +103,18 @@ class Checkpointer:
             parts = CheckpointParts(number, self._directory.identity.incarnation_bytes, through)
             writing = _Writing(parts, segments, path, self._files.create(path + ".tmp"))
             self._writing = writing
-            self._append(writing, bytes(BLOCK))  # of the header, which is written last
+            self._append(writing, bytes(BLOCK))  # room for the header, which is written last
         except OSError as error:
             self._give_up(error)
             return False
         return True
 
     def step(self, budget_bytes: int) -> int:
-        """Copy and write about ``budget_bytes`` of the checkpoint under way; bytes written, 0: none is under way.
+        """Copy and write about ``budget_bytes`` of the checkpoint under way; returns the bytes written, 0 if none is
+        under way.
 
-        The last step makes it durable, names it in IDENTITY and removes the checkpoints older than the one before it.
-        On a full disk it is given up: the one before stays. Raises StorageFailedError as :meth:`start`.
+        The last step makes it durable, names it in IDENTITY and removes all checkpoints but it and the one before. On a
+        full disk it is given up, and the one before stays. Raises StorageFailedError as :meth:`start`.
         """
         self._health.check()
         written = 0
@@ -130,7 +126,7 @@ class Checkpointer:
         return written
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Give up the checkpoint under way."""
         if self._writing is not None:
             self._discard(self._writing)
             self._writing = None
@@ -138,7 +134,7 @@ class Checkpointer:
     # --- one checkpoint ---------------------------------------------------------------------------------------------
 
     def _next_number(self) -> int:
-        """Above every number in the directory, readable or not."""
+        """A number above every one in the directory, readable or not."""
         found = checkpoint_numbers(self._files.names(self._directory.segments_path))
         return max([*found, self._newest.number, self._directory.identity.checkpoint]) + 1
 
@@ -181,7 +177,7 @@ class Checkpointer:
         return len(data) + BLOCK
 
     def _prune(self, kept: set[int]) -> None:
-        """Only the newest and the one before stay. One that cannot be removed is tried again after the next."""
+        """Remove all but these checkpoints. One that cannot be removed is tried again after the next checkpoint."""
         path = self._directory.segments_path
         with contextlib.suppress(OSError):
             for number in checkpoint_numbers(self._files.names(path)):
@@ -191,8 +187,9 @@ class Checkpointer:
     # --- failing ----------------------------------------------------------------------------------------------------
 
     def _give_up(self, error: OSError) -> None:
-        """A full disk: the files of this one go, so that retries do not pile up. Anything else is final (RULES S6), and
-        nothing is removed: IDENTITY may name this one already, and a start that misses it takes state for lost."""
+        """Give up this checkpoint. On a full disk its files are removed, so that retries do not pile up. Any other
+        error is final (RULES S6) and nothing is removed: IDENTITY may name this checkpoint already, and a start that
+        misses it takes state for lost."""
         writing, self._writing = self._writing, None
         if error.errno in NO_SPACE:
             if writing is not None:

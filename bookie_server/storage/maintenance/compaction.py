@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: what is live in a mostly dead segment is copied to the end of the log, and the segment is given up (S4).
+"""Compaction: copies the live frames of a mostly dead segment to the end of the log, and gives the segment up (S4).
 
-One segment at a time, in steps. Its ``.idx`` says what is in it, the index which of that is live. Live frames are read
-in the order in which they lie, checked, joined where small ones of a ledger follow each other, and copied. Only then,
-in this order, so that no entry is ever without a place:
+It works on one segment at a time, in steps. The segment's ``.idx`` says what is in it, the index which of that is live.
+Live frames are read in the order of their places, checked, joined where small frames of a ledger follow each other, and
+copied. Then, in this order, so that no entry is ever without a place:
 
-1. the copies are durable (``copy`` returns),
-2. the index learns them (``place_copies``),
-3. the old segment leaves the index (``drop_segment``).
+1. the copies are durable (``copy`` returns), 2. the index learns them (``place_copies``), 3. the old segment leaves the
+index (``drop_segment``).
 
-Giving its file back is maintenance's: under a durable checkpoint, when no reader has it open (I11).
+Maintenance gives its file back: after a durable checkpoint, when no reader has it open (I11).
 
-What happens between the look at what is live and step 2 does no harm:
+Events between the look at what is live and step 2 do no harm:
 
 ========================================  =============================================================================
-meanwhile                                 then
-========================================  =============================================================================
-a ledger is deleted                       ``place_copies`` leaves its copies out; its tombstone is sticky at a start
-a ledger's copy is dropped                it comes back with its copies, which are as good as any, and is dropped again
-an entry is added again                   the bytes are the same (RULES P6): either copy serves
-the copies' segment is sealed             its summary has them; ``place_copies`` leaves them out
-a frame turns out to be damaged           nothing of the segment is copied any more, and it is kept
-the process ends, or power is lost        after 1: entries have two places, both right; before: the log has a torn tail
-========================================  =============================================================================
+meanwhile                                 then ========================================
+============================================================================= a ledger is deleted
+``place_copies`` leaves its copies out; its tombstone is sticky at a start a ledger's copy is dropped                it
+comes back with its copies, which are as good as any, and is dropped again an entry is added again                   the
+bytes are the same (RULES P6): either copy serves the copies' segment is sealed             its summary has them;
+``place_copies`` leaves them out a frame turns out to be damaged           nothing of the segment is copied any more,
+and it is kept the process ends, or power is lost        after 1: entries have two places, both right; before: the log
+has a torn tail ========================================
+=============================================================================
 """
 
 from __future__ import annotations
@@ -47,26 +46,26 @@ from bookie_server.storage.maintenance.live_frames import LiveFrames, together
 logger = logging.getLogger(__name__)
 
 COMPACTION_THRESHOLD = 0.5
-"""A segment with less than this share of its size live is compacted."""
+"""A segment is compacted when less than this share of its size is live."""
 MAJOR_COMPACTION_THRESHOLD = 0.8
-"""The same in the run once a day."""
+"""The same threshold in the daily major compaction."""
 
 PART_BYTES = 4 << 20
-"""Live bytes read before what was read is joined and copied: the memory that compaction takes, three times over."""
+"""Live bytes read before they are joined and copied: compaction takes three times as much memory."""
 COPY_BYTES_MAX = 2 << 20
-"""Bytes of one call of ``copy``: other groups wait for it."""
+"""Bytes of one call of ``copy``; other groups wait for it."""
 COPY_FRAMES_MAX = 1024
 
 Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview]], Sequence[Place]]
-"""Writes copies of frames; their places, durable. With ``reserve=True`` of
-:meth:`SegmentLog.append_group`, whose errors it raises."""
+"""Writes copies of frames with ``reserve=True`` of :meth:`SegmentLog.append_group`, and raises its errors; returns
+their places, durable."""
 
 
 @dataclass(slots=True)
 class CompactionStats:
-    """Totals since the start. ``read_bytes`` of segments and their indexes, ``copied_bytes`` of frames written,
-    ``segments`` given up whose live frames were copied, ``joined_frames`` that became parts of larger ones,
-    ``damaged_segments`` met that are kept because of it."""
+    """Totals since the start. ``read_bytes``: segments and their indexes. ``copied_bytes``: frames written.
+    ``segments``: those given up after their live frames were copied. ``joined_frames``: frames that became parts of
+    larger ones. ``damaged_segments``: those kept because of damage."""
 
     read_bytes: int = 0
     copied_bytes: int = 0
@@ -79,11 +78,11 @@ class CompactionStats:
 def choose(
     live_bytes: Mapping[int, int], segment_bytes: int, threshold: float, left_out: Collection[int] = ()
 ) -> int | None:
-    """The sealed segment with the least live share, if that is below ``threshold``; the oldest of several. Those in
-    ``left_out`` are not considered. None: nothing is worth it.
+    """The sealed segment with the least live share, the oldest of several, if the share is below ``threshold``; None if
+    there is none. Segments in ``left_out`` are not considered.
 
-    The share is of the whole segment, so that segments which a restart left nearly empty are taken as well. Segments
-    without any live frame need no reading: ``LedgerIndex.drop_dead`` gives them up at once, and goes first.
+    The share is of the whole segment, so that segments which a restart left nearly empty are chosen as well. Segments
+    without any live frame need no reading: ``LedgerIndex.drop_dead`` is called first and gives them up at once.
     """
     candidates = [(live, generation) for generation, live in live_bytes.items() if generation not in left_out]
     live, generation = min(candidates, default=(segment_bytes, 0))
@@ -92,14 +91,14 @@ def choose(
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """The segment under way. ``tables``: what was read and is not joined yet; ``copies``: what is to be written, from
+    """The segment under way. ``tables``: frames read and not joined yet. ``copies``: frames to be written, from
     ``copied`` on."""
 
     generation: int
     frames: LiveFrames
     live_bytes: int
-    bytes_max: int  # it is not worth while to write so many
-    live: I64 | None = None  # ledgers; what is dead of the others never lives again
+    bytes_max: int  # writing so many would not be worth it
+    live: I64 | None = None  # ledgers; the dead frames of the others stay dead
     is_open: bool = False
     tables: list[FrameTable] = field(default_factory=list)
     table_bytes: int = 0
@@ -111,7 +110,7 @@ class Compactor:
     """Compacts the segments in the directory ``path``, one at a time; one thread, the one that seals.
 
     ``files`` and ``incarnation`` are the directory's, ``copy`` writes to its log, ``segment_bytes`` is the size of a
-    segment. Nothing of it survives a restart or needs to.
+    segment. No state of it survives a restart or needs to.
     """
 
     def __init__(
@@ -131,31 +130,31 @@ class Compactor:
         self._threshold, self._major_threshold = threshold, major_threshold
         self._work: _Work | None = None
         self._drained: list[int] = []
-        self._packed: dict[int, tuple[int, int]] = {}  # live bytes when it was looked at, and what copies of them take
+        self._packed: dict[int, tuple[int, int]] = {}  # live bytes at the last look, and the size of their copies
         self._kept: set[int] = set()  # because of damage, until the next start
-        self._receivers: dict[int, int] = {}  # with copies of ours: live bytes when they were sealed, −1: they are not
+        self._receivers: dict[int, int] = {}  # segments with our copies: live bytes when sealed; −1: unsealed
         self.stats = CompactionStats()
         self.starved = False
-        """The disk had no room for the last copies. The next step tries again; space given back first helps."""
+        """The disk had no room for the last copies. The next step tries again; giving space back first helps."""
 
     @property
     def generation(self) -> int | None:
-        """The segment under way; None between two."""
+        """The segment under way; None if there is none."""
         return self._work.generation if self._work is not None else None
 
     def step(self, budget_bytes: int, *, major: bool = False) -> int:
-        """Choose a segment if none is under way (``major``: by the threshold of the run once a day), and read and copy
-        about ``budget_bytes`` of it. Bytes read and written; 0: there is nothing to do now, or no room (``starved``).
+        """Read and copy about ``budget_bytes`` of the segment under way; choose one first if there is none (``major``:
+        by the daily threshold). Returns the bytes read and written; 0: there is nothing to do now, or no room
+        (``starved``).
 
-        Fully dead segments are given up here too, before anything is read. What is under way is tried again by the next
-        step when the disk is full. Raises StorageFailedError when a write or sync failed (RULES S6), and what the port
-        and ``copy`` raise (deadlines): then the segment under way is let go, nothing is lost, and a later step begins
-        it anew.
+        Fully dead segments are given up first, without reading. On a full disk the next step tries the same copies
+        again. Raises StorageFailedError when a write or sync failed (RULES S6), and what the port and ``copy`` raise
+        (deadlines): then the segment under way is let go, nothing is lost, and a later step begins it anew.
         """
         self.starved, done = False, 0
         work = self._work
         if work is not None and not self._port.ask(lambda index: index.is_sealed(work.generation)):
-            self.close()  # all in it has died; maintenance may have given its file away
+            self.close()  # all its frames have died; maintenance may have given its file away
         try:
             while done < budget_bytes:
                 if self._work is None and not self._begin(self._major_threshold if major else self._threshold):
@@ -170,12 +169,12 @@ class Compactor:
         return done
 
     def take_drained(self) -> list[int]:
-        """Segments that left the index since the last call: to be recycled once a checkpoint covers them (I11)."""
+        """Segments that left the index since the last call, to be recycled once a checkpoint covers them (I11)."""
         drained, self._drained = self._drained, []
         return drained
 
     def close(self) -> None:
-        """Let go what is under way. Nothing is lost: the segment stays in the index."""
+        """Let the segment under way go. Nothing is lost: it stays in the index."""
         if self._work is not None:
             self._work.frames.close()
             self._work = None
@@ -183,7 +182,7 @@ class Compactor:
     # --- one segment ------------------------------------------------------------------------------------------------
 
     def _begin(self, threshold: float) -> bool:
-        """Choose a segment and read its index. False: there is none."""
+        """Choose a segment. False: there is none."""
         self._drained += self._port.ask(LedgerIndex.drop_dead)
         live, damaged = self._port.ask(lambda index: (index.live_bytes(), index.damaged_segments()))
         enough = int(threshold * self._segment_bytes)
@@ -195,8 +194,9 @@ class Compactor:
         return True
 
     def _useless(self, live: Mapping[int, int], enough: int) -> set[int]:
-        """Segments that would be rewritten for ever: of small frames that take more than ``enough`` however they are
-        packed, or with copies of ours that filled it no better, as large frames may, and hardly anything died since."""
+        """Segments that would be rewritten for ever: those of small frames that take more than ``enough`` however they
+        are packed; and those with our copies that are filled no better (as with large frames) and of which hardly
+        anything died since."""
         self._packed = {g: known for g, known in self._packed.items() if live.get(g) == known[0]}
         for generation, sealed_with in list(self._receivers.items()):
             if sealed_with < 0:
@@ -208,7 +208,7 @@ class Compactor:
         return filled | {g for g, (_, packed) in self._packed.items() if packed >= enough}
 
     def _advance(self) -> int:
-        """The next piece of work on the segment under way: bytes read and written, at least 1."""
+        """Do the next piece of work on the segment under way; returns the bytes read and written, at least 1."""
         work = self._work
         assert work is not None
         before = work.frames.read_bytes
@@ -225,7 +225,7 @@ class Compactor:
         return read or 1
 
     def _open(self, work: _Work) -> None:
-        """Some of the index."""
+        """Read a part of the segment's index."""
         if work.live is None:
             work.live = self._port.ask(lambda index: index.ledgers_in(work.generation))
         if not work.frames.read_index(work.live):
@@ -240,7 +240,7 @@ class Compactor:
             self.close()
 
     def _read(self, work: _Work) -> None:
-        """One more window; then, when there is enough, or no more, what is to be copied."""
+        """Read one more window; join the frames read once there are enough, or no more."""
         table = work.frames.next()
         if table is None:
             self._keep(work)
@@ -258,7 +258,7 @@ class Compactor:
         self.stats.joined_frames += work.copies.joined
 
     def _write(self, work: _Work, copies: Copies) -> int:
-        """The next few copies, and the index learns them."""
+        """Write the next few copies, and tell the index their places."""
         begin, end = work.copied, work.copied + 1
         size = len(copies.frames[begin])
         while end < min(len(copies.frames), begin + COPY_FRAMES_MAX):
@@ -285,15 +285,15 @@ class Compactor:
         return size
 
     def _give_up_segment(self, work: _Work) -> None:
-        """Everything live in it has another place, which the index knows."""
+        """Drop the segment: all its live frames have other places, which the index knows."""
         self._port.ask(lambda index: index.drop_segment(work.generation))
         self._drained.append(work.generation)
         self.stats.segments += 1
         self.close()
 
     def _keep(self, work: _Work, why: str = "") -> None:
-        """What is damaged in the segment must not be forgotten, and what cannot be copied must stay. An index of which
-        blocks are damaged is made anew by others: then the segment may be chosen again."""
+        """Keep the segment: its damage must not be forgotten, and frames that cannot be copied must stay. A segment
+        with damaged index blocks only may be chosen again, once ``reindex.py`` has made its index anew."""
         damage = work.frames.damage
         if not damage or not all(isinstance(place, IndexBlock) for _, place in damage):
             self._kept.add(work.generation)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole maintenance of a data directory, put together: the same in the server, in simulators and in tests."""
+"""The whole maintenance of a data directory: the same in the server, in simulators and in tests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bookie_server.storage.maintenance.scrub import Scrubber
 from bookie_server.storage.maintenance.storage_stats import StorageStats
 
 SCRUB_PAUSE_S = 600.0
-"""Between two passes of the scrubber, so that little data is not read again every few seconds."""
+"""The pause between two passes of the scrubber, so that little data is not read again every few seconds."""
 
 
 class DirectoryMaintenance(Maintenance):
     """Maintenance with all its parts, and the numbers of all of them.
 
-    ``copy`` writes copies to the log; ``reader`` is asked for its counters only; ``release(generation)`` has the
-    readers close a segment whose ``.idx`` was made anew, and ``give_up``, by default the same, one whose file is to be
-    used again. Otherwise as :class:`Maintenance`.
+    ``copy`` writes copies to the log. Only the counters of ``reader`` are used. ``release(generation)`` has the readers
+    close a segment whose ``.idx`` was made anew, and ``give_up``, by default the same function, one whose file will be
+    used again. All else as in :class:`Maintenance`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DirectoryMaintenance(Maintenance):
         self.add_paced("scrubbing", self._scrub, limits.scrub_bytes_per_s)
 
     def _release(self, generation: int) -> None:
-        self._let_compaction_go(generation)  # it would take blocks of both indexes for those of one, and miss records
+        self._let_compaction_go(generation)  # it would read blocks of both editions, and miss records
         self._release_reader(generation)
 
     def _give_up(self, generation: int) -> None:

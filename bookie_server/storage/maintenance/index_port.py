@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to the index: questions that are asked on the thread that owns it (RULES S10).
+"""Questions to the index, asked on the thread that owns it (RULES S10).
 
-Whoever maintains a data directory reads and tells the index only so, one question at a time: nothing of the index is
-held between two of them. Simulators, tests and a start ask directly; the server hops to its loop for each
-(``bookie_server/engine/index_hop.py``), so a question must be quick, and must not touch the disk.
+Maintenance reads and changes the index only in this way, one question at a time, and holds nothing of it between two
+questions. Simulators, tests and a start ask directly. The server hops to its loop for each question
+(``bookie_server/engine/index_hop.py``), so a question must be quick and must not touch the disk.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ T = TypeVar("T")
 
 
 class Stopping(BaseException):
-    """The bookie stops: what was asked or given was not done. No error, and not to be handled on the way."""
+    """The bookie stops, so the question was not asked or the copies were not written. Not an error; only the threads
+    handle it."""
 
 
 class IndexPort(Protocol):
-    """Where questions are asked."""
-
     def ask(self, question: Callable[[LedgerIndex], T]) -> T:
-        """What ``question`` says of the index, asked on its thread; exceptions come through.
+        """Returns what ``question`` returns for the index, called on the index's thread; its exceptions come through.
 
-        In the server BookKeeperError when the loop did not come to it in time, and :class:`Stopping` when the loop has
-        ended: the question was not asked and will not be, and the index has not changed.
+        In the server it raises BookKeeperError if the loop did not answer in time, and :class:`Stopping` if the loop
+        has ended. In both cases the question was not asked and never will be, and the index has not changed.
         """
         ...
 
 
 class DirectIndexPort:
-    """For whoever is on the index's thread."""
+    """For callers on the index's thread."""
 
     def __init__(self, index: LedgerIndex) -> None:
         self._index = index

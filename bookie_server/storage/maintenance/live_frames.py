@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live frames of one sealed segment, checked, in the order in which they lie: what compaction reads (RULES S4, S5).
+"""Reads the live frames of one sealed segment, checked, in the order of their places, for compaction (RULES S4, S5).
 
-The ``.idx`` says what is in the segment, the index which of it is live. What is live is read in windows, all frames of
-a window are found and checked at once; Python runs a few calls a window, and of each frame only C calls for its checks.
-What fails is read once more from the disk itself, one index record at a time, before it is called damaged.
+The ``.idx`` says what is in the segment, the index which of that is live. Live frames are read in windows; all frames
+of a window are found and checked at once. Python runs a few calls for each window, and only C calls check each frame.
+Frames that fail are read once more past the page cache, one index record at a time, before they are called damaged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.index.search import SPARSE_SECTION
 
 WINDOW_BYTES = 1 << 20
-"""Bytes of a segment read at a time; more only for one larger frame."""
+"""Bytes of a segment read at a time; more only for a single larger frame."""
 GAP_BYTES = 128 << 10
-"""Dead bytes between two live frames that are read along: it takes less time than another read."""
+"""Dead bytes between two live frames that are read too, because that takes less time than another read."""
 DAMAGE_MAX = 64
-"""After so much damage in one window the rest of it is not looked at: the segment is kept anyway."""
-_INDEX_BLOCKS = 256  # of an .idx read at a time
+"""After so much damage in one window the rest of it is not checked: the segment is kept anyway."""
+_INDEX_BLOCKS = 256  # of an .idx, read at a time
 _CHECKED_BYTES = 52  # of a header, under its CRC together with the columns
 
 
@@ -48,17 +48,18 @@ class LiveFrames:
         self._path = os.path.join(path, segment_name(generation))
         self._seed = stamp_seed(incarnation, generation)
         self._parts: Iterator[Rows] = self._index_parts()
-        self._of_index: list[Rows] = [np.empty(0, dtype=INDEX_ROW)]  # what of it was read and is live
+        self._of_index: list[Rows] = [np.empty(0, dtype=INDEX_ROW)]  # live records read so far
         self._rows: Rows = self._of_index[0]
         self._windows: list[slice] = []
         self._handle: Handle | None = None
         self.read_bytes = 0
-        """Bytes read so far."""
         self.damage: list[tuple[int, Unresolved]] = []
-        """What failed its check twice, with its ledger (−1: of an index block). Nothing is given out after that."""
+        """Places that failed their check twice, with their ledgers (−1: an index block). No frames are returned after
+        that."""
 
     def read_index(self, live: I64) -> bool:
-        """Read some of the index and keep what is of these ledgers, which are sorted. True: it is read, or damaged."""
+        """Read a part of the index and keep the records of these ledgers, which are sorted. True: the index is read, or
+        damaged."""
         part = next(self._parts, None)
         if part is not None:
             self._of_index.append(part[_are_of(live, part)])
@@ -71,7 +72,7 @@ class LiveFrames:
 
     @property
     def padding_bytes(self) -> int:
-        """What live frames that are in no run would take beyond their size."""
+        """The bytes that alignment adds to live frames outside runs."""
         sizes = self._rows["size"][self._rows["bits"] & RUN == 0].astype(np.int64)
         return int((-sizes % FRAME_ALIGNMENT).sum())
 
@@ -80,7 +81,7 @@ class LiveFrames:
         return not self._windows
 
     def next(self) -> FrameTable | None:
-        """The frames of the next window; there must be one. None if something in it is damaged."""
+        """The frames of the next window; there must be one. None if any of them is damaged."""
         rows = self._rows[self._windows.pop()]
         start = int(rows["offset"][0]) // BLOCK * BLOCK
         end = round_up(int((rows["offset"] + rows["size"]).max()), BLOCK)
@@ -97,7 +98,7 @@ class LiveFrames:
         return None if self.damage else together(tables)
 
     def close(self) -> None:
-        """Idempotent. What was read leaves the page cache: it is of a segment that is going to be given up."""
+        """Idempotent. The bytes read leave the page cache, because the segment is going to be given up."""
         if self._handle is not None:
             self._files.drop_cache(self._handle)
             self._files.close(self._handle)
@@ -106,7 +107,7 @@ class LiveFrames:
     # --- the index --------------------------------------------------------------------------------------------------
 
     def _index_parts(self) -> Iterator[Rows]:
-        """Index records, a few blocks at a time; what cannot be read goes to ``damage``."""
+        """Index records, a few blocks at a time; unreadable blocks go to ``damage``."""
         try:
             handle = self._files.open_read(self._index_path)
         except OSError:
@@ -157,7 +158,7 @@ class LiveFrames:
         return np.empty(0, dtype=INDEX_ROW)
 
     def _twice(self, handle: Handle, offset: int, size: int) -> Iterator[bytes]:
-        """Bytes of the index, through the cache and past it, where the system gives them."""
+        """The bytes of the index, through the cache and then past it, unless the system refuses."""
         reads: tuple[Callable[[], bytes], ...] = (
             lambda: self._files.read(handle, size, offset),
             lambda: self._files.read_past_cache(self._index_path, size, offset),
@@ -176,7 +177,7 @@ class LiveFrames:
     # --- windows ----------------------------------------------------------------------------------------------------
 
     def _window(self, start: int, size: int) -> U8:
-        """Bytes of the segment, with zeros where it ends or the system refuses to give them."""
+        """Bytes of the segment, with zeros where it ends or the system refuses."""
         try:
             if self._handle is None:
                 self._handle = self._files.open_read(self._path)
@@ -187,8 +188,8 @@ class LiveFrames:
         return np.frombuffer(data if len(data) == size else data.ljust(size, b"\0"), dtype=np.uint8)
 
     def _found(self, rows: Rows, data: U8, start: int) -> tuple[FrameTable, npt.NDArray[np.bool_]]:
-        """The intact frames of a window that begins at ``start`` in the segment; and of each row whether it is in
-        doubt: then none of its frames is among them."""
+        """The intact frames of a window that begins at ``start`` in the segment; and for each row whether it is in
+        doubt. Frames of rows in doubt are left out."""
         heads = data.reshape(-1, FRAME_HEADER_BYTES).view(FRAME_HEAD)[:, 0]
         at, of = _candidates(rows, heads, start)
         heads = heads[at]
@@ -202,7 +203,7 @@ class LiveFrames:
         return _compact(FrameTable(data, at * FRAME_ALIGNMENT, heads, made)), doubtful
 
     def _are_right(self, view: memoryview, starts: I64, heads: Rows, offset: int) -> npt.NDArray[np.bool_]:
-        """Of each frame whether stamp and both CRCs are right; ``offset`` is that of ``view`` in the segment."""
+        """For each frame whether its stamp and both CRCs are right; ``offset`` is that of ``view`` in the segment."""
         if not heads.size:
             return np.empty(0, dtype=np.bool_)
         packed = np.ascontiguousarray(heads).view(np.uint8).reshape(-1, FRAME_HEADER_BYTES)
@@ -224,7 +225,7 @@ class LiveFrames:
     # --- doubt ------------------------------------------------------------------------------------------------------
 
     def _second_look(self, row: np.void) -> FrameTable | None:
-        """The frames of one index record, read from the disk itself; None, and it is noted, if they are damaged."""
+        """The frames of one index record, read past the page cache. None if they are damaged, which is noted."""
         ledger_id, offset, size, bits = (int(row[name]) for name in ("ledger", "offset", "size", "bits"))
         place = Place(self._generation, offset, size, ledger_id if bits & RUN else -1)
         try:
@@ -252,7 +253,7 @@ def _are_of(ledgers: I64, rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def _windows(rows: Rows) -> list[slice]:
-    """Rows, sorted by offset, that are read together; the first ones last."""
+    """Slices of rows (sorted by offset) that are read together, in reverse order."""
     if not rows.size:
         return []
     starts = rows["offset"].astype(np.int64)
@@ -270,8 +271,8 @@ def _slices(view: memoryview, begins: I64, ends: I64) -> Iterator[memoryview]:
 
 
 def _candidates(rows: Rows, heads: Rows, start: int) -> tuple[I64, I64]:
-    """Blocks of 64 bytes that look like the header of a frame of one of the rows, sorted by row and place; and which
-    row. ``rows`` of one ledger never overlap."""
+    """Blocks of 64 bytes that look like the header of a frame of one of the rows, sorted by row and place; and their
+    rows. ``rows`` of one ledger never overlap."""
     looks = (heads["magic"] == FRAME_MAGIC) & (heads["version"] == FRAME_VERSION) & (heads["kind"] == FrameKind.ENTRIES)
     at = np.flatnonzero(looks)
     ledgers, rank = np.unique(rows["ledger"], return_inverse=True)
@@ -290,8 +291,8 @@ def _candidates(rows: Rows, heads: Rows, start: int) -> tuple[I64, I64]:
 
 
 def _tiled(rows: Rows, heads: Rows, offsets: I64, of: I64) -> npt.NDArray[np.bool_]:
-    """Of each row whether its frames, sorted by row and place, are just what it says: one of its size, or of a run all
-    ids from first to last, one frame behind the other."""
+    """For each row whether its frames, sorted by row and place, are exactly what it says: one frame of its size, or for
+    a run all ids from first to last, one frame behind the other."""
     tiled = np.zeros(rows.size, dtype=np.bool_)
     if not of.size:
         return tiled
@@ -312,7 +313,7 @@ def _tiled(rows: Rows, heads: Rows, offsets: I64, of: I64) -> npt.NDArray[np.boo
 
 
 def _compact(table: FrameTable) -> FrameTable:
-    """The frames alone, if much of the data lies between them."""
+    """Copy the frames together if much of the data lies between them."""
     blocks = -(-frame_sizes(table.heads) // FRAME_ALIGNMENT)
     total = int(blocks.sum())
     if total * FRAME_ALIGNMENT * 4 >= table.data.size * 3:
@@ -324,7 +325,7 @@ def _compact(table: FrameTable) -> FrameTable:
 
 
 def _table_of(data: bytes, starts: list[int], row: np.void) -> FrameTable:
-    """Checked frames of one index record."""
+    """A table of the checked frames of one index record."""
     padded = np.frombuffer(data.ljust(round_up(len(data), FRAME_ALIGNMENT), b"\0"), dtype=np.uint8)
     at = np.array(starts, dtype=np.int64)
     heads = padded.reshape(-1, FRAME_HEADER_BYTES).view(FRAME_HEAD)[:, 0][at // FRAME_ALIGNMENT]
@@ -344,7 +345,7 @@ def _follow(firsts: tuple[int, ...], lasts: tuple[int, ...], first: int, last: i
 
 
 def together(tables: list[FrameTable]) -> FrameTable:
-    """All frames of several tables as one."""
+    """The frames of several tables as one table."""
     if len(tables) == 1:
         return tables[0]
     ends = np.cumsum([table.data.size for table in tables])

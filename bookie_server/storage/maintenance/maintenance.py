@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is done for one data directory beside its commits, one step at a time, the most urgent first.
+"""All work for one data directory beside its commits, one step at a time, the most urgent first.
 
-Sealing and spares, then the checkpoint, then drained segments back to the pool, then damaged indexes made anew; then,
-in turns and each within its own budget of bytes, compaction and scrubbing. A step of what is paced does about
-STEP_BYTES, so nothing starves sealing and spares. Synchronous (RULES S10): a thread of the server runs it beside the
-commit thread (``bookie_server/engine/maintenance_thread.py``), simulators and tests run it between commits.
+Sealing and spares come first, then the checkpoint, then drained segments go back to the pool, then damaged indexes are
+made anew. Compaction and scrubbing take turns after that, each within its own budget of bytes. A step of paced work
+does about STEP_BYTES, so sealing and spares never wait long. Synchronous (RULES S10: storage starts no threads). A
+thread of the server runs it beside the commit thread (``bookie_server/engine/maintenance_thread.py``); simulators and
+tests run it between commits.
 
-How space comes back (RULES S4, I11): the index drops a segment in which nothing can be served any more, so that no plan
-names it from then on; a checkpoint made after that is made durable, and IDENTITY names it; ``give_up`` has the readers
-close the segment and never open it again; only then the pool gets the file. A read that was planned before and comes
-later finds nothing, and is planned again: other copies serve, or the ledger is deleted. Should it read the file in its
-next life all the same, no stamp there fits its place (S3). A crash in between leaves a segment that the next start puts
-aside, or finds with everything in it dead.
+How space comes back (RULES S4, I11): the index drops a segment that can serve nothing any more, so no plan names it
+from then on. A later checkpoint is made durable, and IDENTITY names it. ``give_up`` has the readers close the segment
+and never open it again. Only then the pool gets the file. A read that was planned before and comes later finds nothing
+and is planned again: other copies serve, or the ledger is deleted. Should a read still hit the file in its next life,
+no stamp there fits its place (S3). A crash in between leaves a segment that the next start puts aside, or that has only
+dead frames.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from bookie_server.storage.maintenance.schedule import STEP_BYTES, ByteBudget, M
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""How often the index is asked for segments in which nothing is live any more."""
+"""How often the index is asked for segments without live frames."""
 RETRY_S = 1.0
-"""How long to wait before what failed, or a full disk refused, is tried again; after each failure twice as long."""
+"""The wait before the next try after a failure or a full disk; it doubles after each failure."""
 RETRY_MAX_S = 60.0
 WAIT_MIN_S = 0.001
 """A shorter wait may be lost in rounding: the clock would not move and the thread would never sleep."""
 
 
 Paced = Callable[[int], int]
-"""Reads and writes about so many bytes, and says how many it were. 0: there is nothing to do now."""
+"""Reads and writes about so many bytes; returns how many. 0: there is nothing to do now."""
 
 
 class _Task:
-    """One kind of work: ``run`` does a piece of it and returns 0, or how many seconds there is nothing to do."""
+    """One kind of work: ``run`` does a piece of it and returns 0, or for how many seconds there is nothing to do."""
 
     __slots__ = ("failures", "name", "not_before", "run")
 
@@ -60,9 +61,9 @@ class _Task:
 class Maintenance:
     """Looks after one directory; one thread.
 
-    ``newest`` is the checkpoint that the start used. ``give_up(generation)`` returns when no reader has the segment
-    open nor will open it. ``now_s`` is a clock that never goes back. What is paced is added with :meth:`add_paced`, a
-    maker of damaged indexes with :attr:`reindex`.
+    ``newest`` is the checkpoint that the start used. ``give_up(generation)`` returns once no reader has the segment
+    open or will open it. ``now_s`` is a clock that never goes back. :meth:`add_paced` adds paced work; :attr:`reindex`
+    is set by whoever makes damaged indexes anew.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class Maintenance:
         self.reindex: Callable[[], bool] = lambda: False
         """Goes on making a damaged ``.idx`` anew; False if none can be made now."""
         self.wants_checkpoint: Callable[[], bool] = lambda: False
-        """Whether something else than drained segments waits for a checkpoint."""
+        """Whether a checkpoint is wanted for another reason than drained segments."""
         self._no_room = False  # for a spare, or an .idx
-        self._unheard: deque[SealedSegment] = deque()  # sealed, and the index has not been told yet
-        self._held: set[int] = set()  # generations that the index knew of at the last look
+        self._unheard: deque[SealedSegment] = deque()  # sealed; the index has not been told yet
+        self._held: set[int] = set()  # generations in the index at the last look
         self._sealed: Sequence[int] = ()  # those of them that have an .idx
         self._drained: set[int] = set()  # dropped from the index, not recycled yet
         self._checkpoint_begun_s: float | None = None
@@ -105,7 +106,7 @@ class Maintenance:
         """Steps that failed and are tried again later."""
 
     def add_paced(self, name: str, work: Paced, bytes_per_s: int) -> None:
-        """Have this done when nothing more urgent is, at this rate."""
+        """Do this work, at this rate, when nothing more urgent is due."""
         budget = ByteBudget(bytes_per_s, self._now_s())
 
         def run() -> float:
@@ -121,11 +122,9 @@ class Maintenance:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do the most urgent piece of work that is due. False: nothing is, or what is due must wait.
-
-        Raises StorageFailedError when a write or sync failed, now or earlier (RULES S6), and Stopping. All else is
-        logged, counted, and tried again later.
-        """
+        """Do the most urgent piece of work that is due. False: nothing is due, or it must wait. Raises
+        StorageFailedError when a write or sync failed, now or earlier (RULES S6), and Stopping. Any other error is
+        logged, counted, and the work tried again later."""
         self._log.health.check()
         for task in self._urgent:
             if self._try(task):
@@ -138,17 +137,17 @@ class Maintenance:
         return False
 
     def run(self) -> None:
-        """Steps until nothing is due at this moment. Raises as :meth:`step`."""
+        """Step until nothing is due at this moment. Raises as :meth:`step`."""
         while self.step():
             pass
 
     def wait_s(self) -> float:
-        """After :meth:`step` said False: how long until it may say True, unless :meth:`wake` is called."""
+        """After :meth:`step` returned False: how long until it may return True, unless :meth:`wake` is called."""
         soonest = min(task.not_before for task in (*self._urgent, *self._paced))
         return max(0.0, soonest - self._now_s())
 
     def wake(self) -> None:
-        """A segment is full, or half full: look after the log now."""
+        """A segment is full or half full: look after the log now."""
         self._soon("log")
 
     def note_drained(self, generations: Iterable[int]) -> None:
@@ -157,12 +156,11 @@ class Maintenance:
         self._soon("checkpoint")
 
     def look_soon(self) -> None:
-        """Space is short: look at once for what can be given back."""
+        """Space is short: look now for segments to give back."""
         self._soon("space")
 
     def finish(self) -> None:
-        """Seal what is full and give up what is under way. The index is told nothing any more. Raises
-        StorageFailedError."""
+        """Seal full segments and give up the checkpoint under way. The index is not told. Raises StorageFailedError."""
         self.checkpointer.close()
         while self.log_maintenance.seal_one():
             pass
@@ -206,7 +204,7 @@ class Maintenance:
     # --- checkpoints and drained segments ---------------------------------------------------------------------------
 
     def _look_for_drained(self) -> float:
-        """Have the index drop what is dead, and see what it dropped since the last look, by whomever it was told to."""
+        """Have the index drop dead segments, and note all that it dropped since the last look, for whatever reason."""
         self._drained.update(self._port.ask(LedgerIndex.drop_dead))
         sealed, unsealed, _ = self._port.ask(LedgerIndex.generations)
         held = {*sealed, *unsealed}
@@ -225,7 +223,7 @@ class Maintenance:
                 self.checkpoints += 1
                 self._soon("recycling")
             elif not checkpointer.busy:
-                self._log.pool.trim(0)  # it was given up: see below
+                self._log.pool.trim(0)  # given up for lack of room: see below
             return 0.0
         wait_s = checkpoint_wait_s(
             since_last_s=None if self._checkpoint_begun_s is None else now - self._checkpoint_begun_s,
@@ -242,11 +240,11 @@ class Maintenance:
         self._checkpoint_begun_s = now
         if checkpointer.start():
             return 0.0
-        self._log.pool.trim(0)  # without a checkpoint none is ever given back
+        self._log.pool.trim(0)  # without a checkpoint no segment is ever given back
         return RETRY_S
 
     def _recycle_one(self) -> float:
-        """Give one drained segment back (see above for the order)."""
+        """Give one drained segment back, in the order that the file's docstring gives."""
         for generation in sorted(self._drained):
             if self.checkpointer.may_recycle(generation):
                 self._have_given_up(generation)
@@ -275,17 +273,17 @@ class Maintenance:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a segment was sealed that the index has not heard of yet."""
+        """Whether the index has not heard of a sealed segment yet."""
         return bool(self._unheard)
 
     @property
     def drained(self) -> int:
-        """Segments that wait for a checkpoint, or for being recycled."""
+        """Segments that wait for a checkpoint, or to be recycled."""
         return len(self._drained)
 
     @property
     def checkpoint_age_s(self) -> float | None:
-        """Since the newest checkpoint of this process was begun; None if there was none."""
+        """Seconds since the newest checkpoint of this process was begun; None if there was none."""
         return None if self._checkpoint_begun_s is None else self._now_s() - self._checkpoint_begun_s
 
     def space_is_low(self) -> bool:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new ``.idx`` for a sealed segment whose ``.idx`` is damaged, without forgetting anything that the old one named.
+"""Makes a new ``.idx`` for a sealed segment whose ``.idx`` is damaged, without forgetting what the old one named.
 
-The segment is scanned. Where it is whole, the scan says all. Where bytes of it are bad, what the scan does not find was
-there all the same, and must go on being answered UNKNOWN and not ABSENT (RULES S2, S7), after every later start too:
+The segment is scanned. If it is whole, the scan finds everything. If bytes of it are bad, frames were there that the
+scan does not find. Their ids must be answered UNKNOWN and not ABSENT (RULES S2, S7), after every later start too:
 
-- Of index blocks that are intact the records that lead into bad bytes are kept as they are: reading there fails.
-- Of ledgers that a bad index block may have named, memory still knows how many bytes of frames the segment held (its
-  summary). If fewer were found, a record stands for what is lost: it names every id between the ledger's first and
-  last in the segment, and a place where no frame can stand (an offset that is no multiple of 64), so that reading it
-  fails for ever. Ids that other frames hold are served by those.
+- Records in intact index blocks that lead into bad bytes are kept as they are: reading there fails.
+- A bad index block may have named a ledger. Memory still knows how many bytes of its frames the segment held (its
+  summary). If the scan finds fewer, a record stands for the lost ones. It names every id between the ledger's first
+  and last in the segment, and an offset where no frame can stand (no multiple of 64), so that reading it always
+  fails. Ids that other frames hold are served by those.
 
 State records come from the old index or, if the segment is whole, from the scan. If both are damaged some may be lost,
-fences too; then the new index has to wait until a checkpoint holds the state of this segment, because an ``.idx`` that
-can be read is believed by the next start, while one that cannot puts the ledgers in limbo.
+fences too. Then the new index must wait until a checkpoint holds the state of this segment: the next start believes an
+``.idx`` that can be read, while one that cannot be read puts the ledgers in limbo.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ logger = logging.getLogger(__name__)
 
 STEP_BYTES = 4 << 20
 PUT_OFF_STEPS = 12
-"""So often :meth:`Reindexer.step` finds nothing to do before what could not be finished is tried again."""
+"""How often :meth:`Reindexer.step` finds nothing to do before an index that was put off is tried again."""
 LOST_OFFSET = 1
-"""Where records stand that name lost entries: within the segment's header, and at no multiple of 64."""
+"""The offset in records that name lost entries: within the segment's header, and no multiple of 64."""
 _MARKS_MAX = 4096
 
 
 @dataclass(slots=True)
 class ReindexStats:
-    """Totals since the start. ``rebuilt`` indexes; ``put_off`` because of a full disk or state that a checkpoint must
-    hold first; ``lost_records`` in rebuilt indexes that name entries which cannot be read."""
+    """Totals since the start. ``rebuilt``: indexes. ``put_off``: because of a full disk, or of state that a checkpoint
+    must hold first. ``lost_records``: records in rebuilt indexes whose entries cannot be read."""
 
     rebuilt: int = 0
     put_off: int = 0
@@ -66,7 +66,7 @@ class ReindexStats:
 
 @dataclass(slots=True)
 class _Old:
-    """What could be read of the old index. ``gaps``: (least, greatest) ledgers that blocks which could not be read may
+    """The readable parts of the old index. ``gaps``: (least, greatest) ledgers that unreadable blocks may
     have named."""
 
     kept: list[Rows] = field(default_factory=list)
@@ -74,10 +74,10 @@ class _Old:
 
 
 class Reindexer:
-    """Makes the indexes anew that the index behind ``port`` calls damaged; one thread, that which recycles segments.
+    """Makes the indexes anew that the index behind ``port`` calls damaged; one thread, the one that recycles segments.
 
-    ``is_covered(generation)``: whether a durable checkpoint holds the state of this segment. ``release(generation)``
-    is called when the new file stands: whoever has the old one open closes it.
+    ``is_covered(generation)``: whether a durable checkpoint holds the state of this segment. ``release(generation)`` is
+    called once the new file is durable, so that readers close the old one.
     """
 
     def __init__(
@@ -105,10 +105,8 @@ class Reindexer:
         return bool(self._uncovered)
 
     def step(self) -> bool:
-        """Go on by about STEP_BYTES. False: no index is damaged, or none can be made now.
-
-        Raises what the port raises, and StorageFailedError when a write or sync failed (RULES S6).
-        """
+        """Go on by about STEP_BYTES. False: no index is damaged, or none can be made now. Raises what the port raises,
+        and StorageFailedError when a write or sync failed (RULES S6)."""
         if self._work is None:
             generation = self._next()
             if generation is None:
@@ -163,7 +161,7 @@ class Reindexer:
         self._replace(generation, built, places, lost.size)
 
     def _scan(self, generation: int, stored: StoredIndex) -> Iterator[int]:
-        """Everything that can still be read; in ``_scanned``."""
+        """Put everything that can still be read into ``_scanned``."""
         segment = StoredSegment(self._files, self._path, generation, self._incarnation)
         if not segment.size:
             end = stored.data_end or 2 * BLOCK
@@ -174,7 +172,7 @@ class Reindexer:
         yield from scanner.steps()
         above = scanner.result.above
         if stored.data_end is None and above:
-            # It is sealed, so all that is whole in it was durable: the headers that said so are what is damaged.
+            # A sealed segment's whole frames were all durable; only the headers that said so are damaged.
             scanner = segment.scanner(round_up(max(frame.place.offset + frame.place.size for frame in above), BLOCK))
             yield from scanner.steps()
         self._scanned = scanner.result
@@ -221,8 +219,8 @@ def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[
 
 
 def _look_into_old(stored: StoredIndex, known: DamagedIndex, frames: FoundFrames, old: _Old) -> Iterator[int]:
-    """Keep the records of intact blocks that the scan does not confirm, and note what the other blocks may have
-    named."""
+    """Keep the records of intact blocks that the scan does not confirm, and note which ledgers the other blocks may
+    have named."""
     count = stored.sections.index_blocks if stored.sections is not None else 0
     next_number, last_ledger = 0, -1  # of the block behind the last intact one
     for blocks in stored.blocks():
@@ -245,7 +243,7 @@ def _merged(frames: FoundFrames, old: _Old, known: DamagedIndex, ranges: list[tu
     suspects = set(kept["ledger"][is_named].tolist())
     kept, is_run = kept[~is_named], is_run[~is_named]
     found = frames.rows
-    # Of a run the bytes of its frames are not known, and what stands beside a whole frame is not to be believed.
+    # A run does not say the bytes of its frames, and a record beside a whole frame is not to be believed.
     sure = kept[~is_run & overlapping(kept, ranges) & ~np.isin(kept["offset"], found["offset"])]
     sizes = _bytes_by_ledger(np.concatenate((found, sure)))
     lost = []
@@ -258,7 +256,7 @@ def _merged(frames: FoundFrames, old: _Old, known: DamagedIndex, ranges: list[tu
 
 
 def _bytes_by_ledger(rows: Rows) -> dict[int, int]:
-    """Bytes of frames of each ledger."""
+    """For each ledger the bytes of its frames."""
     ledgers, of = np.unique(rows["ledger"], return_inverse=True)
     sizes = np.bincount(of, weights=rows["size"], minlength=ledgers.size).astype(np.int64)
     return dict(zip(ledgers.tolist(), sizes.tolist(), strict=True))

@@ -6,23 +6,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STEP_BYTES = 1 << 20
-"""About as much is done in one step of anything that is paced: what is urgent waits no longer than for that."""
+"""About how much one step of paced work does: urgent work waits no longer than that takes."""
 SEGMENTS_PER_CHECKPOINT = 8
-"""A start reads the state records of every segment sealed since the last checkpoint: of so many at most."""
+"""A start reads the state records of every segment sealed since the last checkpoint: at most of so many."""
 URGENT_CHECKPOINT_S = 1.0
-"""Between checkpoints while the disk is short of space and drained segments wait for one."""
+"""The time between checkpoints while the disk is short of space and drained segments wait for one."""
 
 _SOON_S = 0.001  # not worth waiting for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceLimits:
-    """What a bookie's configuration says of the maintenance of one data directory (``BookieConfig``).
+    """The settings for the maintenance of one data directory, from ``BookieConfig``.
 
     ``compaction_threshold`` and ``major_compaction_threshold`` are live shares of a segment: below the first it is
     rewritten, below the second by the major compaction that begins every ``major_compaction_interval_s``. The rates
-    count bytes read and written. ``space_low_share`` is the used share of the file system from which on space given
-    back is wanted soon.
+    count bytes read and written. From the used share ``space_low_share`` of the file system on, space given back is
+    wanted soon.
     """
 
     checkpoint_interval_s: float = 60.0
@@ -35,17 +35,15 @@ class MaintenanceLimits:
 
 
 class ByteBudget:
-    """A token bucket of bytes: ``bytes_per_s`` on the average, one second's worth or STEP_BYTES at once.
-
-    What a step used beyond its budget is a debt that is waited for. Whoever does not work saves up one burst at most.
-    """
+    """A token bucket of bytes: ``bytes_per_s`` on average, at once one second's worth or STEP_BYTES. If a step uses
+    more than the budget, the next must wait for the debt. An idle bucket saves up one burst at most."""
 
     def __init__(self, bytes_per_s: int, now_s: float) -> None:
         self._rate, self._burst = bytes_per_s, max(bytes_per_s, STEP_BYTES)
         self._level, self._at = float(self._burst), now_s
 
     def wait_s(self, now_s: float) -> float:
-        """How long until a step may begin; 0 if it may now."""
+        """How long until a step may begin; 0 if it may begin now."""
         self._fill(now_s)
         wait_s = (STEP_BYTES - self._level) / self._rate
         return wait_s if wait_s > _SOON_S else 0.0
@@ -63,10 +61,11 @@ class ByteBudget:
 def checkpoint_wait_s(
     *, since_last_s: float | None, interval_s: float, waiting: int, sealed_since: int, space_is_low: bool
 ) -> float | None:
-    """How long until a checkpoint is due: 0 now, None if there is nothing to make one for.
+    """How long until a checkpoint is due: 0 now, None if none is needed.
 
-    ``since_last_s`` counts from when the last one was begun, whatever became of it (None: none was since the start);
-    so many drained segments or others are ``waiting`` for one, so many segments were ``sealed_since``.
+    ``since_last_s`` counts from the begin of the last one, even if it failed (None: none since the start). ``waiting``
+    is the number of drained segments and others that wait for one, ``sealed_since`` the number of segments sealed
+    since.
     """
     if not waiting and sealed_since < SEGMENTS_PER_CHECKPOINT:
         return None
@@ -77,7 +76,7 @@ def checkpoint_wait_s(
 
 
 class MajorRuns:
-    """When the major compaction is on: from each interval's end until it finds nothing more to do."""
+    """When the major compaction is on: from the end of each interval until it finds nothing more to do."""
 
     def __init__(self, interval_s: float, now_s: float) -> None:
         self._interval_s, self._ended_s = interval_s, now_s
@@ -86,5 +85,5 @@ class MajorRuns:
         return now_s - self._ended_s >= self._interval_s
 
     def end(self, now_s: float) -> None:
-        """It has done what it could."""
+        """The major compaction found nothing more to do."""
         self._ended_s = now_s

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scrubber: reads every sealed segment again and again, so that damage is found before it is asked for.
+"""The scrubber: reads every sealed segment again and again, so that damage is found before a client asks for it.
 
-A segment a time, oldest generation first, past the page cache: each group header, each frame's header and payload, each
-block of the ``.idx``, and that index records and frames say the same (``verify.py``; the offline check does as much).
-What is found is marked in the index, so that it is answered UNKNOWN and never denied (RULES S2, S5), counted and
-logged; a damaged ``.idx`` is made anew by ``reindex.py``. Frames that cannot be read are damage, the rest of their
-segment is looked at all the same. Of a segment that was dropped meanwhile nothing is said: its file may have begun
-another life while it was read.
+It reads one segment at a time, the oldest generation first, past the page cache. It checks each group header, each
+frame's header and payload, each block of the ``.idx``, and that index records and frames agree (``verify.py``; the
+offline check does as much). Damage is marked in the index, so that it is answered UNKNOWN and never ABSENT (RULES S2,
+S5), counted and logged; ``reindex.py`` makes a damaged ``.idx`` anew. Frames that cannot be read are damage, and the
+rest of their segment is still checked. Nothing is reported of a segment that was dropped meanwhile: its file may have
+begun another life while it was read.
 
-Where the scrubber stands is not remembered over a restart. While a segment is looked at, about 160 bytes are held for
-each frame of entries in it: for a segment of 256 MiB full of the smallest frames 300 MB, of frames of a mebibyte 40 KB.
-Small frames count as FRAME_WORK_BYTES each, because they take time and not disk.
+A restart begins a new pass. While a segment is checked, about 160 bytes are held for each frame of entries in it: 300
+MB for a segment of 256 MiB full of the smallest frames, 40 KB for frames of a mebibyte. Small frames count as
+FRAME_WORK_BYTES each, because they take time and not disk.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
 logger = logging.getLogger(__name__)
 
 MARKS_MAX = 4096
-"""Damaged places of a segment that the index is told of; reads find the others."""
+"""How many damaged places of a segment are marked in the index; reads find the others."""
 LINES_MAX = 50
-"""Lines logged of a segment in one pass."""
+"""How many lines are logged for a segment in one pass."""
 
 
 @dataclass(slots=True)
 class ScrubStats:
-    """Totals since the start; what is damaged counts anew in each pass. ``bytes`` looked at; ``damaged_frames`` frames
-    and stretches of bytes that are none, ``damaged_index_blocks`` blocks of ``.idx`` files or such files that are
-    wrong as a whole, ``refused`` reads of a block that the system refused; ``passes`` over all segments."""
+    """Totals since the start; each pass counts damage anew. ``bytes``: looked at. ``damaged_frames``: frames, and
+    stretches of bytes that are none. ``damaged_index_blocks``: blocks of ``.idx`` files, or files that are wrong as a
+    whole. ``refused``: reads of a block that the system refused. ``passes``: over all segments."""
 
     bytes: int = 0
     segments: int = 0
@@ -57,7 +57,7 @@ class ScrubStats:
 
 @dataclass(slots=True)
 class _Findings:
-    """Of one segment."""
+    """The findings in one segment."""
 
     generation: int
     places: list[tuple[int, Place]] = field(default_factory=list)  # with their ledgers
@@ -68,20 +68,20 @@ class _Findings:
 
 
 class Scrubber:
-    """Looks at the segments of the folder ``path``; one thread. ``stats`` may be read by any."""
+    """Looks at the segments of the folder ``path``; one thread. Any thread may read ``stats``."""
 
     def __init__(self, files: Files, path: str, incarnation: bytes, port: IndexPort) -> None:
         self._files, self._path, self._incarnation, self._port = files, path, incarnation, port
         self._left: deque[int] = deque()  # segments of this pass
         self._in_pass = False
         self._work: Iterator[int] | None = None
-        self._found: _Findings | None = None  # what the index has not been told yet
+        self._found: _Findings | None = None  # findings that the index has not been told yet
         self.stats = ScrubStats()
 
     def step(self, budget_bytes: int) -> int:
-        """Look at about so many bytes, at a group of frames at most beyond; how many it were. 0: a pass has come to its
-        end, or there is nothing sealed; the next call begins another. Raises what the port raises; what was found is
-        not lost by that."""
+        """Look at about so many bytes, and at most a group of frames more; returns how many. 0: a pass has ended, or
+        nothing is sealed; the next call begins another pass. Raises what the port raises; the findings are not lost by
+        that."""
         done = 0
         while done < budget_bytes:
             if self._found is not None:
@@ -114,7 +114,7 @@ class Scrubber:
     # --- one segment ------------------------------------------------------------------------------------------------
 
     def _look_at(self, generation: int) -> Iterator[int]:
-        """Yields how many bytes each piece of the work is worth."""
+        """Yields the work of each piece in bytes."""
         found = _Findings(generation)
         index = StoredIndex(self._files, self._path, generation, self._incarnation)
         segment = StoredSegment(self._files, self._path, generation, self._incarnation)
@@ -126,7 +126,7 @@ class Scrubber:
             scanner = segment.scanner(index.data_end)
             yield from scanner.steps()
             yield from self._compare(scanner.result, index, found)
-        else:  # what its index names is found out to be gone when it is read
+        else:  # reads find out that the frames in its index are gone
             yield index.check_sparse_and_summary()
             for blocks in index.blocks():
                 yield BLOCK * len(blocks)
@@ -160,7 +160,7 @@ class Scrubber:
     def _compare_records(
         self, blocks: list[tuple[int, Rows]], frames: FoundFrames, ranges: list[tuple[int, int]], found: _Findings
     ) -> None:
-        """Records that lead nowhere: into damage, or the block that has them is wrong."""
+        """Note records that lead nowhere: into damage, or because their block is wrong."""
         rows = np.concatenate([rows for _, rows in blocks])
         numbers = np.repeat([number for number, _ in blocks], [rows.size for _, rows in blocks])
         astray = ~frames.confirm(rows)
@@ -194,7 +194,7 @@ class Scrubber:
 
 
 def _mark(index: LedgerIndex, found: _Findings) -> bool:
-    """Whether the segment is still one of the index's; then it knows what is damaged in it."""
+    """Mark the findings in the index. False, and nothing marked, if the segment is not the index's any more."""
     if not index.is_sealed(found.generation):
         return False
     for ledger_id, place in found.places[:MARKS_MAX]:

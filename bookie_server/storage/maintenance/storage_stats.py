@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator wants to know of one data directory, as one snapshot of numbers."""
+"""A snapshot of the numbers of one data directory, for an operator."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageStats:
-    """Counters since the start, and states as they are now. Apache's name is given where it has the same number; what
-    Apache calls an entry log is a segment."""
+    """Counters since the start, and current states. Apache's name is given where it has the same number; Apache's entry
+    log is our segment."""
 
     segments_sealed: int
-    """With an ``.idx`` and something live in them (ACTIVE_ENTRY_LOG_TOTAL)."""
+    """With an ``.idx`` and live frames (ACTIVE_ENTRY_LOG_TOTAL)."""
     segments_unsealed: int
     """Being written, full, or not sealed because the disk is full."""
     segments_drained: int
-    """Nothing is live in them; they wait for a checkpoint."""
+    """Without live frames; they wait for a checkpoint."""
     segments_kept_free: int
     """Drained, kept to be used again."""
     segments_spare: int
@@ -24,11 +24,11 @@ class StorageStats:
     live_bytes: int
     """Frames in sealed segments that may still be served."""
     dead_bytes: int
-    """What else the sealed and the drained segments take, room that was never used included."""
+    """All other bytes of the sealed and the drained segments, unused room included."""
     checkpoint_number: int
     checkpoint_bytes: int
     checkpoint_age_s: float | None
-    """Since it was begun; None if it is from before the start, or there is none."""
+    """Since it was begun; None if this process has made none."""
     checkpoints: int
     seals: int
     """Segments sealed."""
@@ -52,7 +52,7 @@ class StorageStats:
     """Steps that failed and are tried again."""
 
     def as_line(self) -> str:
-        """For a log: ``name=value``, in the order above."""
+        """A line for a log: ``name=value``, in the order above."""
         shown = {name: "-" if value is None else value for name, value in asdict(self).items()}
         return " ".join(
             f"{name}={value:.0f}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()

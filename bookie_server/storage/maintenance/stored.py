@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sealed segment and its ``.idx`` as they lie on the disk: what is bad is noted and not raised.
+"""A sealed segment and its ``.idx`` as they lie on the disk: problems are noted and not raised.
 
-Read past the page cache: background work must see the disk itself, and not push out of the cache what readers want.
+Read past the page cache: background work must see the disk itself, and must not push out of the cache what readers
+want.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bookie_server.storage.index.search import OTHER_SECTIONS, SPARSE_SECTION
 
 _BLOCKS_AT_ONCE = 64
 _WINDOW_BYTES = 64 << 10
-"""Read at once where a group header is wanted: many small groups are read in few reads."""
+"""Read at once where a group header is wanted, so that many small groups take few reads."""
 
 
 class StoredSegment:
@@ -48,7 +49,8 @@ class StoredSegment:
             self.problem = words_of(error)
 
     def scanner(self, data_end: int | None) -> SegmentScanner:
-        """One that reads from the disk. ``data_end`` is what the index says; with None the segment must say it."""
+        """A scanner that reads from the disk. ``data_end`` is the one in the index; None: the segment
+        itself must tell."""
         if data_end is None:
             return _Scanner(self._files, self._path, self._generation, self._incarnation, self.size)
         end = min(self.size, data_end + BLOCK)  # the header behind the data says how far the log was durable
@@ -85,7 +87,7 @@ class _Scanner(SegmentScanner):
 
 class StoredIndex:
     """The ``.idx`` of a segment of the directory ``path``. ``problems``: what is wrong, by number of the index block,
-    or SPARSE_SECTION, or OTHER_SECTIONS; ``sections`` is None if not even its header can be used."""
+    or SPARSE_SECTION, or OTHER_SECTIONS. ``sections`` is None if not even the header can be used."""
 
     def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
         self._files, self._path = files, os.path.join(path, index_name(generation))
@@ -104,18 +106,18 @@ class StoredIndex:
 
     @property
     def data_end(self) -> int | None:
-        """How far the segment was written when it was sealed; None if the header does not say it."""
+        """How far the segment was written when it was sealed; None if the header cannot be read."""
         return self.sections.header.data_end if self.sections is not None else None
 
     def states(self) -> Rows | None:
-        """The state records; None where they are bad, which is noted."""
+        """The state records; None if they are bad, which is noted."""
         sections = self.sections
         if sections is None:
             return None
         return self._decoded(OTHER_SECTIONS, lambda: decode_states(sections, self._read(sections.state_range)))
 
     def check_sparse_and_summary(self) -> int:
-        """Note what is wrong with these; their bytes."""
+        """Note what is wrong with these sections; returns their bytes."""
         sections = self.sections
         if sections is None:
             return 0
@@ -124,13 +126,13 @@ class StoredIndex:
         return sections.sparse_range[1] + sections.summary_range[1]
 
     def blocks(self) -> Iterator[list[tuple[int, Rows]]]:
-        """Number and records of the intact index blocks, some at a time; the others are noted."""
+        """Numbers and records of the intact index blocks, some at a time; the others are noted."""
         count = self.sections.index_blocks if self.sections is not None else 0
         for first in range(0, count, _BLOCKS_AT_ONCE):
             numbers = range(first, min(first + _BLOCKS_AT_ONCE, count))
             try:
                 data = self._files.read_past_cache(self._path, BLOCK * len(numbers), BLOCK * (1 + first))
-            except OSError:  # one of them cannot be read: which, is seen when each is read alone
+            except OSError:  # one of them cannot be read; reading each alone tells which
                 data = b""
             yield [(number, rows) for number in numbers if (rows := self._block(number, data, first)) is not None]
 
@@ -165,5 +167,5 @@ def _size_of(files: Files, path: str) -> int:
 
 
 def words_of(error: Exception) -> str:
-    """What an error says of a file."""
+    """What an error says about a file."""
     return error.what if isinstance(error, IntegrityError) else str(error)
