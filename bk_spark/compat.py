@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between pyspark 4.0 and 4.3, in one place.
+"""The differences between pyspark 4.0 and 4.3, in one place.
 
-Admission control (``latestOffset(start, limit)``) and ``Trigger.AvailableNow`` with limits exist from 4.2 on. Before,
-``latestOffset()`` is called without arguments and AvailableNow makes one batch of everything.
+Admission control (``latestOffset(start, limit)``) and ``Trigger.AvailableNow`` with limits exist from 4.2 on. Before
+that, ``latestOffset()`` is called without arguments, and AvailableNow makes one batch of everything.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ try:
     HAS_ADMISSION_CONTROL = True
 
     class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
-        """Base of stream readers where triggers can be limited."""
+        """Base of stream readers whose triggers can be limited."""
 
 except ImportError:  # pyspark 4.0, 4.1
     HAS_ADMISSION_CONTROL = False
     ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None
 
     class StreamReaderBase(DataSourceStreamReader):  # type: ignore[no-redef]  # for pyspark before 4.2
-        """Base of stream readers where a trigger takes everything."""
+        """Base of stream readers whose triggers take everything."""
 
 
 try:
@@ -41,11 +41,11 @@ try:
     class StreamWriterBase(DataSourceStreamArrowWriter):
         """Base of stream writers that take whole batches."""
 
-except ImportError:  # pyspark 4.0 hands rows to stream writers one by one
+except ImportError:  # pyspark 4.0 gives stream writers one row at a time
     HAS_STREAM_WRITER = False
 
     class StreamWriterBase(DataSourceStreamWriter):  # type: ignore[no-redef]  # for pyspark 4.0
-        """Base of stream writers that are refused."""
+        """Base of stream writers, which this package refuses on pyspark 4.0."""
 
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -53,17 +53,17 @@ SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 def ends_batches() -> bool:
-    """Whether this process makes writers only to commit or to abort micro-batches that others wrote."""
+    """Whether this process makes writers only to commit or abort micro-batches that others wrote."""
     return SINK_WORKER in sys.modules
 
 
 def plans_by_pushdown() -> bool:
-    """Whether this process plans because filter push-down is on: there even ``explain()`` calls ``partitions()``."""
+    """Whether this process plans because filter push-down is on. Then even ``explain()`` calls ``partitions()``."""
     return PUSHDOWN_WORKER in sys.modules
 
 
 def default_read_limit(entries_max: int | None, bytes_max: int | None) -> Any:
-    """The one limit Spark carries; the reader applies both of its own whenever it is not "everything"."""
+    """The one limit that Spark carries. The reader applies both of its own limits unless Spark asks for everything."""
     if entries_max is not None:
         return ReadMaxRows(entries_max)
     return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages only Spark users see, built from :mod:`bk_core.errors` (RULES E1).
-
-Spark shows the last line of a Python traceback, so each message is one line that says what to type.
-"""
+"""Messages that only Spark users see, built from :mod:`bk_core.errors` (RULES E1). Spark shows the last line of a
+Python traceback, so each message is one line that says what to type."""
 
 from __future__ import annotations
 
@@ -34,23 +32,23 @@ KAFKAS: Mapping[str, str] = {
     "kafka.compression.type": "compression, with codec=arrow",
     "kafka.acks": "ackQuorumSize: so many bookies have each entry on disk before it counts",
 }
-"""Options of spark-sql-kafka, in lower case, and what is theirs here (docs/coming-from-kafka.md)."""
+"""Options of spark-sql-kafka, in lower case, and their counterparts here (docs/coming-from-kafka.md)."""
 
 
 def see(heading: str, page: str = "spark.md") -> str:
-    """Where to read on, for a message."""
+    """The part of a message that says where to read on."""
     return f"see docs/{page}#{heading} of project pyspark-bookkeeper"
 
 
 def shown(names: Iterable[str], most: int = SHOWN_MAX) -> str:
-    """Names for a message: the first few and how many more."""
+    """Names for a message: the first few, and how many more there are."""
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
 
 
 def unknown_option(name: str, known: Iterable[str]) -> InvalidArgumentError:
-    """An option that no table lists; names the nearest one, or the counterpart of one of Kafka's."""
+    """The error of an option that no table lists. It names the nearest option, or the counterpart of one of Kafka's."""
     if (kafkas := _kafkas(name.lower())) is not None:
         return InvalidArgumentError("no such option, it is one of Kafka's", value=name, remedy=kafkas)
     near = get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
@@ -67,22 +65,19 @@ def _kafkas(name: str) -> str | None:
 
 
 def bad_value(name: str, value: str, expected: str) -> InvalidArgumentError:
-    """An option whose value cannot be read."""
     return InvalidArgumentError(
         f"option {name} has a bad value", value=f"{name}={value!r}", remedy=f"expected {expected}"
     )
 
 
 def not_built(what: str, value: str, remedy: str) -> NotBuiltError:
-    """Something the documentation plans and this version does not do."""
+    """The error of a feature that the documentation plans and this version does not have."""
     return NotBuiltError(f"{what} is not built yet", value=value, remedy=remedy)
 
 
 def no_value_column(columns: Sequence[tuple[str, str]], log: str) -> InvalidArgumentError:
-    """A DataFrame that is not exactly one binary or string column ``value``; prints the ``select`` to paste.
-
-    ``columns`` are (name, Spark type) in order.
-    """
+    """The error of a DataFrame that is not exactly one binary or string column ``value``; it prints the ``select`` to
+    paste. ``columns`` are (name, Spark type) in order."""
     shown = ", ".join(f"{name} {kind}" for name, kind in columns) or "no columns"
     return InvalidArgumentError(
         f"log {log} takes one column, value BINARY or STRING",
@@ -106,7 +101,8 @@ def _select_to_paste(columns: Sequence[tuple[str, str]]) -> str:
 
 
 def fence_by_pushdown(selection: str) -> InvalidArgumentError:
-    """``readMode=fence`` while filter push-down is on: then explaining a query would end a writer (RULES K2)."""
+    """The error of ``readMode=fence`` while filter push-down is on: explaining a query would then end a writer (RULES
+    K2)."""
     return InvalidArgumentError(
         "readMode=fence does not go with filter push-down, by which explain() alone would fence",
         value=selection,
@@ -115,7 +111,8 @@ def fence_by_pushdown(selection: str) -> InvalidArgumentError:
 
 
 def fence_from_table(selection: str) -> InvalidArgumentError:
-    """``readMode=fence`` among the options of a stored table: any reader of it would end a writer (RULES K2)."""
+    """The error of ``readMode=fence`` in a stored table's options: any reader of the table would end a writer (RULES
+    K2)."""
     return InvalidArgumentError(
         "readMode=fence cannot be stored in a table",
         value=selection,
@@ -124,7 +121,7 @@ def fence_from_table(selection: str) -> InvalidArgumentError:
 
 
 def package_mismatch(planned: str, here: str) -> PackageMismatchError:
-    """A worker runs another version of the package than the driver planned with."""
+    """The error of a worker that runs another version of the package than the driver."""
     return PackageMismatchError(
         "this Spark worker has another version of pyspark-bookkeeper than the driver",
         value=f"driver {planned}, worker {here}",

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How rows become entries and entries become rows, one module a codec.
-
-Reads, writes and streams use what is here and in :mod:`bk_spark.codecs.codec`, and know of no codec by name.
-"""
+"""How rows become entries and entries become rows, one module for each codec. Reads, writes and streams use this module
+and :mod:`bk_spark.codecs.codec`, and know no codec by name."""
 
 from __future__ import annotations
 
@@ -37,15 +35,16 @@ NO_SCHEMAS: Mapping[str, Mapping[int, bytes]] = {}
 
 
 def needs_schemas(options: BkOptions) -> bool:
-    """Whether the functions here want the schemas of the logs; otherwise nobody need look them up."""
+    """Whether the functions here need the schemas of the logs."""
     return options.codec == arrow.NAME
 
 
 def default_schema(options: BkOptions, schemas: LogSchemas = NO_SCHEMAS) -> Any:
-    """The columns of a read without ``.schema(…)``, a StructType: the codec's, then where the row comes from.
+    """The columns of a read without ``.schema(…)``, a StructType: the codec's, then those that say where the row comes
+    from.
 
     Raises InvalidArgumentError for ``columns`` that are not among them, for JSON, which has no columns of its own, and
-    for logs without an Arrow schema; SchemaMismatchError for logs whose schemas do not go together.
+    for logs without an Arrow schema. Raises SchemaMismatchError for logs whose schemas do not go together.
     """
     _check_selection(options)
     match options.codec:
@@ -65,10 +64,8 @@ def default_schema(options: BkOptions, schemas: LogSchemas = NO_SCHEMAS) -> Any:
 
 
 def row_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SCHEMAS) -> RowCodec:
-    """The codec of a read of ``spark_schema``, a StructType, checked against what the codec has.
-
-    Raises InvalidArgumentError for columns or types that it does not have.
-    """
+    """The codec of a read of ``spark_schema``, a StructType. Raises InvalidArgumentError for columns or types that the
+    codec does not have."""
     _check_selection(options)
     if options.columns is not None and list(options.columns) != spark_schema.names:
         raise InvalidArgumentError(
@@ -88,10 +85,8 @@ def row_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SC
 
 
 def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SCHEMAS) -> EntryCodec:
-    """The codec of a write of ``spark_schema``, a StructType. ``schemas`` are those of the one log to write.
-
-    Raises as :func:`check_input`, and SchemaMismatchError for columns that do not fit the log's (RULES K8).
-    """
+    """The codec of a write of ``spark_schema``, a StructType. ``schemas`` are those of the one log to write. Raises as
+    :func:`check_input`, and SchemaMismatchError for columns that do not fit the log's (RULES K8)."""
     check_input(options, spark_schema)
     columns = _written(options, spark_schema)
     most = options.max_entry_bytes or ENTRY_BYTES_MAX
@@ -114,7 +109,7 @@ def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_
 
 
 def check_input(options: BkOptions, spark_schema: Any) -> None:
-    """Whether a DataFrame of this schema can be written: raises InvalidArgumentError that names all columns in the way
+    """Raises InvalidArgumentError if a DataFrame of this schema cannot be written. It names all columns that prevent it
     and, where that helps, prints the ``select`` to paste."""
     columns = [(name, kind) for name, kind, _ in compat.columns_of(_written(options, spark_schema))]
     log = _target_log(options)
@@ -128,14 +123,14 @@ def check_input(options: BkOptions, spark_schema: Any) -> None:
 
 
 def _written(options: BkOptions, spark_schema: Any) -> Any:
-    """The columns to write: without those that a read adds, if these are to be ignored."""
+    """The columns to write. If ``ignoreMetadataColumns`` is set, those that a read adds are left out."""
     if not options.ignore_metadata_columns:
         return spark_schema
     return _pruned(spark_schema, [name for name in spark_schema.names if name not in metadata_columns.RESERVED])
 
 
 def _target_log(options: BkOptions) -> str | None:
-    """The log to write, or None where a column names it."""
+    """The log to write, or None if a column names it."""
     selection = options.selection
     return selection.names[0] if isinstance(selection, LogSelection) and len(selection.names) == 1 else None
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``: columns of any types, many rows an entry. An entry is one encapsulated RecordBatch message of Arrow.
+"""Codec ``arrow``: columns of any types, many rows in an entry. An entry is an encapsulated RecordBatch message of
+Arrow.
 
-The schema is not in the entry: the log keeps it once, under a number that the extent names (RULES K8). A read asks for
-the columns of the newest schema when it is planned; what an older extent lacks is null. Here is what the logs' schemas
-make of a read's and a write's columns; :mod:`arrow_rows` and :mod:`arrow_entries` do the work.
+The schema is not in the entry: the log keeps it once, under a number that the extent names (RULES K8). A read has the
+columns of the newest schema at the time of its planning; columns that an older extent lacks are null. This module
+derives the columns of a read or write from the logs' schemas; :mod:`arrow_rows` reads and :mod:`arrow_entries` writes.
 """
 
 from __future__ import annotations
@@ -21,19 +22,17 @@ from bk_spark.codecs.read_columns import ReadColumns
 NAME = "arrow"
 METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE, **metadata_columns.ROW_INDEX}
 PLANNED_WITH = "bookkeeper.schemas"
-"""Metadata key of the last column: the newest schema number of each log that the columns were made of."""
+"""Metadata key of the last column: for each log the number of the newest schema that the columns were made of."""
 
 
 def newest(schemas: Mapping[int, bytes]) -> bytes | None:
-    """The newest of a log's schemas, if it has any."""
+    """The newest of a log's schemas, or None."""
     return schemas[max(schemas)] if schemas else None
 
 
 def default_schema(schemas: LogSchemas, *, include_metadata: bool = False) -> Any:
-    """The columns of the logs' newest schemas together, and where rows come from, as a StructType.
-
-    Raises InvalidArgumentError where no log has a schema, SchemaMismatchError where they do not go together.
-    """
+    """The columns of the logs' newest schemas together, and those that say where rows come from, as a StructType.
+    Raises InvalidArgumentError if no log has a schema, SchemaMismatchError if they do not go together."""
     data = spark_types.spark_schema_of(together(schemas))
     more = {**metadata_columns.MORE, **metadata_columns.ROW_INDEX} if include_metadata else {}
     found = type(data)([*data.fields, *spark_types.struct_of({**metadata_columns.PLACES, **more}).fields])
@@ -42,7 +41,7 @@ def default_schema(schemas: LogSchemas, *, include_metadata: bool = False) -> An
 
 
 def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """Whether a DataFrame of (name, Spark type) can be written, as far as names tell."""
+    """Raises InvalidArgumentError if a DataFrame of (name, Spark type) cannot be written, as far as the names tell."""
     names = [name for name, _ in columns]
     folded = [name.lower() for name in names]
     if wrong := [name for name in names if name in metadata_columns.RESERVED]:
@@ -88,8 +87,8 @@ def _differs(column: pa.Field, schema: pa.Schema) -> bool:
 
 
 def check_columns(columns: ReadColumns, stored: pa.Schema, missing: str | None) -> None:
-    """Raises SchemaMismatchError for data columns that ``stored`` has with another type or, where ``missing`` says so,
-    not at all."""
+    """Raises SchemaMismatchError for a data column that ``stored`` has with another type or, if ``missing`` (the
+    message) is given, does not have."""
     problems = []
     for name in columns.data:
         kind = columns.kind(name)

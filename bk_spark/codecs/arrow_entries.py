@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``, writing: rows to entries, each a directory and the record batch that it tells of.
+"""Codec ``arrow``, writing: rows become entries, each a directory and the record batch that it describes.
 
-The directory (:mod:`bk_core.entries.arrow_directory`) says of each column where it is, its CRC32C, its nulls, and its
-least and greatest value. Arrow finds those values, or numpy in Arrow's buffers; nothing here runs Python per row.
+The directory (:mod:`bk_core.entries.arrow_directory`) has the place of each column, its CRC32C, its number of nulls,
+and its least and greatest value. Arrow finds those values, or numpy in Arrow's buffers; no Python runs for each row.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from bk_spark.codecs.codec import too_large
 ENTRY_BYTES_WANTED = 1 << 20
 """Entries are filled up to this (option maxEntryBytes)."""
 FILLED = 0.9
-"""Part of it that is aimed at, as slices of a batch do not compress alike."""
+"""The part of it that is aimed at, because slices of a batch do not compress alike."""
 RAW_BYTES_MAX = 16 << 20
-"""Bytes of an entry's columns before they are compressed, unless it is one row."""
+"""The most bytes of an entry's columns before compression, unless it is one row."""
 SMALL_BYTES = 4096
-"""An entry of fewer bytes of columns is not compressed: each column would have a length and a frame of its own. Nor
-does it say bounds or align its buffers, which would take more than a reader saves."""
+"""An entry with fewer bytes of columns is not compressed: each column would have a length and a frame of its own. It
+also has no bounds and unaligned buffers, because those would cost more bytes than they save a reader."""
 BUFFER_UNIT = 64
-"""Buffers that are not compressed begin at multiples of this in the entry, as Arrow recommends: who puts the entry at
-such an address can use them where they are."""
+"""Uncompressed buffers begin at multiples of this in the entry, as Arrow recommends: a reader that puts the entry at
+such an address can use them in place."""
 _ZEROS = bytes(BUFFER_UNIT)
 _U64, _I64 = np.dtype("<u8"), np.dtype("<i8")
 
 Pieces = list[Bytes]
-"""The bytes of an entry, to be joined once with all others."""
+"""The bytes of an entry, to be joined with those of all others at once."""
 
 
 @dataclass(slots=True)
 class ArrowEntries:
-    """Rows to record batches of at most ``entry_bytes_wanted``, or of one row, in the log's columns, ``schema``."""
+    """Rows become record batches of at most ``entry_bytes_wanted``, or of one row, in the log's columns, ``schema``."""
 
     schema: bytes
     compression: str = "none"
     entry_bytes_wanted: int = ENTRY_BYTES_WANTED
     entry_bytes_max: int = ENTRY_BYTES_MAX
-    _ratio: float = field(default=1.0, repr=False)  # of bytes written to bytes given, as it was last
+    _ratio: float = field(default=1.0, repr=False)  # bytes written for each byte given, in the last batch
 
     @classmethod
     def of(cls, spark_schema: Any, newest: bytes | None, *, merge: bool = False, **how: Any) -> ArrowEntries:
-        """For a StructType, and the newest schema of the log. Raises SchemaMismatchError for columns that do not go
-        with it, and InvalidArgumentError for types that Arrow does not have or not in full."""
+        """For a StructType and the newest schema of the log. Raises SchemaMismatchError for columns that do not fit it,
+        and InvalidArgumentError for types that Arrow does not have, or not in full."""
         spark_types.check_kept(spark_schema)
         wanted = spark_types.arrow_schema_of(spark_types.all_nullable(spark_schema))
         return cls(log_schemas.merged(newest, arrow_schema.to_bytes(wanted), merge), **how)
@@ -85,7 +85,7 @@ class ArrowEntries:
         yield EntryBatch(lengths=lengths, payload=memoryview(b"".join([piece for entry in made for piece in entry])))
 
     def _cuts(self, rows: int, size: int) -> list[tuple[int, int]]:
-        """Rows of like number, the first ones last."""
+        """Ranges of about equally many rows, in reverse order."""
         wanted = self.entry_bytes_wanted * FILLED
         parts = int(
             max(-(-size * self._ratio // wanted), -(-size // RAW_BYTES_MAX), -(-rows // arrow_message.ROWS_MAX))
@@ -94,8 +94,8 @@ class ArrowEntries:
         return [(rows * part // parts, rows * (part + 1) // parts) for part in reversed(range(parts))]
 
     def _entry(self, rows: pa.RecordBatch, size: int, first_row: int) -> Pieces | None:
-        """The bytes of an entry of columns of ``size``; None where it must be cut. Raises EntryTooLargeError for a
-        single row."""
+        """The bytes of an entry of columns of ``size``; None if it must be cut. Raises EntryTooLargeError for a single
+        row."""
         if rows.num_rows == 1 and size > arrow_message.BODY_BYTES_MAX:
             raise too_large(first_row, size, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
         entry = entry_of(rows, self.compression, _layout(self.schema), small=size < SMALL_BYTES)
@@ -109,7 +109,8 @@ class ArrowEntries:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is known of the entries of a schema: their shape, and how each column's bounds are found, if they are."""
+    """What a schema says about its entries: their shape, and for each column the function that finds its bounds, if
+    any."""
 
     shape: Shape
     bounds: list[Callable[[pa.Array], Bounds] | None]
@@ -120,8 +121,8 @@ class Layout:
 
 
 def entry_of(rows: pa.RecordBatch, compression: str, layout: Layout, *, small: bool = False) -> Pieces:
-    """The bytes of an entry, of which those of Arrow's message are views. ``layout`` is that of the schema; ``small``
-    as SMALL_BYTES says."""
+    """The bytes of an entry; those of Arrow's message are views. ``layout`` is the schema's; ``small``: see
+    SMALL_BYTES."""
     compression, shape = "none" if small else compression, layout.shape
     message = arrow_message.written(rows, compression)
     head = arrow_message.head_of(message)
@@ -143,8 +144,8 @@ def entry_of(rows: pa.RecordBatch, compression: str, layout: Layout, *, small: b
 
 
 def _aligned(head: Head, body: memoryview, shape: Shape) -> tuple[Bytes, list[Pieces]]:
-    """The head of a message and the pieces of each column, with zeros between the buffers so that each begins at a
-    multiple of BUFFER_UNIT in the body."""
+    """The head of a message and the pieces of each column. Zeros between the buffers make each begin at a multiple of
+    BUFFER_UNIT in the body."""
     pieces, buffers, end = list[Pieces](), list[tuple[int, int]](), 0
     for offset, size in head.buffers:
         padding = -size % BUFFER_UNIT
@@ -156,14 +157,15 @@ def _aligned(head: Head, body: memoryview, shape: Shape) -> tuple[Bytes, list[Pi
 
 
 def _bounds_of(column: pa.Array, find: Callable[[pa.Array], Bounds] | None, nulls: int) -> Bounds:
-    """The bounds of a column as docs/formats.md §7 writes them; none of nulls alone."""
+    """The bounds of a column in the form of docs/formats.md §7; a column of nulls has none."""
     if find is None or nulls == len(column):
         return NO_BOUNDS
     return find(column.drop_null() if nulls else column)
 
 
 def _finder(kind: pa.DataType) -> Callable[[pa.Array], Bounds] | None:
-    """What finds the bounds of a column of this type that has values and no nulls. None for lists, structs and maps."""
+    """The function that finds the bounds of a column of this type that has values and no nulls. None for lists, structs
+    and maps."""
     types = pa.types
     if types.is_string(kind) or types.is_binary(kind):
         return _bytes_bounds
@@ -179,7 +181,7 @@ def _finder(kind: pa.DataType) -> Callable[[pa.Array], Bounds] | None:
 
 
 def _bytes_bounds(column: pa.Array) -> Bounds:
-    found = pc.min_max(column)  # byte by byte, which for UTF-8 is the order of its characters
+    found = pc.min_max(column)  # byte by byte, which for UTF-8 is the order of the characters
     least, greatest = (memoryview(found[name].as_buffer()) for name in ("min", "max"))
     return arrow_directory.rounded_outward(bytes(least[: BOUND_BYTES_MAX + 1]), bytes(greatest[: BOUND_BYTES_MAX + 1]))
 
@@ -197,14 +199,14 @@ def _integer_bounds(dtype: np.dtype[Any], column: pa.Array) -> Bounds:
 def _float_bounds(dtype: np.dtype[Any], column: pa.Array) -> Bounds:
     numbers = _numbers(column, dtype)
     low, high = numbers.min(), numbers.max()
-    if np.isnan(low):  # the least of values with a NaN is NaN to numpy; to Spark it is greater than all others
+    if np.isnan(low):  # to numpy NaN is the least value; to Spark it is greater than all others
         return NO_BOUNDS
-    # −0.0 equals 0.0, but who compares bits puts it before
+    # −0.0 equals 0.0, but in an order of bits it comes first
     return _exact((-abs(low) if low == 0 else low).tobytes(), (abs(high) if high == 0 else high).tobytes())
 
 
 def _decimal_bounds(column: pa.Array) -> Bounds:
-    """Of numbers of 128 bits, the lower half first."""
+    """For numbers of 128 bits, the lower half first."""
     halves = _numbers(column, _U64, 2).reshape(-1, 2)
     lower, upper = halves[:, 0], halves[:, 1].view(_I64)
     low, high = upper.min(), upper.max()
@@ -217,7 +219,7 @@ def _exact(low: bytes, high: bytes) -> Bounds:
 
 
 def _numbers(column: pa.Array, dtype: np.dtype[Any], each: int = 1) -> np.ndarray[Any, Any]:
-    """The values of a column where they lie, ``each`` numbers a value."""
+    """The values of a column as a view, ``each`` numbers a value."""
     start, stop = each * column.offset, each * (column.offset + len(column))
     return np.frombuffer(column.buffers()[1], dtype=dtype)[start:stop]
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of an Arrow RecordBatch message: what Arrow says of the buffers that follow it (Arrow's Message.fbs).
+"""The head of an Arrow RecordBatch message: Arrow's description of the buffers that follow it (Arrow's Message.fbs).
 
-Arrow checks a message's structure when it decodes it, and afterwards the columns that came of it. But it believes what
-a compressed buffer says of its length, and allocates so much, and it takes any number of rows. So the head is read here
-first, within its own bytes whatever they say. It is also written here: a message with other buffers has the head of one
-that Arrow wrote, with other numbers in the same places. This costs Python once an entry, never once a row.
+Arrow checks a message's structure when it decodes it, and then the decoded columns. But Arrow believes the length that
+a compressed buffer claims, and allocates that much, and it takes any number of rows. So the head is checked here first,
+never reading beyond its own bytes. Heads are also written here: a message with other buffers gets a head that Arrow
+wrote, with other numbers in the same places. This costs Python once for each entry, never for each row.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 ROWS_MAX = 1 << 16
-"""Rows of an entry."""
+"""The most rows of an entry."""
 BODY_BYTES_MAX = 64 << 20
-"""Bytes of an entry's columns when they are decompressed."""
+"""The most bytes of an entry's columns when they are decompressed."""
 COMPRESSIONS = {None: "none", 0: "lz4", 1: "zstd"}
-"""Arrow's numbers of what buffers are compressed with."""
+"""Arrow's numbers for compression methods."""
 
 _CONTINUATION = 0xFFFFFFFF
 _BEGIN = struct.Struct("<II")
@@ -43,10 +43,10 @@ Pair: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a RecordBatch message and what stands in it.
+    """The head of a RecordBatch message and its contents.
 
-    ``nodes`` are rows and nulls of each column, those inside others behind them; ``buffers`` are offset in the body and
-    length. ``compression`` is Arrow's number, None without.
+    ``nodes`` are the rows and nulls of each column; columns inside a column follow it. ``buffers`` are offset in the
+    body and length. ``compression`` is Arrow's number; None: not compressed.
     """
 
     data: memoryview
@@ -55,11 +55,11 @@ class Head:
     nodes: list[Pair]
     buffers: list[Pair]
     compression: int | None
-    _places: tuple[int, int, int, int]  # of rows, body length, nodes, buffers in ``data``; 0: it is not written
+    _places: tuple[int, int, int, int]  # of rows, body length, nodes, buffers in ``data``; 0: absent
 
     def with_numbers(self, rows: int, nodes: Sequence[Pair], buffers: Sequence[Pair], body_bytes: int) -> bytearray:
-        """The same head with other numbers, of as many nodes and buffers. It must have been written with rows and a
-        body: Arrow leaves zeros out."""
+        """The same head with other numbers, for as many nodes and buffers. It must have been written with rows and a
+        body, because Arrow leaves zeros out."""
         made = bytearray(self.data)
         rows_at, body_at, nodes_at, buffers_at = self._places
         assert rows_at * body_at, "Arrow left one of them out"
@@ -73,14 +73,15 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which nodes and buffers of a message are whose: those of top-level column k are k to k + 1 of each list."""
+    """Which nodes and buffers of a message belong to which column: those of top-level column k are k to k + 1 of each
+    list."""
 
     nodes: list[int]
     buffers: list[int]
 
     @classmethod
     def of(cls, schema: pa.Schema) -> Shape:
-        """As Arrow lays out messages of this schema."""
+        """The layout of Arrow's messages of this schema."""
         nodes, buffers = [0], [0]
         for field in schema:
             head = template(pa.schema([field]))
@@ -101,13 +102,13 @@ def written(rows: pa.RecordBatch, compression: str) -> memoryview:
 
 
 def template(schema: pa.Schema, compression: str = "none") -> Head:
-    """A head with all numbers in it, for :meth:`Head.with_numbers`."""
+    """A head that has all its numbers, for :meth:`Head.with_numbers`."""
     rows = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
     return head_of(written(rows, compression))
 
 
 def head_of(message: memoryview) -> Head:
-    """The head of a message, of which ``message`` has at least that. Raises NotABatch for another one."""
+    """The head of a message; ``message`` has at least that. Raises NotABatch if it is no such message."""
     try:
         return _head_of(message)
     except (struct.error, IndexError, OverflowError) as error:
@@ -133,8 +134,8 @@ def _head_of(message: memoryview) -> Head:
 
 
 def decoded_bytes(body: memoryview, buffers: Sequence[Pair]) -> int:
-    """What compressed buffers of ``body`` take: each begins with its length, −1 for one that is not compressed after
-    all. Raises NotABatch for a length that cannot be."""
+    """The decompressed size of buffers in ``body``. Each begins with its length; −1 means that it is not compressed
+    after all. Raises NotABatch for an impossible length."""
     total = 0
     for offset, size in buffers:
         if not size:
@@ -160,7 +161,7 @@ class _Table:
         return self.place(field) != 0
 
     def place(self, field: int) -> int:
-        """Where the field is in the data; 0: it is not written."""
+        """The field's place in the data; 0: the field is absent."""
         offset = _number(self._data, "<H", self._places + 4 + 2 * field) if field < self._count else 0
         return self._at + offset if offset else 0
 
@@ -172,7 +173,7 @@ class _Table:
         return _Table(self._data, self._pointed(field))
 
     def structs(self, field: int) -> tuple[int, list[Pair]]:
-        """A vector of structs of two 64-bit numbers, and where it is."""
+        """A vector of structs of two 64-bit numbers, and its place."""
         if not self.has(field):
             return 0, []
         at = self._pointed(field) + 4

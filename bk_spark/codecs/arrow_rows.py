@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``, reading: entries to rows, only the columns that are asked for.
+"""Codec ``arrow``, reading: entries become rows, with only the wanted columns.
 
-The directory of an entry says where they are. Each is checked by its own CRC32C, then Arrow decodes a message of these
-columns alone: what is not asked for is neither copied nor looked at.
+An entry's directory says where they are. Each is checked by its own CRC32C, then Arrow decodes a message of these
+columns alone: other columns are neither copied nor checked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 10_000, 4 << 20
-"""Rows of small entries are joined up to this."""
+"""Rows of small entries are joined into batches of up to this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowRows:
-    """Record batches to rows. ``planned_with`` is the newest schema number of each log that Spark's columns show."""
+    """Record batches become rows. ``planned_with`` is for each log the newest schema number in Spark's columns."""
 
     columns: ReadColumns
     planned_with: Mapping[str, int]
@@ -44,7 +44,7 @@ class ArrowRows:
     @classmethod
     def of(cls, spark_schema: Any, schemas: LogSchemas, *, corrupt_entries: str = FAIL) -> ArrowRows:
         """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`, and SchemaMismatchError for columns
-        that no log has, or has with another type; where none has a schema yet that is left to :meth:`check`."""
+        that no log has, or has with another type. If no log has a schema yet, :meth:`check` does that."""
         columns = ReadColumns.of(spark_schema, has_log=True, data=None, metadata=METADATA)
         if any(schemas.values()):
             check_columns(columns, together(schemas), "no log has this column")
@@ -54,7 +54,7 @@ class ArrowRows:
 
     @property
     def reads_values(self) -> bool:
-        return True  # how many rows an entry has stands in it
+        return True  # only the entry itself tells how many rows it has
 
     @property
     def schema(self) -> pa.Schema:
@@ -63,7 +63,7 @@ class ArrowRows:
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """As the protocol says."""
+        """As :meth:`RowCodec.check`."""
         check_written(NAME, log, written, (NAME,))
         numbers = {number for _, number in written}
         if unknown := numbers - schemas.keys():
@@ -88,7 +88,8 @@ class ArrowRows:
     def rows(
         self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of each entry, those of small ones together. A corrupt one is, as ``null``, one row of nulls."""
+        """The rows of each entry; rows of small entries come together. With ``null`` a corrupt entry is one row of
+        nulls."""
         assert batch is not None, "the number of rows stands in the entries"
         assert at.schema is not None, "the plan carries the schema of each extent"
         stored = _stored(at.schema, self.columns.data)
@@ -111,7 +112,7 @@ class ArrowRows:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
     """How to read the entries of an extent. ``places`` are the columns to read among those of its schema, whose
-    ``shape`` this is; ``shown`` are their types and ``message`` is Arrow's message of these as a schema."""
+    ``shape`` this is. ``shown`` are their types, and ``message`` is Arrow's message of these as a schema."""
 
     key: tuple[bytes, tuple[str, ...]]
     message: bytes
@@ -134,7 +135,7 @@ class _Group:
         self._rows = self._bytes = 0
 
     def add(self, batch: pa.RecordBatch, size: int, entry_id: int, length: int) -> None:
-        """An entry of ``length`` bytes whose columns take ``size``."""
+        """Add an entry of ``length`` bytes whose columns take ``size``."""
         self.batches.append(batch)
         self._entry_ids.append(entry_id)
         self._lengths.append(length)
@@ -145,7 +146,7 @@ class _Group:
         return self._rows >= ROWS_AT_ONCE or self._bytes >= BYTES_AT_ONCE
 
     def take(self) -> pa.RecordBatch:
-        """All rows, and begin anew."""
+        """All rows; the group is empty afterwards."""
         counts = [batch.num_rows for batch in self.batches]
         joined = self.batches[0]
         if len(self.batches) > 1 and len(self._stored.shown):
@@ -167,14 +168,15 @@ class _Group:
 
 
 class _Message(NamedTuple):
-    """An Arrow message of the columns that are asked for, and what they take when they are decoded."""
+    """An Arrow message of the wanted columns, and their decoded size."""
 
     pieces: list[Bytes]
     size: int
 
 
 def _decoded(batch: EntryBatch, stored: _Stored) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
-    """Each entry's columns and what they take, or why it has none. All are one stream to Arrow until one fails."""
+    """Each entry's columns and their size, or the reason why it has none. Arrow reads all entries as one stream until
+    one fails."""
     found = [_looked_at(entry, stored) for entry in batch.entry_views()]
     reader = _open([piece for each in found if isinstance(each, _Message) for piece in each.pieces], stored)
     for each in found:
@@ -189,8 +191,8 @@ def _decoded(batch: EntryBatch, stored: _Stored) -> Iterator[tuple[pa.RecordBatc
 
 
 def _looked_at(entry: memoryview, stored: _Stored) -> _Message | pa.RecordBatch | Exception:
-    """The message of the columns that are asked for, each of them checked, or why there is none. Where none is asked
-    for nothing is decoded: the directory says how many rows there are."""
+    """The message of the wanted columns, each of them checked, or the reason why there is none. If no column is wanted,
+    nothing is decoded: the directory has the number of rows."""
     try:
         directory = arrow_directory.parse(entry, len(entry))
         if directory.rows > arrow_message.ROWS_MAX:
@@ -205,7 +207,7 @@ def _looked_at(entry: memoryview, stored: _Stored) -> _Message | pa.RecordBatch 
 
 
 def _message(entry: memoryview, directory: Directory, stored: _Stored) -> _Message:
-    """The head and the body of a message of the columns that are asked for. Raises IntegrityError or NotABatch."""
+    """The head and the body of a message of the wanted columns. Raises IntegrityError or NotABatch."""
     directory.check_head(entry[directory.head])
     head, shape = arrow_message.head_of(entry[directory.head]), stored.shape
     if (len(head.nodes), len(head.buffers)) != (shape.nodes[-1], shape.buffers[-1]):

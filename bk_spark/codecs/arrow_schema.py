@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrow schemas as the bytes that a log keeps, and back: Arrow's own JSON form, canonical (docs/formats.md §7).
 
-Everything is nullable but keys of maps, and neither names inside lists and maps nor metadata are kept: what differs
-there is how a DataFrame came about and not what it holds.
+Everything is nullable except keys of maps. Names inside lists and maps and metadata are not kept: they tell how a
+DataFrame was made and not what it holds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def to_bytes(schema: pa.Schema) -> bytes:
 
 @lru_cache(maxsize=64)
 def from_bytes(data: bytes) -> pa.Schema:
-    """The schema of these bytes, all nullable. Raises MetadataCorruptError for others than :func:`to_bytes` makes."""
+    """The schema of these bytes, all nullable. Raises MetadataCorruptError for bytes that :func:`to_bytes` does not
+    make."""
     try:
         return pa.schema([pa.field(name, _type(field)) for name, field in schemas.fields_of(data).items()])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a codec is: rows of Spark to entries and entries to rows, whole columns at a time.
+"""What a codec is: it turns Spark's rows into entries and entries into rows, whole columns at a time.
 
-A codec is made on the driver and pickled into tasks. It knows nothing of ledgers, logs or the network: what it must
-know of the place where rows come from is :class:`LedgerAt`.
+A codec is made on the driver and pickled into tasks. It knows nothing of ledgers, logs or the network;
+:class:`LedgerAt` has what it must know about the place of the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bk_core.entries.batch import EntryBatch
 
 Written: TypeAlias = tuple[str, int]
-"""Codec and schema number of an extent."""
+"""The codec and schema number of an extent."""
 LogSchemas: TypeAlias = "Mapping[str, Mapping[int, bytes]]"
 """The numbered schemas of each log by its name (RULES K8); see :mod:`bk_core.logs.model.schemas`."""
 
@@ -33,8 +33,8 @@ LogSchemas: TypeAlias = "Mapping[str, Mapping[int, bytes]]"
 class LedgerAt:
     """Where rows come from; one for each range of a ledger.
 
-    ``offset_shift`` + entry id is the log offset, None for a bare ledger. ``ctime_ms`` is milliseconds since the epoch.
-    ``schema`` is that of the extent's ``schema_number``, which only codec ``arrow`` has.
+    ``offset_shift`` + entry id is the log offset; None for a bare ledger. ``ctime_ms`` is in milliseconds since the
+    epoch. ``schema`` is the one of the extent's ``schema_number``; only codec ``arrow`` has it.
     """
 
     ledger_id: int
@@ -46,40 +46,39 @@ class LedgerAt:
 
 
 class RowCodec(Protocol):
-    """Entries to rows, for reads."""
+    """Turns entries into rows, for reads."""
 
     @property
     def reads_values(self) -> bool:
-        """Whether entries must be read; otherwise their ids are enough, and :meth:`rows` takes None for the batch."""
+        """Whether entries must be read. If not, their ids are enough, and :meth:`rows` gets None for the batch."""
         ...
 
     @property
     def schema(self) -> pa.Schema:
-        """What Spark compares the first batch with: order, types and nullability."""
+        """The schema that Spark compares the first batch with: order, types and nullability."""
         ...
 
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """On the driver, once each log and plan: whether extents so ``written`` can be read. ``schemas`` are the log's.
+        """Check that extents so ``written`` can be read; on the driver, once for each log and plan. ``schemas`` are the
+        log's.
 
-        Raises InvalidArgumentError for another codec's extents, SchemaMismatchError for columns that cannot be had of
-        them and, of a ``stream``, SchemaChangedError for a schema newer than the one that Spark planned with.
+        Raises InvalidArgumentError for another codec's extents, SchemaMismatchError for columns that they do not have
+        and, for a ``stream``, SchemaChangedError for a schema newer than the one that Spark planned with.
         """
         ...
 
     def rows(
         self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some entries of one ledger, in order: several an entry, or none, as the codec has it.
-
-        Raises CorruptEntryError for one that cannot be decoded (``corruptEntries=fail``).
-        """
+        """The rows of some entries of one ledger, in order. An entry may have any number of rows. Raises
+        CorruptEntryError for an entry that cannot be decoded (``corruptEntries=fail``)."""
         ...
 
 
 class EntryCodec(Protocol):
-    """Rows to entries, for writes."""
+    """Turns rows into entries, for writes."""
 
     @property
     def schema(self) -> bytes | None:
@@ -87,19 +86,17 @@ class EntryCodec(Protocol):
         ...
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
-        """The entries of a batch that Spark hands to a writer, as views of its memory where that can be.
+        """The entries of a batch that Spark hands to a writer, as views of its memory if possible.
 
-        ``first_row`` is what errors count rows from: the rows this task wrote before. Raises InvalidArgumentError for a
-        null that may not be (RULES K9) and EntryTooLargeError; both name the row.
+        ``first_row`` is how many rows this task wrote before; errors count rows from there. Raises InvalidArgumentError
+        for a null that is not allowed (RULES K9) and EntryTooLargeError; both name the row.
         """
         ...
 
 
 def check_rows(column: pa.Array, bytes_max: int, first_row: int, skipped: npt.NDArray[np.int64] | None = None) -> None:
-    """Whether each value, of a binary or string column, can be an entry. Raises EntryTooLargeError for the first one.
-
-    ``skipped``: the number of each value's row in the batch, where that is not its place.
-    """
+    """Raises EntryTooLargeError for the first value, of a binary or string column, that is too large for an entry.
+    ``skipped``: the number of each value's row in the batch, if that is not its place."""
     lengths = pc.binary_length(column)
     longest = pc.max(lengths).as_py()
     if longest is not None and longest > bytes_max:
@@ -109,7 +106,7 @@ def check_rows(column: pa.Array, bytes_max: int, first_row: int, skipped: npt.ND
 
 
 def too_large(row: int, size: int, bytes_max: int) -> EntryTooLargeError:
-    """The error of a row, counted from the first of its task, that no entry can hold."""
+    """The error of a row, counted from the first of its task, that fits in no entry."""
     remedy = "raise maxEntryBytes, or split the value" if bytes_max < ENTRY_BYTES_MAX else "split the value"
     return EntryTooLargeError(
         f"an entry may have at most {bytes_max} bytes", value=f"row {row} makes one of {size}", remedy=remedy

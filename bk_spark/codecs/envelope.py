@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``envelope``: one entry is one row of key, value, timestamp and headers, as Kafka's records are."""
+"""Codec ``envelope``: one entry is one row of key, value, timestamp and headers, like Kafka's records."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ DATA = {
 METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE}
 WRITABLE = {name: ("binary", "string") if name in ("key", "value") else (kind,) for name, kind in DATA.items()}
 BYTES_AT_ONCE = 256 << 20
-"""Rows of more bytes are encoded in parts: an Arrow column of bytes ends at 2 GiB."""
+"""Rows of more bytes are encoded in parts, because an Arrow column of bytes ends at 2 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRows:
-    """Envelopes to rows."""
-
     columns: ReadColumns
     corrupt_entries: str = FAIL
 
@@ -50,7 +48,7 @@ class EnvelopeRows:
 
     @property
     def reads_values(self) -> bool:
-        return self.columns.needs_entries or self.corrupt_entries == SKIP  # which rows there are must not depend on it
+        return self.columns.needs_entries or self.corrupt_entries == SKIP  # skip must not depend on the columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,13 +57,13 @@ class EnvelopeRows:
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """Envelopes that somebody else wrote, as bytes, are as good."""
+        """Accepts raw entries too: somebody else may have written envelopes as bytes."""
         check_written(NAME, log, written, (NAME, "raw"))
 
     def rows(
         self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
-        """One batch; what is not asked for is not made."""
+        """One batch; columns that are not wanted are not made."""
         if batch is None:
             yield self.columns.assemble(_nothing, metadata_columns.Rows(entry_ids), at)
             return
@@ -83,7 +81,7 @@ class EnvelopeRows:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeEntries:
-    """Rows to envelopes. A missing timestamp is the time of writing; every other null is kept."""
+    """A missing timestamp becomes the time of writing; every other null is kept."""
 
     entry_bytes_max: int = ENTRY_BYTES_MAX
     schema: bytes | None = None
@@ -122,8 +120,9 @@ class EnvelopeEntries:
 
 
 def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """Whether a DataFrame of (name, Spark type) can be written: ``value``, and ``key``, ``timestamp`` and ``headers``
-    where they are wanted. Raises InvalidArgumentError that names all others and prints the ``select`` to paste."""
+    """A DataFrame of (name, Spark type) can be written if it has ``value``, and optionally ``key``,
+    ``timestamp`` and ``headers``. Otherwise raises InvalidArgumentError that names all other columns and
+    prints the ``select`` to paste."""
     wrong = [f"{name} {kind}" for name, kind in columns if kind not in WRITABLE.get(name, ())]
     names = [name for name, _ in columns]
     if wrong or "value" not in names or len(set(names)) != len(names):

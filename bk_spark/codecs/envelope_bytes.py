@@ -12,8 +12,8 @@
     then the key, then key and value of each header in order, then the value, to the end
 
 All integers are little-endian. Theory: each part of an entry is one piece of the payload, and the pieces of a batch lie
-one behind the other. So the payload is an Arrow column of pieces as it stands, and a column of keys is every so-manieth
-piece: numpy finds where pieces end, Arrow picks them, and no Python runs for an entry.
+one behind the other. So the payload is an Arrow column of pieces as it stands, and a column of keys is a selection of
+its pieces: numpy finds where pieces end, Arrow picks them, and no Python runs for an entry.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HEADERS_TYPE = pa.list_(pa.field("element", HEADER))
 
 @dataclass(frozen=True, slots=True)
 class Envelopes:
-    """The columns of some entries. ``bad`` marks those that are no envelopes: they have nulls everywhere."""
+    """The columns of some entries. ``bad`` marks those that are no envelopes: all their columns are null."""
 
     key: pa.Array
     value: pa.Array
@@ -57,8 +57,8 @@ class Envelopes:
 
 
 def encode(key: pa.Array, value: pa.Array, timestamp: pa.Array, headers: pa.Array) -> pa.Array:
-    """A binary array, an entry a row. Key and value are binary, the timestamp is TIMESTAMP without nulls, headers are
-    HEADERS_TYPE; each may be null, but no row may have more than HEADERS_MAX headers."""
+    """A binary array, one entry for each row. Key and value are binary, the timestamp is TIMESTAMP without nulls,
+    headers are HEADERS_TYPE. Key, value and headers may be null, but no row may have more than HEADERS_MAX headers."""
     count = len(value)
     head = np.zeros(count, dtype=HEAD)
     head["version"] = VERSION
@@ -76,8 +76,7 @@ def encode(key: pa.Array, value: pa.Array, timestamp: pa.Array, headers: pa.Arra
 
 
 def decode(batch: EntryBatch) -> Envelopes:
-    """The columns of entries. Whatever the bytes are, this neither raises nor allocates more than a few times their
-    size."""
+    """The columns of entries. For any bytes, this neither raises nor allocates more than a few times their size."""
     lengths = batch.lengths.astype(np.int64)
     starts = batch.offsets()[:-1]
     payload = np.frombuffer(batch.payload, dtype=np.uint8)
@@ -101,11 +100,12 @@ def decode(batch: EntryBatch) -> Envelopes:
 def _cut(
     batch: EntryBatch, head: npt.NDArray[np.void], ok: Mask, pairs: npt.NDArray[np.void], of_entry: I64, rest: I64
 ) -> Envelopes:
-    """The columns, from what is known of each entry. One that is not ``ok`` is a single piece, which nobody picks."""
+    """Build the columns from the parts of each entry. An entry that is not ``ok`` is a single piece, which no column
+    picks."""
     kept = ok[of_entry]
     pairs, of_entry = pairs[kept], of_entry[kept]
     counts = np.bincount(of_entry, minlength=len(ok)).astype(np.int64)
-    base = np.cumsum(3 + 2 * counts) - (3 + 2 * counts)  # pieces of an entry: head, key, two a header, value
+    base = np.cumsum(3 + 2 * counts) - (3 + 2 * counts)  # pieces of an entry: head, key, two for each header, value
     within = np.arange(len(of_entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     at = base[of_entry] + 2 + 2 * within
     sizes = np.zeros(int((3 + 2 * counts).sum()), dtype=np.int64)
@@ -136,7 +136,7 @@ def _headers(keys: pa.Array, values: pa.Array, is_null: Mask, counts: I64, valid
 
 
 def _encode_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The table of lengths and the data of each row's headers."""
+    """The table of lengths, and the data, of each row's headers."""
     flat = headers.flatten()
     keys, values = (pc.struct_field(flat, [index]) for index in range(2))
     pairs = np.zeros(len(flat), dtype=PAIR)
@@ -155,7 +155,7 @@ def _encode_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _pairs(payload: npt.NDArray[np.uint8], starts: I64, counts: I64) -> tuple[npt.NDArray[np.void], I64]:
-    """The tables of lengths of all headers, and which entry each is of."""
+    """The tables of lengths of all headers, and the entry of each."""
     of_entry = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(of_entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     at = starts[of_entry] + HEAD.itemsize + PAIR.itemsize * within
@@ -185,7 +185,7 @@ def _pick(pieces: pa.Array, at: I64, valid: Mask) -> pa.Array:
 
 
 def _text(keys: pa.Array) -> tuple[pa.Array, Mask]:
-    """The keys as strings, and which of them are none: those are null then."""
+    """The keys as strings, and which of them are no text: those become null."""
     try:
         return keys.cast(pa.string()), np.zeros(len(keys), dtype=np.bool_)
     except pa.ArrowInvalid:

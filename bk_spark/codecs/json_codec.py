@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``json``: one entry is one JSON object and one row. Reading needs ``.schema(…)``, as JSON has none of its own.
+"""Codec ``json``: one entry is one JSON object and one row. Reading needs ``.schema(…)``, because JSON has no schema.
 
-Theory. Arrow parses a block of many objects in one call, but says neither which row came from where nor that one entry
-was two objects. So each entry stands in an object of its own, ``{"v":<entry>}``, on a line of its own: a line that is
-no such object ends the whole block in an error, since no string may hold a line feed and no structure goes on after
-two objects side by side; and each entry that ends none gives at least one row. As many rows as entries: one each. Of a
-block that has an error each entry is looked at, and the rest is halved until the entries that have one are alone.
+Theory. Arrow parses a block of many objects in one call, but does not tell which entry a row came from, nor that one
+entry had two objects. So each entry is wrapped in an object of its own, ``{"v":<entry>}``, on a line of its own. If a
+line is no such object the whole block ends in an error, because no string may hold a line feed and no structure goes on
+after two objects side by side. An entry without an error gives at least one row. So if there are as many rows as
+entries, each entry gave one. After an error each entry of the block is checked quickly (:mod:`json_suspects`), and the
+rest is halved until the entries with errors are alone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ERRORS = (pa.ArrowException, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class JsonRows:
-    """JSON objects to rows. Members that no column asks for are ignored, missing ones are null."""
+    """JSON objects become rows. Members without a column are ignored; missing members are null."""
 
     columns: ReadColumns
     corrupt_entries: str = FAIL
@@ -50,7 +51,7 @@ class JsonRows:
 
     @property
     def reads_values(self) -> bool:
-        return self.columns.needs_entries or self.corrupt_entries == SKIP  # which rows there are must not depend on it
+        return self.columns.needs_entries or self.corrupt_entries == SKIP  # skip must not depend on the columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,13 +60,12 @@ class JsonRows:
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """JSON that somebody else wrote, as bytes, is as good."""
+        """Accepts raw entries too: somebody else may have written JSON as bytes."""
         check_written(NAME, log, written, (NAME, "raw"))
 
     def rows(
         self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
-        """One batch."""
         rows = metadata_columns.Rows(entry_ids, None if batch is None else batch.lengths)
         parsed, bad = None, None
         if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):
@@ -81,7 +81,8 @@ class JsonRows:
     def _parse(
         self, batch: EntryBatch, kind: pa.StructType, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """The entries as structs, and which of them are none. Raises CorruptEntryError for the first, if so wanted."""
+        """The entries as structs, and which of them are no objects. Raises CorruptEntryError for the first with
+        ``fail``."""
         values, bad = batch.to_arrow(), np.zeros(batch.count, dtype=np.bool_)
         try:
             return parse(values, kind), bad
@@ -99,7 +100,7 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True)
 class JsonEntries:
-    """Rows to JSON objects; null members are left out. ``types`` are those of the columns, in order."""
+    """Rows become JSON objects; null members are left out. ``types`` are those of the columns, in order."""
 
     types: pa.Schema
     entry_bytes_max: int = ENTRY_BYTES_MAX
@@ -124,7 +125,7 @@ class JsonEntries:
 
 
 def _halved(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, list[int]]:
-    """Those entries that are structs, and the places of those that are not, found by halving."""
+    """The entries that are objects, as structs, and the places of those that are not, found by halving."""
     pieces: list[pa.Array] = [pa.nulls(0, kind)]
     wrong: list[int] = []
     todo = [(0, len(values))]
@@ -150,10 +151,10 @@ def _why(value: pa.Array, kind: pa.StructType) -> str:
 
 
 def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
-    """Entries, a binary array, as structs, all of them or none: raises ArrowInvalid, ValueError."""
+    """All entries, a binary array, as structs. Raises ArrowInvalid or ValueError if any is no object."""
     if not len(values):
         return pa.nulls(0, kind)
-    text = values.cast(pa.string())  # which checks that it is UTF-8: the parser does not
+    text = values.cast(pa.string())  # this checks that it is UTF-8, which the parser does not
     wrapped = pc.binary_join_element_wise('{"v":', text, "}\n", "")
     _, offsets, data = wrapped.buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)
@@ -172,14 +173,14 @@ def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
 
 
 def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """Whether a DataFrame of (name, Spark type) can be written, as far as names tell."""
+    """Raises InvalidArgumentError if a DataFrame of (name, Spark type) cannot be written, as far as the names tell."""
     names = [name for name, _ in columns]
     if not names or len(set(names)) != len(names):
         raise InvalidArgumentError("columns must be given, once each", value=", ".join(names))
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:
-    """What the parser is asked for: it takes dates for numbers of days, so they are read as text and cast."""
+    """The type to parse as. Dates are read as text and cast, because the parser takes numbers of days for dates."""
     if pa.types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
         return pa.struct([field.with_type(_parsed_as(field.type)) for field in fields])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which entries of a block that has an error may have it: a look at each one, where the quick way has failed.
+"""Finds entries that are certainly wrong in a block that Arrow could not parse, by a look at each one.
 
-What is named here is certainly wrong; what is not may still be. That saves a search which costs hundreds of times as
-much for each entry, where a producer has changed the type of a member, or has written no JSON at all.
+The other entries may still be wrong. This saves a search that costs hundreds of times as much for each entry, when a
+producer has changed the type of a member or has written no JSON at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOT_PYTHONS = "Inf"  # Arrow reads it as Infinity, Python does not
 
 
 def implausible(entries: Sequence[bytes], kind: pa.StructType) -> npt.NDArray[np.bool_]:
-    """Which of the entries are certainly no JSON objects that fit ``kind``."""
+    """For each entry whether it is certainly no JSON object that fits ``kind``."""
     decoder = json.JSONDecoder(parse_int=_a_number, parse_float=_a_number, parse_constant=_a_number)
     bad = (_is_wrong(entry, kind, decoder) for entry in entries)
     return np.fromiter(bad, dtype=np.bool_, count=len(entries))
@@ -43,7 +43,7 @@ def _is_wrong(entry: bytes, kind: pa.StructType, decoder: json.JSONDecoder) -> b
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a value may be of a type; numbers have become :data:`_NUMBER`."""
+    """Whether a value may be of a type. The decoder has made :data:`_NUMBER` of each number."""
     types = pa.types
     if value is None:
         return True

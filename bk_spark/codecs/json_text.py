@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow columns as JSON text, a column at a time: no Python runs for a row, and no library beside Arrow is needed.
+"""Arrow columns as JSON text, a column at a time: no Python runs for a row, and only Arrow is needed.
 
-A value becomes text, members are joined to objects and elements to arrays, each by one call of Arrow's compute
-functions for a whole column. Every JSON library of Python wants rows as Python objects, and making these alone costs
-several times as much as the whole of this.
+Values become text, members are joined to objects and elements to arrays, each by one call of Arrow's compute functions
+for a whole column. Python's JSON libraries need rows as Python objects, and making those alone costs several times as
+much as all of this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 YEAR_MAX_DAYS, YEAR_MIN_DAYS = 2_932_896, -719_162
-"""Days since 1970 of the last and the first day that four digits of a year can say."""
+"""The last and the first day, in days since 1970, of a year of four digits."""
 _DAY_US = 86_400_000_000
 
 
@@ -32,7 +32,7 @@ class NoText(ValueError):
 
 
 def unwritable(kind: pa.DataType) -> bool:
-    """Whether values of a type, or of one inside it, have no JSON form that reads back as the same."""
+    """Whether values of a type, or of one inside it, have no JSON form that reads back as the same value."""
     types = pa.types
     if types.is_struct(kind):
         return any(unwritable(kind.field(i).type) for i in range(kind.num_fields))
@@ -43,7 +43,7 @@ def unwritable(kind: pa.DataType) -> bool:
 
 
 def objects(rows: pa.RecordBatch) -> pa.Array:
-    """One JSON object a row, as strings; members that are null are left out. Raises NoText."""
+    """One JSON object for each row, as strings; null members are left out. Raises NoText."""
     return _object(rows.schema.names, rows.columns)
 
 
@@ -67,10 +67,11 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def escaped(column: pa.Array) -> pa.Array:
-    """Strings without what may not stand in JSON's quotes. Most columns have none of it, which one pass finds out."""
+    """Strings with the characters escaped that must not stand in JSON's quotes. Most columns have none, which one pass
+    finds out."""
     used = _bytes_of(column)
     special = np.unique(used[(used < 0x20) | (used == ord('"')) | (used == ord("\\"))])
-    for code in sorted(special.tolist(), key=lambda code: code != ord("\\")):  # it stands in what replaces the others
+    for code in sorted(special.tolist(), key=lambda code: code != ord("\\")):  # first: others contain it
         column = pc.replace_substring(column, chr(code), json.dumps(chr(code))[1:-1])
     return column
 
@@ -103,7 +104,8 @@ def _array(column: pa.Array) -> pa.Array:
 
 
 def _number(column: pa.Array) -> pa.Array:
-    """NaN and Infinity as JavaScript spells them: not JSON by the book, and read by Spark, Python and Arrow."""
+    """NaN and Infinity as JavaScript spells them. That is not JSON by the standard, but Spark, Python and Arrow read
+    it."""
     written = column.cast(pa.string())
     if pc.all(pc.is_finite(column)).as_py() in (True, None):
         return written
@@ -116,9 +118,9 @@ def _date(column: pa.Array) -> pa.Array:
 
 
 def _timestamp(column: pa.Array) -> pa.Array:
-    """ISO 8601, with ``Z`` where the type has a zone, in which Arrow counts from UTC whatever the zone."""
+    """ISO 8601, with ``Z`` if the type has a zone: then Arrow counts from UTC whatever the zone."""
     _check_years(column.cast(pa.int64()), YEAR_MIN_DAYS * _DAY_US, (YEAR_MAX_DAYS + 1) * _DAY_US - 1)
-    # Without its zone: the text is the same and Arrow need not look into its table of zones.
+    # Cast to a type without zone: the text is the same, and Arrow need not look into its table of zones.
     iso = pc.replace_substring(column.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
     return pc.binary_join_element_wise('"', iso, '"' if column.type.tz is None else 'Z"', "")
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns that say where a row comes from; every codec has them beside its own.
-
-``includeMetadata=true`` adds the last ones to the default schema; a ``.schema(…)`` may name any.
-"""
+"""The columns that say where a row comes from; every codec has them beside its own. ``includeMetadata=true`` adds some
+of them to the default schema (``MORE``, ``ROW_INDEX``); a ``.schema(…)`` may name any."""
 
 from __future__ import annotations
 
@@ -24,24 +22,24 @@ if TYPE_CHECKING:
 
 ENTRY_LENGTH = "entry_length"
 PLACES: dict[str, str] = {"log": "string", "ledger_id": "bigint", "entry_id": "bigint", "offset": "bigint"}
-"""Spark's types of the columns that are always there, in the order of the default schema."""
+"""The columns that are always there, with Spark's types, in the order of the default schema."""
 MORE: dict[str, str] = {ENTRY_LENGTH: "int", "ledger_ctime": "timestamp", "ledger_closed": "boolean"}
-"""Those that ``includeMetadata`` adds."""
+"""The columns that ``includeMetadata`` adds."""
 ROW_INDEX: dict[str, str] = {"row_index": "int"}
-"""The one that it adds where an entry holds several rows."""
+"""The column that it also adds if an entry holds several rows."""
 LOG_ONLY = ("log", "offset")
-"""Columns that are null for a bare ledger."""
 RESERVED = frozenset({**PLACES, **MORE, **ROW_INDEX})
-"""Names that no data column can have where it may have any."""
+"""Names that a data column must not have, in codecs where it may have any other."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _SHORT, _LONG = 1 << 9, 1 << 15
-"""Rows of batches that share constant columns, and of those columns: at most 7 MB each, of a log with a long name."""
+"""A batch of _SHORT to _LONG rows uses a slice of a cached constant column of _LONG rows: at most 7 MB each, for a log
+with a long name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which entry each row comes from, with the entry's length in bytes and the row's place in it, where known."""
+    """For each row its entry's id and, where known, the entry's length in bytes and the row's place in it."""
 
     entry_ids: I64
     lengths: npt.NDArray[np.uint32] | None = None
@@ -60,7 +58,6 @@ def check_nullable(columns: Sequence[tuple[str, str, bool]], *, has_log: bool) -
 
 
 def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
-    """The metadata column ``name``."""
     ids, count = rows.entry_ids, int(rows.entry_ids.size)
     match name:
         case "entry_id":
@@ -85,7 +82,7 @@ def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
 
 
 def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    """``value``, ``count`` times: for the batches of a large ledger slices of one array."""
+    """``value``, ``count`` times: for the batches of a large ledger a slice of one array."""
     if not _SHORT <= count <= _LONG:
         return pa.repeat(pa.scalar(value, kind), count)
     return _long(value, kind).slice(0, count)

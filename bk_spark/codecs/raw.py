@@ -28,8 +28,6 @@ METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE}
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """An entry's bytes as they are."""
-
     columns: ReadColumns
 
     @classmethod
@@ -48,7 +46,7 @@ class RawRows:
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """Any codec's entries can be read as bytes."""
+        """Accepts any codec's entries, because all can be read as bytes."""
 
     def rows(
         self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
@@ -65,7 +63,7 @@ class RawRows:
 
 @dataclass(frozen=True, slots=True)
 class RawEntries:
-    """One row is one entry: its value. ``null_values`` is ``fail``, ``skip`` or ``empty`` (RULES K9)."""
+    """The value of each row becomes an entry. ``null_values`` is ``fail``, ``skip`` or ``empty`` (RULES K9)."""
 
     null_values: str = "fail"
     entry_bytes_max: int = ENTRY_BYTES_MAX
@@ -92,9 +90,7 @@ class RawEntries:
 
 
 def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """Whether a DataFrame of (name, Spark type) can be written: exactly one binary or string column ``value``.
-
-    Raises InvalidArgumentError that prints the ``select`` to paste.
-    """
+    """A DataFrame of (name, Spark type) can be written if it has exactly one column, ``value``, binary or string.
+    Otherwise raises InvalidArgumentError that prints the ``select`` to paste."""
     if len(columns) != 1 or columns[0][0] != VALUE or columns[0][1] not in ("binary", "string"):
         raise no_value_column(columns, target)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of a read: which a codec makes, which say where the row comes from, and what Spark expects of both.
+"""The columns of a read: those that the codec makes, those that say where the row comes from, and what Spark expects of
+both.
 
-Columns can be chosen with ``.schema("entry_id BIGINT, value BINARY")`` or option ``columns``: what is not asked for is
-not made, and where all that is asked for is known without the entries, none is read.
+``.schema("entry_id BIGINT, value BINARY")`` or option ``columns`` choose columns. Other columns are not made, and if
+all chosen columns are known without the entries, no entry is read.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 FAIL, SKIP, NULL = "fail", "skip", "null"
-"""What ``corruptEntries`` says."""
+"""The values of ``corruptEntries``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadColumns:
-    """``schema`` is what Spark compares; ``data`` are the names that the codec makes, the others are metadata."""
+    """``schema`` is what Spark compares; ``data`` are the names that the codec makes. All others are metadata."""
 
     schema: pa.Schema
     data: tuple[str, ...]
@@ -40,11 +41,11 @@ class ReadColumns:
     def of(
         cls, spark_schema: Any, *, has_log: bool, data: Mapping[str, str] | None, metadata: Mapping[str, str]
     ) -> ReadColumns:
-        """The columns of a StructType. ``data`` and ``metadata`` are the codec's names and their Spark types; ``data``
-        None: any other name is data, of any type.
+        """The columns of a StructType. ``data`` and ``metadata`` are the codec's names and their Spark types. If
+        ``data`` is None, any name that is not metadata is data, of any type.
 
-        Raises InvalidArgumentError for a column or type that the codec does not have, for one named twice, and for NOT
-        NULL on one that is null.
+        Raises InvalidArgumentError for a column or type that the codec does not have, for a column named twice, and for
+        NOT NULL on a column that will be null.
         """
         columns = compat.columns_of(spark_schema)
         names = tuple(name for name, _, _ in columns)
@@ -68,19 +69,16 @@ class ReadColumns:
 
     @property
     def needs_entries(self) -> bool:
-        """Whether some column cannot be had without reading entries."""
+        """Whether a column needs the entries themselves."""
         return bool(self.data) or metadata_columns.ENTRY_LENGTH in self.schema.names
 
     def kind(self, name: str) -> pa.DataType:
-        """The type that a codec gives a column: without NOT NULL, which :meth:`assemble` sees to."""
+        """The type that a codec gives a column: without NOT NULL, which :meth:`assemble` checks."""
         return spark_types.nullable(self.schema.field(name).type)
 
     def assemble(self, data: Callable[[str], pa.Array], rows: metadata_columns.Rows, at: LedgerAt) -> pa.RecordBatch:
-        """The batch that Spark gets. ``data`` gives the codec's columns by name.
-
-        Raises InvalidArgumentError for a null in what was declared NOT NULL, a column or inside one: Spark would crash
-        on it.
-        """
+        """The batch that Spark gets. ``data`` gives the codec's columns by name. Raises InvalidArgumentError for a null
+        in a column, or inside one, that was declared NOT NULL, because Spark would crash on it."""
         columns = []
         for field in self.schema:
             column = data(field.name) if field.name in self.data else metadata_columns.column(field.name, rows, at)
@@ -122,12 +120,12 @@ def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt) -> CorruptEntryEr
 
 
 def kept(rows: pa.RecordBatch, bad: Mask, policy: str) -> pa.RecordBatch:
-    """What ``policy`` leaves of rows, one an entry, of which some are ``bad`` and have null data columns."""
+    """The rows that ``policy`` keeps. Each row is an entry; those that are ``bad`` have null data columns."""
     return rows.filter(pa.array(~bad)) if policy == SKIP else rows
 
 
 def check_written(codec: str, log: str | None, written: Collection[Written], accepted: tuple[str, ...]) -> None:
-    """Raises InvalidArgumentError for extents that were written by a codec which is not ``accepted``."""
+    """Raises InvalidArgumentError for extents written by a codec that is not ``accepted``."""
     others = sorted({name for name, _ in written if name not in accepted})
     if others:
         wrote = sorted({name for name, _ in written})

@@ -14,16 +14,14 @@ from bk_core.errors import InvalidArgumentError
 
 UTC = "UTC"
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-"""Where Spark notes in a string column's metadata that a table declares it CHAR or VARCHAR."""
+"""The key in a string column's metadata by which Spark notes that a table declares it CHAR or VARCHAR."""
 NOT_DATA = ("variant", "geometry", "geography", "void", "calendarinterval")
 """Spark types that have no Arrow type of their own, or one that says less."""
 
 
 def arrow_schema_of(spark_schema: Any) -> pa.Schema:
-    """The Arrow schema that Spark compares the first batch with: order, types and nullability, no metadata.
-
-    Raises InvalidArgumentError that names every column whose type has no Arrow form.
-    """
+    """The Arrow schema that Spark compares the first batch with: order, types and nullability, no metadata. Raises
+    InvalidArgumentError that names every column whose type has no Arrow form."""
     unknown = [
         f"{field.name} {field.dataType.simpleString()}" for field in spark_schema.fields if not is_data(field.dataType)
     ]
@@ -35,11 +33,11 @@ def arrow_schema_of(spark_schema: Any) -> pa.Schema:
 
 
 def check_kept(spark_schema: Any) -> None:
-    """Raises InvalidArgumentError that names every column whose type says more than Arrow's, and what to cast it to: a
-    log's schema would forget that, and a read would give another type than was written."""
+    """Raises InvalidArgumentError that names every column whose type says more than Arrow's, and what to cast it to. A
+    log's schema would lose that, and a read would give another type than was written."""
     casts, wrong = list[str](), list[str]()
     for field in spark_schema.fields:
-        declared = (field.metadata or {}).get(CHAR_TYPE)  # Spark's own types for columns do not tell
+        declared = (field.metadata or {}).get(CHAR_TYPE)  # Spark's own column types do not tell this
         kept = _kept(field.dataType)
         if declared is not None or kept != field.dataType:
             wrong.append(f"{field.name} {declared or field.dataType.simpleString()}")
@@ -71,7 +69,7 @@ def _kept(kind: Any) -> Any:
 
 
 def is_data(kind: Any) -> bool:
-    """Whether a Spark type can be held in Arrow columns without losing what it is."""
+    """Whether Arrow columns can hold values of a Spark type without loss."""
     from pyspark.sql import types
 
     if isinstance(kind, types.UserDefinedType) or kind.typeName() in NOT_DATA:
@@ -93,7 +91,7 @@ def _parts(kind: Any) -> Iterator[Any]:
 
 
 def arrow_type_of(kind: Any) -> pa.DataType:
-    """The Arrow type of a Spark type; timestamps are microseconds, with zone in UTC."""
+    """The Arrow type of a Spark type. Timestamps are in microseconds; those with a zone are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     zone = {"timezone": UTC} if "timezone" in inspect.signature(to_arrow_type).parameters else {"timestamp_utc": True}
@@ -118,7 +116,7 @@ def struct_of(columns: Mapping[str, str]) -> Any:
 
 
 def spark_schema_of(schema: pa.Schema) -> Any:
-    """The StructType of an Arrow schema; timestamps without zone stay without."""
+    """The StructType of an Arrow schema; timestamps without a zone stay without one."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
 
@@ -131,14 +129,15 @@ def spark_schema_of(schema: pa.Schema) -> Any:
 
 
 def all_nullable(spark_schema: Any) -> Any:
-    """The same columns with no NOT NULL anywhere: that one DataFrame holds no nulls says nothing of the next."""
+    """The same columns with no NOT NULL anywhere, because the next DataFrame may hold nulls even if this
+    one does not."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(field.name, _nullable(field.dataType), True) for field in spark_schema.fields])
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, by name and in its order and types: large, view and dictionary types, zones and names
+    """The columns of ``schema``, by name and in its order and types. Large, view and dictionary types, zones, and names
     inside a type are Spark's settings and not data."""
     if rows.schema.equals(schema):
         return rows
@@ -148,7 +147,8 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def tightened(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """``column`` as ``kind``, which is its type but for NOT NULL inside. Raises ValueError for a null in the way."""
+    """``column`` as ``kind``, which is its type but for NOT NULL inside. Raises ValueError for a null where NOT NULL
+    stands."""
     if column.type == kind:
         return column
     if pa.types.is_struct(kind):
@@ -170,7 +170,7 @@ def tightened(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _part(column: pa.Array, inside: pa.Array, field: pa.Field) -> pa.Array:
-    """What is inside a list or map, of which a slice may use a part."""
+    """The values inside a list or map, tightened; a slice of it may use a part of them."""
     if not field.nullable and len(column):
         first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
         if inside.slice(first, last - first).null_count:
@@ -191,7 +191,7 @@ def _nullable(kind: Any) -> Any:
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:
-    """The same type with everything inside nullable, but keys of maps."""
+    """The same type with everything inside nullable, except keys of maps."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, nullable(f.type)) for f in (kind.field(i) for i in range(kind.num_fields))])
     if pa.types.is_map(kind):

@@ -2,13 +2,13 @@
 """Positions as Spark and its users write them, and where a read of one source begins and ends with them. Pure.
 
 A position is the *next* entry id or log offset to read, so starts are inclusive and ends exclusive everywhere. Its
-canonical form is that of :mod:`bk_core.logs.model.position` (RULES N7).
-Spark compares offsets as JSON text, so the same position must always give the same keys in the same order.
+canonical form is that of :mod:`bk_core.logs.model.position` (RULES N7). Spark compares offsets as JSON text, so the
+same position must always give the same keys in the same order.
 
-Theory of ``startingTimestamp``. Entries carry no time, so the start is that of an extent, and errs to the early side.
-A row of a leader came while one of the last two extents was open (RULES N2), so everything that came after a time is in
-extents made after it or in the last two made before. A row of a batch job came when the job was published, which may be
-long after its ledgers were made; the head knows when, of the last 128 publishes.
+Theory of ``startingTimestamp``. Entries carry no time, so a start by time is the start of an extent, rather too early
+than too late. A leader adds a row while one of the last two extents is open (RULES N2). So all rows that came after a
+time are in extents made after it, or in the last two made before it. A batch job's rows come when the job is published,
+which may be long after its ledgers were made; the head knows the time of the last 128 publishes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or end in each source: its position, EARLIEST or LATEST. ``positions`` go by the source's key;
-    a source that is not among them has ``everywhere``."""
+    """Where to begin or end in each source: a position, EARLIEST or LATEST. ``positions`` are by the source's key; a
+    source without one has ``everywhere``."""
 
     everywhere: int
     positions: Mapping[str, int] = field(default_factory=dict)
@@ -49,14 +49,12 @@ class Bound:
         return self.positions.get(source.key, self.everywhere)
 
     def has(self, value: int) -> bool:
-        """Whether ``value`` is said of any source."""
+        """Whether any source has this ``value``."""
         return value in self.positions.values() if self.positions else value == self.everywhere
 
     def check(self, option: str, sources: Iterable[Source]) -> None:
-        """Whether ``positions``, if any, are of exactly these sources.
-
-        Raises InvalidArgumentError that lists those missing and those that are too many.
-        """
+        """Check that ``positions``, if any, are of exactly these sources. Raises InvalidArgumentError that lists the
+        missing and the superfluous ones."""
         if not self.positions:
             return
         keys = {source.key for source in sources}
@@ -75,13 +73,13 @@ AT_LATEST = Bound(LATEST)
 
 
 def to_json(offset: StreamOffset) -> dict[str, Any]:
-    """What Spark writes into its checkpoint: the canonical form as a dict whose keys stand in their order."""
+    """What Spark writes into its checkpoint: the canonical form as a dict whose keys keep their order."""
     body: dict[str, Any] = json.loads(encode_offset(offset))
     return body
 
 
 def from_json(data: Mapping[str, Any]) -> StreamOffset:
-    """Read a checkpoint offset. Raises InvalidArgumentError if it is not one of ours or of a newer version."""
+    """Read a checkpoint offset. Raises InvalidArgumentError if it is none of ours, or of a newer version."""
     try:
         return decode_offset(json.dumps(data))
     except InvalidArgumentError as error:
@@ -93,16 +91,17 @@ def from_json(data: Mapping[str, Any]) -> StreamOffset:
 
 
 def sources_in(offset: StreamOffset) -> tuple[Source, ...]:
-    """The sources that an offset has positions of, in the order in which they are read."""
+    """The sources that an offset has positions of, in reading order."""
     return (*map(LedgerSource, sorted(offset.ledgers)), *map(LogSource, sorted(offset.logs)))
 
 
 def parse_bound(option: str, text: str, selection: Selection) -> Bound:
-    """``earliest``, ``latest``, or the short form ``{"events":1000234}`` or ``{"17":23}``; a number may be −2
-    (earliest) or −1 (latest). The keys are those of the selection; of a pattern the driver checks them later.
+    """Parse ``earliest``, ``latest``, or the short form ``{"events":1000234}`` or ``{"17":23}``. A number may be −2
+    (earliest) or −1 (latest). The keys must be those of the selection; those of a pattern are checked later on the
+    driver.
 
-    Raises InvalidArgumentError for anything else and says where: the place in malformed JSON, keys that are missing,
-    not selected or given twice, a position that is none, the form of a checkpoint.
+    Raises InvalidArgumentError for anything else, and says where: the place in malformed JSON; keys that are missing,
+    not selected or given twice; a value that is no position; the form of a checkpoint.
     """
     word = text.strip().lower()
     if word in _WORDS:
@@ -161,7 +160,7 @@ def _by_number(key: str) -> tuple[int, str]:
 
 
 def resolve_bound(bound: int, earliest: int, latest: int) -> int:
-    """A bound as a number: sentinels replaced by what the log or ledger has now."""
+    """A bound as a number: EARLIEST and LATEST become what the log or ledger has now."""
     if bound == EARLIEST:
         return earliest
     return latest if bound == LATEST else bound
@@ -171,10 +170,8 @@ def check_bounds(
     source: Source, earliest: int, latest: int, start: int, end: int, *, fail_on_data_loss: bool
 ) -> tuple[int, int]:
     """``start`` and ``end``, which may be EARLIEST or LATEST, as numbers: ``earliest`` ≤ first ≤ stop ≤ ``latest``.
-
-    Raises NoSuchEntryError where entries were trimmed and InvalidArgumentError for bounds beyond the end: a result that
-    silently lacks rows would look complete.
-    """
+    Raises NoSuchEntryError if entries were trimmed and InvalidArgumentError for bounds beyond the end, because a result
+    that silently lacks rows would look complete."""
     first, stop = resolve_bound(start, earliest, latest), resolve_bound(end, earliest, latest)
     where = f"{source} holds {earliest} to {latest} (exclusive), asked for {first} to {stop}"
     if first < earliest:
@@ -194,7 +191,7 @@ def check_bounds(
 
 def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int) -> int:
     """Where to begin to have every row that came at or after ``at_ms`` (milliseconds since 1970), and as few earlier
-    ones as an extent's granularity allows. ``extents`` are all of the log, the open ones last."""
+    ones as the granularity of extents allows. ``extents`` are all of the log, the open ones last."""
     later = next((i for i, extent in enumerate(extents) if extent.created_ms > at_ms), len(extents))
     if not extents:
         return head.next_offset

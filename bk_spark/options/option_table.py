@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of options: the only list of their names, kinds, defaults and meanings. Pure data.
 
-A test compares the list in docs/spark.md with it. To add an option: one row here and one field of
-:class:`bk_spark.options.BkOptions` of the same name in snake_case.
+A test compares the list in docs/spark.md with it. To add an option, add one row here and one field of
+:class:`bk_spark.options.BkOptions` with the same name in snake_case.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns Spark's option strings into :class:`BkOptions`, by the table in ``option_table.py`` (RULES K7). Pure.
 
-Spark hands keys over in lower case; ``writeQuorumSize``, ``write_quorum_size`` and ``write-quorum-size`` are the same.
-Options of another use (write options on a read) are checked and ignored, because a temporary view hands its options to
-reads and writes alike; the few that would change what a read means are refused (``STREAM_REFUSES``).
+Spark gives keys in lower case; ``writeQuorumSize``, ``write_quorum_size`` and ``write-quorum-size`` are the same key.
+Options of another use (write options on a read) are checked and ignored, because a temporary view gives its options to
+reads and writes alike. The few that would change what a read means are refused (``STREAM_REFUSES``).
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ _DURATION_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_60
 class BkOptions:
     """The options of one load or save, checked. Field names are the table's in snake_case; sizes are numbers.
 
-    ``starting`` and ``ending`` say of each source the next entry id or log offset, or EARLIEST or LATEST; with
-    ``starting_timestamp`` (milliseconds since 1970) ``starting`` is EARLIEST and the time decides.
-    ``client_settings`` are the ``bookkeeper.*`` pairs, sorted; :func:`bk_spark.workers.clients.client_config` reads
-    them.
+    ``starting`` and ``ending`` have for each source the next entry id or log offset, or EARLIEST or LATEST. With
+    ``starting_timestamp`` (milliseconds since 1970) ``starting`` is EARLIEST, and the time decides. ``client_settings``
+    are the ``bookkeeper.*`` pairs, sorted; :func:`bk_spark.workers.clients.client_config` reads them.
     """
 
     metadata_service_uri: str
@@ -86,7 +85,7 @@ class BkOptions:
 
     @property
     def log(self) -> str | None:
-        """The name of the one log to write; None: column ``log`` of each row names it (RULES K10). Raises
+        """The name of the one log to write; None if column ``log`` of each row names it (RULES K10). Raises
         InvalidArgumentError for every other selection."""
         selection = self.selection
         if isinstance(selection, ColumnSelection):
@@ -102,10 +101,8 @@ class BkOptions:
 
 def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = False) -> BkOptions:
     """Check every option and make a :class:`BkOptions`, without I/O. ``use`` None: Spark has not said yet what for.
-    ``is_sink``: a stream is written, not a batch.
-
-    Raises InvalidArgumentError for an unknown, malformed, missing or conflicting option, NotBuiltError for planned.
-    """
+    ``is_sink``: a stream is written, not a batch. Raises InvalidArgumentError for an unknown, malformed, missing or
+    conflicting option, NotBuiltError for a planned one."""
     texts, client = _sort_out(given, use)
     values = {d.name: _read(d, texts.get(d.name, d.default)) for d in OPTIONS}
     if not values["metadataServiceUri"]:
@@ -182,14 +179,13 @@ def parse_duration_ms(option: str, text: str) -> int:
 
 
 def parse_count(option: str, text: str, minimum: int) -> int:
-    """A decimal number of at least ``minimum``."""
     if not text.strip().isascii() or not text.strip().isdigit() or int(text) < minimum:
         raise bad_value(option, text, f"a number of at least {minimum}")
     return int(text)
 
 
 def parse_timestamp(option: str, text: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 with a zone; what is finer than a millisecond is dropped."""
+    """Milliseconds since 1970, or ISO 8601 with a zone; fractions of a millisecond are dropped."""
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit() and int(stripped) <= OFFSET_MAX:
         return int(stripped)
@@ -322,7 +318,7 @@ def _max_entry_bytes(given: int | None) -> int | None:
 
 
 def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
-    """RULES K2: fencing ends a writer, so it must be asked for by ledger id, in a batch."""
+    """Fencing ends a writer, so it must be asked for by ledger id, in a batch (RULES K2)."""
     if mode == "lac" or use is Use.WRITE:
         return
     if use is Use.STREAM:

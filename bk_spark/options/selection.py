@@ -20,15 +20,13 @@ LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 LEDGER_PREFIX = "ledger:"
 LEDGER_ID_MAX = 2**63 - 1
 LEDGERS_MAX = 100_000
-"""Ledgers that one selection may name."""
+"""How many ledgers one selection may name."""
 LOG_COLUMN = "log"
-"""The column that names the log of a row where neither option nor path does (RULES K10)."""
+"""The column that names the log of a row if neither option nor path does (RULES K10)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LedgerSource:
-    """One bare ledger."""
-
     ledger_id: int
 
     def __str__(self) -> str:
@@ -36,14 +34,12 @@ class LedgerSource:
 
     @property
     def key(self) -> str:
-        """The key that names it in offsets."""
+        """The source's key in offsets."""
         return str(self.ledger_id)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogSource:
-    """One named log."""
-
     name: str
 
     def __str__(self) -> str:
@@ -51,7 +47,7 @@ class LogSource:
 
     @property
     def key(self) -> str:
-        """The key that names it in offsets."""
+        """The source's key in offsets."""
         return self.name
 
 
@@ -60,7 +56,7 @@ Source: TypeAlias = LedgerSource | LogSource
 
 @dataclass(frozen=True, slots=True)
 class LedgerSelection:
-    """Bare ledgers, by id, each once."""
+    """Bare ledgers, sorted by id, each once."""
 
     ledger_ids: tuple[int, ...]
 
@@ -69,13 +65,13 @@ class LedgerSelection:
 
     @property
     def sources(self) -> tuple[LedgerSource, ...]:
-        """In the order in which they are read."""
+        """In reading order."""
         return tuple(map(LedgerSource, self.ledger_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """Named logs, by name, each once."""
+    """Named logs, sorted by name, each once."""
 
     names: tuple[str, ...]
 
@@ -84,13 +80,13 @@ class LogSelection:
 
     @property
     def sources(self) -> tuple[LogSource, ...]:
-        """In the order in which they are read."""
+        """In reading order."""
         return tuple(map(LogSource, self.names))
 
 
 @dataclass(frozen=True, slots=True)
 class PatternSelection:
-    """Every named log whose whole name matches; which those are the driver finds out."""
+    """Every named log whose whole name matches; the driver finds out which these are."""
 
     pattern: str
 
@@ -98,7 +94,6 @@ class PatternSelection:
         return f"logs matching {self.pattern}"
 
     def matches(self, name: str) -> bool:
-        """Whether the log ``name`` is one of them."""
         return re.fullmatch(self.pattern, name) is not None
 
 
@@ -112,14 +107,12 @@ class ColumnSelection:
 
 Selection: TypeAlias = LedgerSelection | LogSelection | PatternSelection | ColumnSelection
 SELECTORS = ("ledgerId", "ledgerIds", "log", "logs", "logPattern", "path", "paths")
-"""The options that select, of which there must be exactly one; Spark makes the last two out of ``load(…)``."""
+"""The options that select, of which exactly one must be given; Spark makes the last two from ``load(…)``."""
 
 
 def select(given: Mapping[str, str], *, by_column: bool = False) -> Selection:
-    """The one selection that the options (by the names of SELECTORS) make. ``by_column``: none is one too.
-
-    Raises InvalidArgumentError for none, more than one, or a malformed one.
-    """
+    """The one selection that the options (by the names of SELECTORS) make. ``by_column``: no option means the column
+    ``log``. Raises InvalidArgumentError for none, more than one, or a malformed one."""
     found = [(name, given[name]) for name in SELECTORS if name in given]
     if not found and by_column:
         return ColumnSelection()
@@ -144,10 +137,8 @@ def parse_ledger_id(option: str, text: str) -> int:
 
 
 def parse_ledger_ids(option: str, text: str) -> tuple[int, ...]:
-    """``3,5,9-12``: ids and ranges, both ends included, as sorted ids without doubles.
-
-    Raises InvalidArgumentError for anything else, a range that runs backwards and more than LEDGERS_MAX ledgers.
-    """
+    """``3,5,9-12``: ids and ranges, both ends included, as sorted ids without duplicates. Raises InvalidArgumentError
+    for anything else, for a range that runs backwards and for more than LEDGERS_MAX ledgers."""
     ids: set[int] = set()
     for part in text.split(","):
         first, dash, last = (each.strip() for each in part.partition("-"))
@@ -164,7 +155,7 @@ def parse_ledger_ids(option: str, text: str) -> tuple[int, ...]:
 
 
 def parse_log_name(text: str) -> str:
-    """A log's name (RULES N8)."""
+    """A log's name (RULES N8). Raises InvalidArgumentError."""
     if text.isdigit():
         raise InvalidArgumentError(
             "a log's name cannot be of digits only",
@@ -217,7 +208,7 @@ def _from_path(path: str) -> LedgerSelection | LogSelection:
 
 
 def _from_paths(text: str) -> Selection:
-    """Spark hands ``load(["a", "b"])`` over as a JSON array."""
+    """Spark gives ``load(["a", "b"])`` as a JSON array."""
     try:
         paths = json.loads(text)
     except ValueError:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the options of ``CREATE TABLE … USING bookkeeper OPTIONS (…)``, which Spark forgets. Pure.
 
-Spark asks for the columns once, with the options, when it creates a table; every later query gets the stored columns
+Spark asks for the columns once, with the options, when it creates a table. Every later query gets the stored columns
 with their metadata and no options. So the options travel as metadata of the first column.
 
-Metadata is public and follows a column into other DataFrames and tables. Hence three limits: only options on a list are
-kept, never a secret and never one that could end a writer (RULES K2); they hold for exactly the columns that the table
-was created with, so a table made from some of these does not read the first one's log; and a write takes none of them,
-because the columns of ``INSERT INTO a SELECT … FROM b`` may carry the options of ``b``.
+Metadata is public and follows a column into other DataFrames and tables. Hence three limits. Only options on a list are
+kept, never a secret and never one that could end a writer (RULES K2). They hold for exactly the columns that the table
+was created with, so that a table made from some of these does not read the first table's log. And a write takes none of
+them, because the columns of ``INSERT INTO a SELECT … FROM b`` may carry the options of ``b``.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ KEPT = (
     "maxTriggerDelay",
     "onOverwrite",
 )
-"""What is kept. An option that is not here is not kept: whoever adds one decides."""
+"""The options that are kept. A new option is not kept unless it is added here."""
 
 REFUSED: Mapping[str, str] = {
     "ledgerPassword": 'every read gives its own: spark.read.option("ledgerPassword", …).table("t")',
     "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
 }
-"""Read options that are no part of a table, and what to do instead."""
+"""Read options that a table must not hold, and what to do instead."""
 
 _SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
-_MADE_BY_SPARK = "provider"  # a key that Spark adds to the options when it creates a table, and never else
+_MADE_BY_SPARK = "provider"  # Spark adds this key to the options when it creates a table, and only then
 _OF_A_QUERY = {"checkpointlocation", "queryname"}
 
 
@@ -67,8 +67,8 @@ def creates_table(given: Mapping[str, str]) -> bool:
 
 
 def without_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """``given`` for a new table without its LOCATION, and without what its user put into TBLPROPERTIES and this format
-    does not know: Spark mixes them with OPTIONS, but repeats those as ``option.…``."""
+    """``given`` for a new table, without its LOCATION and without those of the user's TBLPROPERTIES that this format
+    does not know. Spark mixes TBLPROPERTIES with OPTIONS, but repeats the OPTIONS as ``option.…``."""
     folded = {normalise(key) for key in given}
     known = (_SPELLED.keys() | SPARKS_OWN) - {"path"}
     return {
@@ -81,11 +81,9 @@ def without_properties(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def columns_of_new_table(given: Mapping[str, str], schema: Any) -> Any:
-    """``schema``, a StructType, with the options to keep in the metadata of its first column, as JSON.
-
-    Write options are left out. Raises InvalidArgumentError for a read option that a table must not hold (``REFUSED``
-    and ``bookkeeper.*``).
-    """
+    """``schema``, a StructType, with the options to keep in the metadata of its first column, as JSON. Write options
+    are left out. Raises InvalidArgumentError for a read option that a table must not hold (``REFUSED`` and
+    ``bookkeeper.*``)."""
     from pyspark.sql.types import StructField, StructType
 
     data = {"columns": _signature(schema), "options": _to_keep(given), "v": VERSION}
@@ -97,10 +95,11 @@ def columns_of_new_table(given: Mapping[str, str], schema: Any) -> Any:
 
 
 def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
-    """The options of a read of ``schema``: its own, and the table's where it gives none.
+    """The options of a read of ``schema``: its own, and the table's for those that it does not give.
 
-    A read that names a cluster stands alone. One that names a log or ledgers takes neither these nor the bounds from
-    the table. Raises InvalidArgumentError when there are no options at all, or kept ones that cannot be used.
+    A read that names a cluster takes nothing from the table. One that names a log or ledgers takes neither the table's
+    selection nor its bounds. Raises InvalidArgumentError if there are no options at all, or kept ones that cannot be
+    used.
     """
     own = {_SPELLED.get(normalise(key), normalise(key)) for key in given}
     if "metadataServiceUri" in own:
@@ -115,8 +114,8 @@ def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
 
 
 def check_write(given: Mapping[str, str]) -> None:
-    """Raises InvalidArgumentError for a write without options, or with those of a query alone: it goes to a table by
-    name, whose options Spark has forgotten, and the columns' metadata may be another table's."""
+    """Raises InvalidArgumentError for a write without options, or only with those of a query. Such a write goes to a
+    table by name, whose options Spark has forgotten, and the columns' metadata may be another table's."""
     if {normalise(key) for key in given} - _OF_A_QUERY:
         return
     raise InvalidArgumentError(
@@ -141,7 +140,7 @@ def _to_keep(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kept_in(schema: Any) -> dict[str, str]:
-    """What the columns carry; only options that :data:`KEPT` lists are ever taken from there."""
+    """The options that the columns carry; only those that :data:`KEPT` lists are ever taken from there."""
     texts = [text for field in schema.fields if (text := (field.metadata or {}).get(METADATA_KEY)) is not None]
     if not texts:
         return {}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On the driver: from what was selected to ranges of ledgers, and how much a task takes of them."""
+"""On the driver: from the selection to ranges of ledgers, and how much of them each task takes."""

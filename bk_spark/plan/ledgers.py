@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 TAIL_WAIT_S = 30.0
 REESTIMATE_GROWTH = 2
-"""The average entry of an open ledger is looked up anew when it has grown by this factor."""
+"""The average entry of an open ledger is looked up anew when the ledger has grown by this factor."""
 
 
 def open_ledger(bookkeeper: blocking.BookKeeper, options: BkOptions, ledger_id: int) -> blocking.LedgerReader:
-    """A ledger as it is now, closed or not."""
+    """Open a ledger as it is now, closed or not."""
     return bookkeeper.open_ledger(
         ledger_id, recover=False, password=options.ledger_password, digest_type=digest_type_of(options)
     )
 
 
 class OpenLedger:
-    """One ledger that may still grow, followed: its LAC, and how large its entries are on average. Sets ``changed``."""
+    """Follows one ledger that may still grow: its LAC, and the average size of its entries. Sets ``changed``."""
 
     def __init__(self, bookkeeper: BookKeeper, options: BkOptions, ledger_id: int, changed: asyncio.Event) -> None:
         self._bookkeeper, self._options, self._changed = bookkeeper, options, changed
@@ -39,7 +39,7 @@ class OpenLedger:
         self._entries = self._bytes = 0
 
     async def open(self) -> None:
-        """Begin. Raises what opening raises."""
+        """Begin to follow. Raises what opening the ledger raises."""
         options = self._options
         self._reader = await self._bookkeeper.open_ledger(
             self.ledger_id, recover=False, password=options.ledger_password, digest_type=digest_type_of(options)
@@ -57,7 +57,7 @@ class OpenLedger:
         return self.reader.last_add_confirmed + 1
 
     def check(self) -> None:
-        """Raises what ended the waiting."""
+        """Raises the error that ended the waiting, if any."""
         if self._task is not None and self._task.done():
             self._task.result()
 
@@ -71,8 +71,7 @@ class OpenLedger:
         return self.next_entry >= max(1, self._entries * REESTIMATE_GROWTH)
 
     async def estimate(self) -> None:
-        """Look its size up."""
-        entries = self.next_entry  # it may grow while its length is looked up
+        entries = self.next_entry  # first: the ledger may grow meanwhile
         self._bytes, self._entries = await self.reader.length_to(entries - 1), entries
 
     async def close(self) -> None:
@@ -100,7 +99,7 @@ def digest_type_of(options: BkOptions) -> DigestType | None:
 
 
 def check_digest(options: BkOptions, source: Source, found: DigestType | None) -> None:
-    """Raises InvalidArgumentError where option digestType contradicts the log's."""
+    """Raises WrongDigestTypeError if option digestType contradicts the source's."""
     wanted = digest_type_of(options)
     if wanted is not None and found is not None and wanted is not found:
         raise WrongDigestTypeError(

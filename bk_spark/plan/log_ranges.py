@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a named log and bounds to ranges of ledgers: sealed extents from its pages alone, the open one up to its LAC.
+"""From a named log and bounds to ranges of ledgers. Sealed extents come from the log's pages alone; an open one is read
+up to its LAC.
 
-All of a plan comes from one head: pages are immutable and stay for days after they were unlinked (RULES N3, N6), so
-what is trimmed, compacted or published meanwhile changes nothing.
+All of a plan comes from one head: pages are immutable and stay for days after they were unlinked (RULES N3, N6). So
+nothing that is trimmed, compacted or published meanwhile changes the plan.
 """
 
 from __future__ import annotations
@@ -24,13 +25,10 @@ if TYPE_CHECKING:
 
 
 def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> Resolved:
-    """A named log between the options' bounds, as it is now.
-
-    Planning sealed extents reads the head and pages only; for an open one the LAC is asked for, unless an end before it
-    or ``readMode=closedOnly`` makes it needless.
-    """
+    """A named log between the options' bounds, as it is now. Planning reads the head and pages. For an open extent it
+    also asks for the LAC, unless the bounds end before it or ``readMode=closedOnly`` is set."""
     log = bookkeeper.log(source.name, password=options.ledger_password)
-    head = log.head(sync=False).value  # who plans has synced
+    head = log.head(sync=False).value  # the caller has synced
     check_digest(options, source, head.digest_type)
     latest, spans, end = head.next_offset, tuple[Span, ...](), options.ending.at(source)
     if head.open_extents and options.read_mode != "closedOnly" and (end == LATEST or end > latest):
@@ -48,10 +46,8 @@ def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -
 
 
 def check_whole(source: LogSource, resolved: Resolved, first: int, stop: int) -> None:
-    """That the ranges hold every entry of these offsets: what a damaged list leaves out must not go unnoticed.
-
-    Raises MetadataCorruptError.
-    """
+    """Check that the ranges hold every entry of these offsets, so that entries left out of a damaged list are noticed.
+    Raises MetadataCorruptError."""
     if sum(each.entries for each in resolved.ranges) != stop - first:
         raise MetadataCorruptError(
             f"{source} does not list all of its entries",
@@ -61,15 +57,15 @@ def check_whole(source: LogSource, resolved: Resolved, first: int, stop: int) ->
 
 
 def extents_of(bookkeeper: BookKeeper, source: LogSource, head: LogHead, first: int, stop: int) -> list[Extent]:
-    """The extents that hold these offsets as ``head`` lists them: what was unlinked since can still be read (RULES
-    N6), and a plan is of one moment."""
+    """The extents that hold these offsets, as ``head`` lists them. A plan is of one moment, and extents unlinked since
+    can still be read (RULES N6)."""
     from bk_core.logs.store import LogStore
 
     return LogStore(bookkeeper.store, source.name).extents(head, first, stop)
 
 
 def start_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
-    """Where the options begin to read a log: an offset, EARLIEST or LATEST. A time reads all its pages."""
+    """Where the options begin to read a log: an offset, EARLIEST or LATEST. For a time all its pages are read."""
     if options.starting_timestamp is None:
         return options.starting.at(source)
     extents = extents_of(bookkeeper, source, head, head.start_offset, head.next_offset + 1)
@@ -77,7 +73,7 @@ def start_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head
 
 
 def open_end(bookkeeper: BookKeeper, options: BkOptions, head: LogHead) -> tuple[int, tuple[Span, ...]]:
-    """The next offset that cannot be read yet, and how large the open part is."""
+    """The next offset that cannot be read yet, and the size of the open part."""
     extent = head.open_extents[0]
     with open_ledger(bookkeeper, options, extent.ledger_id) as reader:
         last = reader.last_add_confirmed
@@ -96,10 +92,8 @@ def ranges_of(
     stop: int,
     spans: Sequence[Span],
 ) -> Resolved:
-    """The parts of ``extents`` between two offsets that are known to be readable.
-
-    ``spans`` estimate the bytes of the open one; sealed ones know theirs.
-    """
+    """The parts of ``extents`` between two offsets, which must be readable. ``spans`` estimate the bytes of the open
+    extent; sealed ones know theirs."""
     parts: list[tuple[Extent, int, int]] = []
     for extent in extents:
         begin, end = max(first, extent.base_offset), stop if extent.is_open else min(stop, extent.next_offset)
@@ -139,8 +133,8 @@ def _size(extent: Extent, begin: int, end: int, spans: Sequence[Span]) -> int:
 def _layouts(
     bookkeeper: BookKeeper, options: BkOptions, head: LogHead, extents: Sequence[Extent]
 ) -> Callable[[Extent], Layout]:
-    """How to read each of ``extents``: from the log's record if it has the ensembles, else from the ledger's, which are
-    looked up now."""
+    """How to read each of ``extents``: from the log's record if it has the ensembles, otherwise from the ledger's
+    record, which is looked up now."""
     once, password = Layouts(), options.ledger_password
     unknown = list({each.ledger_id for each in extents if each.is_open or not each.fragments})
     records = dict(zip(unknown, side_by_side(bookkeeper.read_metadata, unknown), strict=True))
@@ -155,7 +149,7 @@ def _layouts(
 
 
 def check_no_leader(head: LogHead, options: BkOptions) -> None:
-    """Raises LogHasLeaderError when the log has an open extent (RULES N2)."""
+    """Raises LogHasLeaderError if the log has an open extent (RULES N2)."""
     if head.open_extents:
         raise LogHasLeaderError(
             f"{options.selection} is being written by a leader",

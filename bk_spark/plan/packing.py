@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much each Spark task and each micro-batch reads. Pure: numbers in, numbers out.
 
-Theory. A task costs about 30 ms however little it reads, so small ledgers share a task and large
-ones are split, by payload bytes. Bytes of a part of a ledger are its share of the ledger's bytes: entries of a ledger
-are assumed to be of like size. The partition count may differ when a batch is planned again; the rows may not.
+Theory. A task costs about 30 ms however little it reads. So small ledgers share a task, and large ones are split, by
+payload bytes. A part of a ledger counts as its share of the ledger's bytes, as if all entries had the same size.
+Planning a batch again may give another number of partitions, but never other rows.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from bk_core.model import DigestType, EntryId, Fragment, LedgerId, LedgerMetadat
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which bookies hold an entry and how it is verified: what reading takes of a ledger's record.
-
-    Most ledgers of a log have one of a few layouts: they share an object (:class:`Layouts`), which a task carries once.
-    """
+    """Which bookies hold an entry and how it is verified: the part of a ledger's record that a read needs. Most ledgers
+    of a log have one of a few layouts. They share one object (:class:`Layouts`), which a task carries once."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -32,7 +30,8 @@ class Layout:
 
     @classmethod
     def of(cls, metadata: LedgerMetadata, password: bytes) -> Layout:
-        """Of a ledger's record; tasks verify MACs with the password that the record or else the user gave."""
+        """The layout in a ledger's record. Tasks verify MACs with the record's password or, if it has none,
+        the user's."""
         return cls(
             metadata.ensemble_size,
             metadata.write_quorum_size,
@@ -43,7 +42,8 @@ class Layout:
         )
 
     def metadata(self) -> LedgerMetadata:
-        """As a record, which says nothing of the ledger's end: ranges that are read are known to exist."""
+        """The layout as a record. It does not say where the ledger ends: the ranges that are read are known
+        to exist."""
         return LedgerMetadata(
             ensemble_size=self.ensemble_size,
             write_quorum_size=self.write_quorum_size,
@@ -68,10 +68,8 @@ class Layouts:
 class LedgerRange:
     """Entries ``first`` to ``last`` of a ledger, both inclusive. ``log`` names the log they were found in and
     ``offset`` is the log offset of ``first``; both are None for a bare ledger. ``bytes`` are payload bytes, estimated.
-
-    ``created_ms`` is when the ledger was made, if that is known; ``closed`` whether it was when planned. ``layout`` is
-    None only where entries are not to be read.
-    """
+    ``created_ms`` is when the ledger was made, if known; ``closed`` whether it was closed at the time of planning.
+    ``layout`` is None only if the entries are not to be read."""
 
     ledger_id: LedgerId
     first: EntryId
@@ -89,7 +87,7 @@ class LedgerRange:
         return self.last - self.first + 1
 
     def split(self, entries: int) -> tuple[LedgerRange, LedgerRange]:
-        """The first ``entries`` entries, and the others: at least one each."""
+        """The first ``entries`` entries, and the others. Neither part may be empty."""
         size, at = self.bytes * entries // self.entries, self.first + entries
         offset = None if self.offset is None else self.offset + entries
         return replace(self, last=at - 1, bytes=size), replace(self, first=at, bytes=self.bytes - size, offset=offset)
@@ -97,11 +95,9 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
-    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``.
-
-    ``range_bytes`` is what a range costs beside its bytes, because each is a request of its own. ``entry_bytes``, if
-    given, is what an entry costs, whatever its size: nobody reads it.
-    """
+    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``. ``range_bytes`` is the cost of a
+    range besides its bytes, because each is a request of its own. ``entry_bytes``, if given, is the cost of an entry
+    whatever its size, because entries are not read."""
 
     bytes_max: int
     entries_max: int | None = None
@@ -115,23 +111,21 @@ SMALL_PART = 8
 
 
 def pack(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> list[tuple[LedgerRange, ...]]:
-    """Ranges, in order, as the work of tasks, all within the limits and of about the same size: large ranges are split,
-    neighbours joined. No task is above twice the average unless a single entry is.
-
-    Never splits an entry; ranges without entries vanish; the order of entries is kept within and across tasks.
-    """
+    """Pack ranges, in order, into tasks within the limits and of about the same size: large ranges are split,
+    neighbours joined. No task is above twice the average unless a single entry is. Entries are never split and keep
+    their order within and across tasks; ranges without entries vanish."""
     return _Packing([r for r in ranges if r.entries > 0], limits).tasks()
 
 
 class _Packing:
-    """Fills one task after the other, each with an equal share of what is left for as many tasks as are needed."""
+    """Fills one task after the other, each with an equal share of the rest for as many tasks as are needed."""
 
     def __init__(self, ranges: Sequence[LedgerRange], limits: PartitionLimits) -> None:
         self._ranges = ranges
         self._entry_bytes, self._range_bytes = limits.entry_bytes, limits.range_bytes
         knows_sizes = self._entry_bytes is not None or any(r.bytes for r in ranges)
         if not knows_sizes:
-            self._entry_bytes = 1  # as many entries each
+            self._entry_bytes = 1  # every entry costs the same
         self._entries_left = sum(r.entries for r in ranges)
         self._entries_max = limits.entries_max or max(1, self._entries_left)
         self._cost_left = sum(map(self._cost, ranges))
@@ -192,7 +186,7 @@ class _Packing:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of positions with like entries: positions ``begin`` to ``end`` − 1 hold ``bytes`` payload bytes."""
+    """A stretch of positions with similar entries: positions ``begin`` to ``end`` − 1 hold ``bytes`` payload bytes."""
 
     begin: int
     end: int
@@ -200,10 +194,8 @@ class Span:
 
 
 def admit(start: int, end: int, spans: Sequence[Span], entries_max: int | None, bytes_max: int | None) -> int:
-    """Where a micro-batch from ``start`` ends: at most ``end``, within both limits, yet at least one entry.
-
-    ``spans`` are in order; what they do not cover counts no bytes. Never below ``start``.
-    """
+    """Where a micro-batch from ``start`` ends: at most ``end``, within both limits, yet after at least one entry.
+    ``spans`` are in order; positions without a span count no bytes. Never below ``start``."""
     if end <= start:
         return start
     if entries_max is not None:
@@ -231,7 +223,7 @@ def _end_by_bytes(start: int, end: int, spans: Sequence[Span], bytes_max: int) -
 
 
 def _from(spans: Sequence[Span], start: int) -> Iterator[Span]:
-    """Those that may hold ``start`` or what follows, found without walking through the others."""
+    """The spans that may hold ``start`` or later positions, found by bisection."""
     first = bisect_right(spans, start, key=lambda span: span.begin) - 1
     return islice(spans, max(0, first), None)
 

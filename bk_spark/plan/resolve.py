@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a selection and bounds to ranges of ledgers, on the driver, once per plan (RULES K2, K3).
 
-The last add confirmed is resolved here and nowhere else: tasks read exactly these ranges, so that a retried or
-speculated task reads the same rows. Called from ``partitions()``, never from ``schema()``: fencing is a side effect.
+The last add confirmed is resolved only here: tasks read exactly these ranges, so that a retried or speculated task
+reads the same rows. Called from ``partitions()``, never from ``schema()``, because fencing is a side effect.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 def sources_of(bookkeeper: BookKeeper, selection: Selection) -> tuple[Source, ...]:
-    """The ledgers or logs that are selected, in the order in which they are read; a pattern is looked up now, and may
-    match nothing."""
+    """The selected ledgers or logs in reading order. A pattern is looked up now, and may match nothing."""
     match selection:
         case PatternSelection():
             return tuple(LogSource(name) for name in sorted(bookkeeper.store.list_logs()) if selection.matches(name))
@@ -45,7 +44,7 @@ def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
     Raises NoSuchLedgerError, NoSuchLogError, NoSuchEntryError for trimmed offsets (``failOnDataLoss``), and
     InvalidArgumentError for bounds beyond the end and for a pattern that matches no log.
     """
-    bookkeeper.store.sync()  # the plan sees what was published before it began, whichever server answers (RULES M5)
+    bookkeeper.store.sync()  # the plan sees all that was published before, whichever server answers (RULES M5)
     sources = sources_of(bookkeeper, options.selection)
     if not sources:
         raise no_log_matches(bookkeeper, options.selection)
@@ -57,14 +56,15 @@ def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
 
 
 def no_log_matches(bookkeeper: BookKeeper, selection: Selection) -> NoSuchLogError:
-    """For a pattern without a log; names those that there are."""
+    """The error of a pattern that matches no log; it names the existing logs."""
     names = shown(sorted(bookkeeper.store.list_logs()))
     remedy = f"logs of the cluster: {names}" if names else "the cluster has no logs yet: append makes one"
     return NoSuchLogError(f"there are no {selection}", value=bookkeeper.store.uri, remedy=remedy)
 
 
 def check_openable(bookkeeper: BookKeeper, options: BkOptions, source: Source) -> None:
-    """That a ledger exists and its password and digest type are right, before any of several ledgers is fenced."""
+    """Check that a ledger exists and that its password and digest type are right, before any of several ledgers is
+    fenced."""
     assert isinstance(source, LedgerSource)
     try:
         open_ledger(bookkeeper, options, source.ledger_id).close()
@@ -131,10 +131,9 @@ def range_of_ledger(
 def resolve_part(
     bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, first: int, stop: int, spans: Sequence[Span]
 ) -> Resolved:
-    """Entries ``first`` to ``stop`` − 1 of a bare ledger, confirmed before, for a micro-batch: no LAC is asked for.
-
-    ``spans`` estimate the bytes of an open ledger. Raises NoSuchLedgerError when it was deleted (``failOnDataLoss``).
-    """
+    """Entries ``first`` to ``stop`` − 1 of a bare ledger for a micro-batch. They were confirmed before, so no LAC is
+    asked for. ``spans`` estimate the bytes of an open ledger. Raises NoSuchLedgerError if it was deleted
+    (``failOnDataLoss``)."""
     try:
         metadata = bookkeeper.read_metadata(source.ledger_id).value
     except NoSuchLedgerError:
@@ -145,11 +144,8 @@ def resolve_part(
 
 
 def log_schemas(options: BkOptions) -> codecs.LogSchemas:
-    """The schemas of each log that is selected, as they are now (RULES K8); nothing for codecs that need none, and then
-    without I/O.
-
-    Raises NoSuchLogError, WrongPasswordError, MetadataUnavailableError.
-    """
+    """The schemas of each selected log, as they are now (RULES K8); empty, without I/O, for codecs that need none.
+    Raises NoSuchLogError, WrongPasswordError, MetadataUnavailableError."""
     if not codecs.needs_schemas(options):
         return {}
     return clients.patiently(options, lambda bookkeeper: _schemas(bookkeeper, options))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planning finds out, and how it looks several things up at a time."""
+"""The results of planning, and how several things are looked up at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bk_core.model import LedgerId, LedgerMetadata
 from bk_spark.plan.packing import LedgerRange
 
 LOOKUPS_MAX = 8
-"""Ledgers or logs that are looked up at a time."""
+"""How many ledgers or logs are looked up at a time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -20,10 +20,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What to read: ranges in order. ``ledgers`` are the records of the bare ledgers among them.
-
-    ``written`` says of each log, None for the bare ledgers, with which codecs and schemas its extents were written.
-    """
+    """What to read: ranges in order. ``ledgers`` are the records of the bare ledgers among them. ``written`` has for
+    each log (None: the bare ledgers) the codecs and schemas of its extents."""
 
     ranges: tuple[LedgerRange, ...] = ()
     ledgers: Mapping[LedgerId, LedgerMetadata] = field(default_factory=dict)
@@ -47,8 +45,8 @@ NOTHING = Resolved()
 
 
 def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """The results in order, several looked up at a time. Raises the error of the first that failed, and begins no
-    further one then."""
+    """The results in order, several looked up at a time. Raises the error of the first that failed; no further one
+    begins then."""
     if len(items) < 2:
         return [work(item) for item in items]
     pool = ThreadPoolExecutor(min(LOOKUPS_MAX, len(items)), "bookkeeper-plan")

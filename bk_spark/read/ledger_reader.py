@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch reads: plan on the driver, read in tasks, columns all the way.
-
-A retried task starts afresh and Spark drops what the failed attempt yielded; inside a task nothing is read twice.
-"""
+"""Batch reads: plan on the driver, read in tasks, columns all the way. A retried task starts afresh, and Spark drops
+what the failed attempt yielded; within a task nothing is read twice."""
 
 from __future__ import annotations
 
@@ -38,15 +36,15 @@ ID_ROWS = 100_000
 
 
 class LedgerReader(DataSourceReader):
-    """One planned ``load()``. Holds options and columns only; every partition carries what its task needs."""
+    """One planned ``load()``. It holds options and columns only; every partition carries what its task needs."""
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options
         self.codec = codecs.row_codec(options, schema, log_schemas(options))
 
     def partitions(self) -> list[InputPartition]:
-        """Resolve what there is now, once. A side effect with ``readMode=fence``: the ledger is closed; refused where
-        Spark plans more often than it reads (RULES K2)."""
+        """Resolve what there is now, once. ``readMode=fence`` has a side effect: the ledgers are closed. So it is
+        refused if Spark plans more often than it reads (RULES K2)."""
         if self.options.read_mode == "fence" and compat.plans_by_pushdown():
             raise fence_by_pushdown(str(self.options.selection))
         return clients.patiently(self.options, self._planned)
@@ -61,11 +59,9 @@ class LedgerReader(DataSourceReader):
 
 
 def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in order, in batches of at least 10,000 rows or 1 MiB where there is so much.
-
-    ``plan`` is None when Spark made a task for nothing to read. Raises NoSuchEntryError or EntryUnreadableError when
-    an entry cannot be had from any replica, and PackageMismatchError on a worker with another version.
-    """
+    """The rows of a task, in order, in batches of at least 10,000 rows or 1 MiB if there are so many. ``plan`` is None
+    if Spark made a task for nothing to read. Raises NoSuchEntryError or EntryUnreadableError if no replica has an
+    entry, and PackageMismatchError on a worker with another version."""
     if plan is None:
         return
     if plan.version != __version__:
@@ -79,7 +75,7 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
 def value_rows(
     plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions, line: task_log.Reading
 ) -> Iterator[pa.RecordBatch]:
-    """Rows with values: whole batches as the bookies sent them, small ledgers asked for ahead."""
+    """Rows with values: whole batches as the bookies sent them. Small ledgers are requested ahead."""
     reader, progress = clients.detached_reader(options, plan.instance_id, plan.bookies), Progress(plan.ranges)
     with closing(reader.read_all(map(wanted_range, plan.ranges), prefer=plan.prefer)) as batches:
         for number, batch in batches:
@@ -90,14 +86,14 @@ def value_rows(
 
 
 class Progress:
-    """Checks that entries arrive as planned, every one of them: a gap must never look like a result."""
+    """Checks that all planned entries arrive, in order: a gap must never look like a result."""
 
     def __init__(self, ranges: Sequence[LedgerRange]) -> None:
         self._ranges, self._number = ranges, 0
         self._expected = ranges[0].first if ranges else 0
 
     def take(self, number: int, batch: EntryBatch) -> LedgerRange:
-        """The range of a batch, which must go on where the last one ended. Raises IntegrityError."""
+        """The range of a batch, which must continue the last one. Raises IntegrityError."""
         while self._number < number:
             self._end_range()
         wanted = self._ranges[number]
@@ -112,7 +108,7 @@ class Progress:
         return wanted
 
     def check_end(self) -> None:
-        """That nothing is missing. Raises IntegrityError."""
+        """Check that nothing is missing. Raises IntegrityError."""
         while self._number < len(self._ranges):
             self._end_range()
 
@@ -133,7 +129,7 @@ class Progress:
 
 
 def wanted_range(planned: LedgerRange) -> WantedRange:
-    """What the client is asked for."""
+    """The range as the client wants it."""
     from bk_core.client.ahead import WantedRange
 
     assert planned.layout is not None, planned
@@ -151,7 +147,8 @@ def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches: small ones cost Spark as much each as large ones. Large ones are not copied."""
+    """The same rows in larger batches, because a small one costs Spark as much as a large one. Large ones are not
+    copied."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

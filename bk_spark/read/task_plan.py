@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one reading task is told, so that it asks no metadata store (RULES K3), in a form that travels small. Pure.
+"""What one reading task is told, so that it asks no metadata store (RULES K3), in a small form. Pure.
 
 Theory. Spark keeps every partition of a plan as bytes on the driver and sends each to its task. A log of small ledgers
-has tens of thousands of ranges a task, so ranges travel as columns of the narrowest integers that hold them, and what
-is the same for many (log names, layouts) travels once.
+has tens of thousands of ranges in a task. So ranges travel as columns of the narrowest integers that hold them, and
+what many share (log names, layouts) travels once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """The ranges of one task, maybe of several logs, in order.
+    """The ranges of one task, in order; they may be of several logs.
 
-    ``bookies`` holds the endpoints of the ensembles of their layouts. ``schemas`` are those the ranges name, by log and
-    number (RULES K8). ``version`` is the package's on the driver. ``prefer`` spreads tasks over replicas.
+    ``bookies`` holds the endpoints of the ensembles in their layouts. ``schemas`` are those that the ranges name, by
+    log and number (RULES K8). ``version`` is the package's on the driver. ``prefer`` spreads tasks over replicas.
     """
 
     version: str
@@ -58,7 +58,7 @@ class _Table:
 
 def _table_of(ranges: Sequence[LedgerRange]) -> _Table:
     logs: dict[str | None, int] = {}
-    layouts: dict[int, int] = {}  # by identity: equal ones are the same object, as planning makes them
+    layouts: dict[int, int] = {}  # by identity: planning makes equal ones the same object
     kept: list[Layout | None] = []
     log_at, layout_at = [], []
     for each in ranges:
@@ -85,7 +85,7 @@ def _unpacked(others: Mapping[str, Any], table: _Table) -> TaskPlan:
 
 
 def _narrow(values: Sequence[int | None]) -> tuple[int, npt.NDArray[np.unsignedinteger[Any]]]:
-    """The least value, and how far each is above it."""
+    """The least value, and how far each value is above it."""
     column = np.array([NONE if value is None else value for value in values], dtype=np.int64)
     least = int(column.min(initial=np.iinfo(np.int64).max)) if len(values) else 0
     above = (column - least).view(np.uint64)

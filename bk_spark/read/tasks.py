@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was resolved to the plans of tasks: checked against the codec, packed, each with what it needs."""
+"""From resolved ranges to the plans of tasks: checked against the codec, packed, each with what it needs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
 
 RANGE_BYTES = 64 << 10
-"""What reading a range costs beside its bytes, in bytes that could be read meanwhile: a request of its own."""
+"""The cost of reading a range besides its bytes, because it is a request of its own: as many bytes could be read
+instead."""
 ID_BYTES = 16
-"""What an entry of which only the ids are wanted costs, in bytes that could be read meanwhile."""
+"""The cost of an entry of which only the id is wanted: as many bytes could be read instead."""
 
 Schemas = Mapping[str, Mapping[int, bytes]]
 
@@ -29,10 +30,8 @@ Schemas = Mapping[str, Mapping[int, bytes]]
 def task_plans(
     bookkeeper: BookKeeper, options: BkOptions, resolved: Resolved, codec: codecs.RowCodec, *, stream: bool = False
 ) -> list[TaskPlan]:
-    """One plan a Spark partition, each with what its task needs and no more.
-
-    Raises what ``codec.check`` raises: extents that were written with another codec, or a schema that cannot be read.
-    """
+    """One plan for each Spark partition, with only what its task needs. Raises what ``codec.check`` raises: extents
+    that were written with another codec, or a schema that cannot be read."""
     schemas = check_codec(bookkeeper, options, resolved, codec, stream=stream)
     limits = PartitionLimits(
         options.max_bytes_per_partition,
@@ -52,7 +51,7 @@ def task_plans(
 def check_codec(
     bookkeeper: BookKeeper, options: BkOptions, resolved: Resolved, codec: codecs.RowCodec, *, stream: bool
 ) -> Schemas:
-    """The schemas of the logs that are read, after the codec agreed to read them; none where the codec has none."""
+    """The schemas of the logs that are read, after the codec accepted their extents; empty if the codec needs none."""
     schemas: dict[str, Mapping[int, bytes]] = {}
     for log, written in resolved.written.items():
         if log is not None and codecs.needs_schemas(options):

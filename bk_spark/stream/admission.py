@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of each source a micro-batch takes, and whether it is time for one. Pure: numbers in, numbers out.
 
-Theory. The limits are of the whole batch. First each source with a backlog gets one entry, as far as the limits go, so
-that a quiet log never waits for a busy one to be through; what room is left goes by backlog, so that sources which lag
-by much catch up together. Where there are more sources than room, another one is the first each time.
+Theory. The limits are for the whole batch. First each source with a backlog gets one entry, as far as the limits allow,
+so that a quiet log never waits for a busy one. The remaining room is divided by backlog, so that sources which lag far
+behind catch up together. If there are more sources than room, another source is the first each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from bk_spark.plan.packing import Span, admit, bytes_between
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What one source has: positions ``begin`` to ``end`` − 1 can be read; ``spans``, in order, say how large."""
+    """The backlog of one source: positions ``begin`` to ``end`` − 1 can be read; ``spans``, in order, say how large
+    they are."""
 
     begin: int
     end: int
@@ -26,13 +27,13 @@ class Backlog:
 
     @property
     def entries(self) -> int:
-        """How many; 0 also where the end that is known lies below the begin."""
+        """0 also if the known end lies below ``begin``."""
         return max(0, self.end - self.begin)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``; None: without."""
+    """``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``; None: no limit."""
 
     entries_max: int | None
     bytes_max: int | None
@@ -40,18 +41,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Where the micro-batch ends in each source, and which of them was served first."""
+    """Where the micro-batch ends in each source, and which source was served first."""
 
     ends: Mapping[Source, int]
     first: Source | None = None
 
 
 def admit_all(backlogs: Mapping[Source, Backlog], limits: Limits, after: Source | None = None) -> Admission:
-    """Where a micro-batch over all sources ends: at least one entry if there is any, otherwise within both limits.
-
-    Bytes are estimated from ``spans``. ``after`` is the source that was served first in the last batch: it goes last
-    now. Never below a source's begin.
-    """
+    """Where a micro-batch over all sources ends: after at least one entry if there is any, otherwise within both
+    limits. Bytes are estimated from ``spans``. ``after`` is the source that was served first in the last batch; now it
+    is the last. Never below a source's begin."""
     ends = {source: max(each.begin, each.end) for source, each in backlogs.items()}
     waiting = {source: each for source, each in backlogs.items() if each.entries}
     if not waiting:
@@ -66,7 +65,7 @@ def admit_all(backlogs: Mapping[Source, Backlog], limits: Limits, after: Source 
 
 
 def _turned(order: list[Source], after: Source | None) -> list[Source]:
-    """The same circle, beginning behind ``after``."""
+    """The same sources in a circle that begins behind ``after``."""
     if after is None or type(after) is not type(order[0]):
         return order
     turn = bisect_right(order, after)
@@ -107,7 +106,7 @@ def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: 
 
 
 def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
-    """The same, cut to ``room`` entries in all, in proportion; what does not divide goes to the first ones."""
+    """The same backlogs, cut to ``room`` entries in all, in proportion; the remainder goes to the first ones."""
     total = sum(each.entries for each in backlogs.values())
     if total <= room:
         return dict(backlogs)
@@ -121,7 +120,7 @@ def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, B
 
 
 def _by_bytes(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
-    """The same, cut to ``room`` bytes in all, in proportion to the bytes that each could fill it with."""
+    """The same backlogs, cut to ``room`` bytes in all, in proportion to the bytes that each could use of it."""
     wanted = {source: _bytes_up_to(b.spans, b.begin, b.end, room) for source, b in backlogs.items()}
     total = sum(wanted.values())
     if total <= room:
@@ -143,7 +142,8 @@ def end_by_bytes(backlog: Backlog, room: int) -> int:
 
 
 def _bytes_up_to(spans: Sequence[Span], begin: int, end: int, most: int) -> int:
-    """Bytes of positions ``begin`` to ``end`` − 1; stops counting above ``most``, for there may be 100,000 spans."""
+    """Bytes of positions ``begin`` to ``end`` − 1. Stops counting above ``most``, because there may be
+    100,000 spans."""
     size = 0
     for number in range(max(0, bisect_right(spans, begin, key=lambda span: span.begin) - 1), len(spans)):
         if spans[number].begin >= end or size > most:
@@ -153,18 +153,16 @@ def _bytes_up_to(spans: Sequence[Span], begin: int, end: int, most: int) -> int:
 
 
 class HoldBack:
-    """``minEntriesPerTrigger`` with ``maxTriggerDelay``: whether to wait for more entries before the next batch.
-
-    As Kafka's ``minOffsetsPerTrigger``: the first batch of a run never waits, and one that has waited for the delay,
-    counted from the last batch with entries, takes what there is.
-    """
+    """``minEntriesPerTrigger`` with ``maxTriggerDelay``: whether to wait for more entries before the next batch. As
+    with Kafka's ``minOffsetsPerTrigger``, the first batch of a run never waits. A batch that has waited for the delay,
+    counted from the last batch with entries, takes what there is."""
 
     def __init__(self, entries_min: int | None, delay_s: float) -> None:
         self._entries_min, self._delay_s = entries_min, delay_s
         self._last: float | None = None
 
     def holds(self, entries: int, now_s: float) -> bool:
-        """Whether a batch of ``entries`` entries is to wait at the time ``now_s``; if not, it counts as made."""
+        """Whether a batch of ``entries`` entries must wait at the time ``now_s``. If not, it counts as made."""
         if not entries:
             return False
         enough = self._entries_min is None or entries >= self._entries_min

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a query's checkpoint says of its sources: the logs that it reads, by uuid, and which input a batch is made of.
-
-Local folders only, named by option ``checkpointLocation``: Spark tells a sink nothing else of its query's sources.
-"""
+"""Reads a query's checkpoint: which logs the query reads, by uuid, and which input a batch is made of. Only local
+folders, given by option ``checkpointLocation``: Spark tells a sink nothing else about its query's sources."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ from urllib.parse import unquote, urlsplit
 
 from bk_core.logs.machines.transactions import PLAN_BYTES
 
-_HEADING = 2  # the version, and what Spark says of the batch: its times are other ones in each plan
+_HEADING = 2  # the version, and Spark's line about the batch, whose times differ in each plan
 
 
 def source_logs(location: str) -> set[str]:
-    """The uuids of the logs that the newest planned batch reads; none where that cannot be told. Never raises."""
+    """The uuids of the logs that the newest planned batch reads; empty if that is not known. Never raises."""
     try:
         folder = _folder(location) / "offsets"
         newest = _newest(folder)
@@ -28,8 +26,8 @@ def source_logs(location: str) -> set[str]:
 
 
 def plan_of(location: str, batch_id: int) -> bytes:
-    """Which input a planned batch is made of: a digest of where it ends in each of its sources, the same for each run
-    of the batch. With those of the batches before it, that is where it begins. Empty where it cannot be told."""
+    """Which input a planned batch is made of: a digest of where it ends in each of its sources, the same in each run of
+    the batch. The digests of the batches before it tell where it begins. Empty if it is not known."""
     try:
         lines = _lines(_folder(location) / "offsets" / str(batch_id))
     except (OSError, ValueError):
@@ -38,8 +36,8 @@ def plan_of(location: str, batch_id: int) -> bytes:
 
 
 def is_batch_planned(location: str) -> bool:
-    """Whether a batch is planned and not committed, as there is while a micro-batch runs. True also where it cannot be
-    told. A continuous trigger notes where an epoch ends only after it."""
+    """Whether a batch is planned and not committed, as is the case while a micro-batch runs. True also if that is not
+    known. A continuous trigger notes the end of an epoch only after it."""
     try:
         folder = _folder(location)
         if not (folder / "metadata").is_file():
@@ -50,7 +48,7 @@ def is_batch_planned(location: str) -> bool:
 
 
 def _folder(location: str) -> Path:
-    """Raises ValueError for what is no local folder."""
+    """Raises ValueError if ``location`` is no local folder."""
     parts = urlsplit(location)
     if parts.scheme not in ("", "file"):
         raise ValueError(location)
@@ -69,7 +67,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _logs_in(line: str) -> list[str]:
-    """The uuids in a source's offset: ours has ``cluster`` and ``logs`` (RULES N7)."""
+    """The uuids in a source's offset. An offset of ours has ``cluster`` and ``logs`` (RULES N7)."""
     try:
         offset = json.loads(line)
         logs = offset["logs"] if "cluster" in offset else {}

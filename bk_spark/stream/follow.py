@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows ledgers and logs on the client's loop for :mod:`bk_spark.stream.watch`: never fences, wakes as soon as
-something is confirmed. One task a source; what troubles one source does not hold up the others.
-"""
+"""Follows ledgers and logs on the client's loop for :mod:`bk_spark.stream.watch`. Never fences; wakes as soon as an
+entry is confirmed. Each source has a task of its own, so trouble with one does not hold up the others."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
     from bk_core.metadata.port import CancelWatch
 
 HEAD_READS_PER_S = 20
-"""Of many logs the heads are read again more seldom than of one."""
+"""Heads read again per second, over all logs: with many logs each is read less often."""
 REFINE_S = 0.2
-"""How often a stream that lags is asked how far it is, to know the sizes of what comes next."""
+"""How often the stream's position is looked at while it lags, to learn the sizes of the next entries."""
 
 
 def begin_following(options: BkOptions, reading: Reading) -> Begin:
@@ -43,7 +42,7 @@ def begin_following(options: BkOptions, reading: Reading) -> Begin:
 
 
 class Followers:
-    """All sources of one stream."""
+    """Follows all sources of one stream."""
 
     def __init__(
         self, bookkeeper: BookKeeper, options: BkOptions, board: Board, times: WatchTimes, reading: Reading
@@ -51,10 +50,10 @@ class Followers:
         self._bookkeeper, self._options, self._board = bookkeeper, options, board
         self._times, self._reading = times, reading
         self._tasks: dict[Source, asyncio.Task[None]] = {}
-        self._settled: set[Source] = set()  # closed ledgers: nothing new for ever
+        self._settled: set[Source] = set()  # closed ledgers: nothing new will come
 
     async def run(self) -> None:
-        """Until nobody asks any more, or something is wrong that will not pass."""
+        """Follow until nobody asks any more, or until an error that will not pass."""
         try:
             while self._board.goes_on():
                 await self._look_for_sources()
@@ -89,7 +88,7 @@ class Followers:
         return tuple(sorted(listed | self._reading.positions.keys()))
 
     async def _follow(self, source: Source) -> None:
-        """One source until it is settled or gone."""
+        """Follow one source until it is settled or gone."""
         confirmed = False
         while True:
             try:
@@ -100,7 +99,7 @@ class Followers:
                 if confirmed or source not in self._reading.positions:
                     self._board.gone(source, error)
                     return
-                confirmed = await self._is_synced(source)  # a server that is behind does not know of it yet
+                confirmed = await self._is_synced(source)  # a server that is behind may not know it yet
                 continue
             except TRANSIENT as error:
                 self._board.trouble(source, error)
@@ -110,7 +109,7 @@ class Followers:
             await asyncio.sleep(self._times.retry_s)
 
     async def _is_synced(self, source: Source) -> bool:
-        """Bring the server that is asked up to date; whether that succeeded."""
+        """Bring the server that answers up to date; returns whether that succeeded."""
         try:
             await asyncio.to_thread(self._bookkeeper.store.sync)
         except TRANSIENT as error:
@@ -127,14 +126,15 @@ class Followers:
 
 
 class FollowedLedger:
-    """A bare ledger. Closed, it has nothing new for ever, and nothing is held open for it."""
+    """Follows a bare ledger. Nothing new comes to a closed one, and nothing is held open for it."""
 
     def __init__(self, bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, board: Board) -> None:
         self._bookkeeper, self._options, self._source, self._board = bookkeeper, options, source, board
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it is closed. Raises NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError and what may pass."""
+        """Follow until the ledger is closed. Raises NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, and
+        errors that may pass."""
         options, ledger_id = self._options, self._source.ledger_id
         metadata = (await self._bookkeeper.read_metadata(ledger_id)).value
         if metadata.is_closed:
@@ -164,10 +164,8 @@ class FollowedLedger:
 
 
 class FollowedLog:
-    """A named log: its head by a watch, its open extent by the LAC.
-
-    Readers never pass an unsealed extent (RULES N2), so at most one ledger is open here.
-    """
+    """Follows a named log: its head by a watch, its open extent by the LAC. Readers never pass an unsealed extent
+    (RULES N2), so at most one ledger is open here."""
 
     def __init__(
         self,
@@ -192,13 +190,14 @@ class FollowedLog:
         self._open: tuple[Extent, OpenLedger] | None = None
 
     async def run(self) -> None:
-        """Until the log is deleted: raises NoSuchLogError then, and what opening and waiting raise."""
+        """Follow until the log is deleted: then NoSuchLogError is raised. Also raises what opening and
+        waiting raise."""
         cancel = None
         try:
             cancel = await self._set_watch()
             while True:
                 await self._turn()
-        except NoSuchLedgerError as error:  # of the open extent: the head will say what comes after it
+        except NoSuchLedgerError as error:  # of the open extent: a new head will tell what follows it
             raise EntryUnreadableError(
                 f"the open ledger of {self._source} is gone", value=str(error.value), remedy="bk log show"
             ) from error
@@ -224,11 +223,11 @@ class FollowedLog:
         try:
             return await asyncio.to_thread(store.store.watch_log, self._source.name, lambda _: self._on_head())
         except NoSuchLogError:
-            await asyncio.to_thread(store.read)  # names the nearest logs
+            await asyncio.to_thread(store.read)  # this error names the nearest logs
             raise
 
     def _on_head(self) -> None:
-        """On a thread of the store."""
+        """Called on a thread of the store."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -268,7 +267,7 @@ class FollowedLog:
         return self._head_age_s
 
     async def _read_head(self) -> None:
-        head = (await self._log.head(sync=False)).value  # the watch tells of each change
+        head = (await self._log.head(sync=False)).value  # without sync: the watch reports each change
         check_digest(self._options, self._source, head.digest_type)
         await self._spans.update(head, self._reading.positions.get(self._source))
         first = head.open_extents[0] if head.open_extents else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How large the sealed part of a log is, stretch by stretch, for admission by bytes.
 
-A log may have 100,000 extents in pages that nobody wants to read for an estimate. The head knows the size of each page;
-only where the stream reads next are the extents themselves looked up, and again as it goes on.
+A log may have 100,000 extents in pages, too many to read for an estimate. The head knows the size of each page. The
+extents themselves are looked up only where the stream reads next, and again as it goes on.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
 
 EXTENTS_MAX = 20_000
-"""Extents looked up at a time."""
+"""How many extents are looked up at a time."""
 ROUNDS_MAX = 20
 
 
 def coarse_spans(head: LogHead) -> tuple[Span, ...]:
-    """What the head says alone: a span for each page and for each sealed extent outside pages."""
+    """The spans in the head alone: one for each page and for each sealed extent outside pages."""
     return _spans([*head.pages, *head.sealed_tail])
 
 
 def joined_spans(coarse: Sequence[Span], fine: Sequence[Span]) -> tuple[Span, ...]:
-    """``coarse`` spans with the finer ones in their place; those that end before the fine ones begin are dropped."""
+    """``coarse`` spans with the finer ones in their place. Coarse spans before the fine ones are dropped."""
     if not fine:
         return tuple(coarse)
     end = fine[-1].end
@@ -51,7 +51,7 @@ class LogSpans:
         self.sealed: tuple[Span, ...] = ()
 
     async def update(self, head: LogHead, position: int | None) -> None:
-        """Bring ``sealed`` up to date for a stream that reads on at ``position`` (None: nobody knows yet). Reads pages
+        """Bring ``sealed`` up to date for a stream that reads on at ``position`` (None: not known yet). Reads pages
         that were not read before. Raises MetadataUnavailableError, MetadataCorruptError."""
         known = head.uuid, head.epoch, len(head.pages)
         if known != self._known:

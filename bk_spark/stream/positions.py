@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream knows of its sources, and what a checkpoint's positions mean in it (RULES N7). Pure.
+"""What a stream knows of its sources, and what a checkpoint's positions mean there (RULES N7). Pure.
 
-Theory. A position in a log names the log's uuid and epoch, so a log made again or overwritten is noticed. Whatever
-begins anew in the middle of a query, a new log of a pattern or what replaced an overwritten one, first enters the
-offset with no row read: its begin is durable then, and a replayed batch has the same rows.
+Theory. A position in a log names the log's uuid and epoch, so a log that was made again or overwritten is noticed. A
+new log of a pattern, or the rows that replaced an overwritten log, begin in the middle of a query. Such a source first
+enters the offset without any row being read: its begin is durable then, and a replayed batch has the same rows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ ANOTHER_CHECKPOINT = "use another checkpointLocation for this query"
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
     """A source at one moment: positions ``start`` to ``next`` − 1 can be read; ``spans`` say how large they are.
-
-    ``head`` is the log's record, None for a bare ledger. ``is_open``: somebody may confirm more beyond ``next``.
-    """
+    ``head`` is the log's record, None for a bare ledger. ``is_open``: more may be confirmed beyond ``next``."""
 
     start: int
     next: int
@@ -48,7 +46,7 @@ class SourceSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All sources at one moment. ``gone`` are those that do not exist (any more), by the error that said so.
+    """All sources at one moment. ``gone`` are those that do not exist (any more), with the error that said so.
     ``cluster`` is the INSTANCEID. ``version`` grows with each change."""
 
     cluster: str
@@ -59,7 +57,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Reading:
-    """Where the stream reads, told to those who follow its sources. Replaced as a whole, so any thread may look."""
+    """Where the stream reads, for those who follow its sources. It is replaced as a whole, so any thread may look."""
 
     positions: Mapping[Source, int] = field(default_factory=dict)
 
@@ -82,7 +80,7 @@ class Part:
 
 
 def offset_at(seen: Seen, ends: Mapping[Source, int], old: StreamOffset | None = None) -> StreamOffset:
-    """``ends`` as an offset. A source that is gone keeps what it has in ``old``."""
+    """``ends`` as an offset. A source that is gone keeps its position in ``old``."""
     logs: dict[str, LogPosition] = {}
     ledgers: dict[int, int] = {}
     for source, end in ends.items():
@@ -99,11 +97,9 @@ def offset_at(seen: Seen, ends: Mapping[Source, int], old: StreamOffset | None =
 
 
 def initial_ends(options: BkOptions, seen: Seen, dated: Mapping[Source, int] | None = None) -> dict[Source, int]:
-    """Where a new query begins in each source; ``dated`` are the positions of ``startingTimestamp``.
-
-    Raises NoSuchLogError or NoSuchLedgerError for a source that does not exist, NoSuchEntryError for what was trimmed,
-    InvalidArgumentError for a start beyond the end, or for positions of sources that there are not.
-    """
+    """Where a new query begins in each source; ``dated`` are the positions of ``startingTimestamp``. Raises
+    NoSuchLogError or NoSuchLedgerError for a source that does not exist, NoSuchEntryError for trimmed entries,
+    InvalidArgumentError for a start beyond the end or for positions of other sources."""
     if not isinstance(options.selection, PatternSelection):  # a log of a pattern may vanish at any moment
         for error in seen.gone.values():
             raise error
@@ -120,10 +116,10 @@ def initial_ends(options: BkOptions, seen: Seen, dated: Mapping[Source, int] | N
 
 
 def standings(offset: StreamOffset, seen: Seen, options: BkOptions) -> dict[Source, Standing]:
-    """Where the query goes on from ``offset`` in each source of now: those of the offset, and new logs of a pattern.
+    """Where the query goes on from ``offset`` in each present source: those of the offset, and new logs of a pattern.
 
     Raises ClusterMismatchError, InvalidArgumentError for an offset of other sources, LogRecreatedError,
-    LogOverwrittenError (``onOverwrite``), and for what was deleted or trimmed (``failOnDataLoss``) NoSuchLogError,
+    LogOverwrittenError (``onOverwrite``); and for deleted or trimmed sources (``failOnDataLoss``) NoSuchLogError,
     NoSuchLedgerError, NoSuchEntryError.
     """
     check_cluster(offset, seen.cluster)
@@ -145,8 +141,8 @@ def standings(offset: StreamOffset, seen: Seen, options: BkOptions) -> dict[Sour
 
 
 def ended_before(found: Mapping[Source, Standing], seen: Seen) -> list[Source]:
-    """The sources that nobody writes and that end before the position to read on from: entries were lost, or a server
-    of the metadata store is behind. What is appended next would be skipped."""
+    """The sources that nobody writes and that end before the position to read on from. Either entries were lost, or a
+    server of the metadata store is behind. Entries appended next would be skipped."""
     return [
         source
         for source, standing in found.items()
@@ -155,10 +151,8 @@ def ended_before(found: Mapping[Source, Standing], seen: Seen) -> list[Source]:
 
 
 def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions) -> list[Part]:
-    """What a micro-batch from ``start`` to ``end`` reads, in order. Raises what :func:`standings` raises.
-
-    A source that ``start`` does not know has nothing to read: it enters the offset with this batch.
-    """
+    """What a micro-batch from ``start`` to ``end`` reads, in order. Raises what :func:`standings` raises. A source that
+    ``start`` does not have is not read: it enters the offset with this batch."""
     for offset in (start, end):
         check_cluster(offset, seen.cluster)
         check_sources(sources_in(offset), options)
@@ -166,7 +160,7 @@ def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions
     found = []
     for source in sources_in(end):
         if source not in begins:
-            if source not in seen.sources:  # batch 0, replayed: its start does not know what was deleted since
+            if source not in seen.sources:  # batch 0, replayed: its start lacks sources deleted since
                 _check_gone(source, seen, options)
             continue
         if next_of(start, source) >= next_of(end, source):
@@ -178,7 +172,7 @@ def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions
 
 
 def check_cluster(offset: StreamOffset, cluster: str) -> None:
-    """Raises ClusterMismatchError when the offset belongs to another cluster."""
+    """Raises ClusterMismatchError if the offset belongs to another cluster."""
     if offset.cluster != cluster:
         raise ClusterMismatchError(
             "the checkpoint belongs to another cluster",
@@ -188,8 +182,8 @@ def check_cluster(offset: StreamOffset, cluster: str) -> None:
 
 
 def check_sources(held: Iterable[Source], options: BkOptions) -> None:
-    """Raises InvalidArgumentError unless an offset's sources are those of the selection; of a pattern, unless all match
-    it: it may have fewer."""
+    """Raises InvalidArgumentError unless an offset's sources are those of the selection. For a pattern all must match
+    it, and there may be fewer."""
     selection, have = options.selection, set(held)
     if isinstance(selection, LedgerSelection | LogSelection):
         wanted: set[Source] = set(selection.sources)
@@ -235,7 +229,7 @@ def _part(source: Source, start: StreamOffset, end: StreamOffset, seen: Seen, op
 
 
 def next_of(offset: StreamOffset, source: Source) -> int:
-    """The next position of ``source``, which the offset has."""
+    """The next position of ``source``, which the offset must have."""
     if isinstance(source, LedgerSource):
         return offset.ledgers[source.ledger_id]
     return offset.logs[source.name].next
@@ -259,7 +253,7 @@ def _not_trimmed(source: Source, wanted: int, known: SourceSeen, options: BkOpti
 
 
 def _check_gone(source: Source, seen: Seen, options: BkOptions) -> None:
-    """``source`` has a position and is not there."""
+    """Handle a source that has a position and does not exist."""
     if not options.fail_on_data_loss:
         return
     kind = NoSuchLedgerError if isinstance(source, LedgerSource) else NoSuchLogError

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 
 def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[Part], seen: Seen) -> Resolved:
-    """The ranges of ``parts``, which were confirmed when they were given out: no LAC is asked for.
-
-    Raises NoSuchLedgerError for a ledger that was deleted (``failOnDataLoss``) and NoSuchEntryError when the ledgers
-    do not hold every entry of a part.
-    """
+    """The ranges of ``parts``. These were confirmed when they were given out, so no LAC is asked for. Raises
+    NoSuchLedgerError for a ledger that was deleted (``failOnDataLoss``), and NoSuchEntryError if the ledgers do not
+    hold every entry of a part."""
 
     def plan(part: Part) -> Resolved:
         return _plan_part(bookkeeper, options, part, seen.sources[part.source])
@@ -77,7 +75,7 @@ def _plan_part(bookkeeper: BookKeeper, options: BkOptions, part: Part, known: So
 
 
 def _plan_log(bookkeeper: BookKeeper, options: BkOptions, part: Part, head: LogHead, known: SourceSeen) -> Resolved:
-    """From the head that the watch has in memory: what was unlinked since can still be read (RULES N6)."""
+    """The ranges from the head that the watch has in memory: extents unlinked since can still be read (RULES N6)."""
     from bk_core.logs.store import LogStore
 
     assert isinstance(part.source, LogSource)
@@ -87,12 +85,12 @@ def _plan_log(bookkeeper: BookKeeper, options: BkOptions, part: Part, head: LogH
 
 def _newest_head(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> LogHead:
     """The head as of now. A server of the metadata store may be behind: a batch that is replayed after a restart may
-    end where that one has never heard of, and in an old list an extent looks open that others follow by now."""
+    end beyond what that server knows. And in an old list an extent looks open although others follow it by now."""
     return bookkeeper.log(source.name, password=options.ledger_password).head().value
 
 
 def _covered_to(ranges: Sequence[LedgerRange], first: int) -> int:
-    """How far ranges go on without a gap from ``first``."""
+    """How far the ranges go on without a gap from ``first``."""
     at = first
     for each in ranges:
         if each.offset != at:

@@ -2,9 +2,9 @@
 """The stream source: follows ledgers and logs without fencing, exactly the same rows when a batch is replayed.
 
 One instance lives in a process on the driver for the whole run and answers offsets from memory
-(:mod:`bk_spark.stream.watch`); another is pickled into tasks and only reads, so partitions carry everything. Traps of
-Spark that shape this: offsets are compared as text; ``initialOffset`` is asked again when batch 0 is replayed; a
-replayed batch asks ``partitions`` before ``latestOffset``; start may lie behind end.
+(:mod:`bk_spark.stream.watch`). Another is pickled into tasks and only reads, so partitions carry everything. These
+traps of Spark shape it: offsets are compared as text; ``initialOffset`` is called again when batch 0 is replayed; a
+replayed batch calls ``partitions`` before ``latestOffset``; start may lie behind end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 BEHIND_MAX_S = 30.0
-"""How long a source may end before the stream's position: servers of the metadata store may be behind each other."""
+"""How long a source may end before the stream's position: a server of the metadata store may be behind the others."""
 
 
 class StreamReader(compat.StreamReaderBase):
@@ -52,9 +52,9 @@ class StreamReader(compat.StreamReaderBase):
         self._reading = positions.Reading()
         self._initial: Json | None = None
         self._last: Json | None = None
-        self._told: Json | None = None  # the offset that the followers know of
-        self._asked: tuple[Json, int, bool] | None = None  # what ``_last`` answers
-        self._let_go: Json | None = None  # the start of the batch that has waited enough
+        self._told: Json | None = None  # the offset that the followers know
+        self._asked: tuple[Json, int, bool] | None = None  # the question that ``_last`` answers
+        self._let_go: Json | None = None  # the start of the batch that has waited long enough
         self._served_first: Source | None = None
         self._target: Mapping[Source, int] | None = None
         self._available_now = False
@@ -63,7 +63,7 @@ class StreamReader(compat.StreamReaderBase):
     # --- offsets ---------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Json:
-        """Where a new query begins. Asked again when batch 0 is replayed, so ``latest`` may have moved (§3.5)."""
+        """Where a new query begins. Called again when batch 0 is replayed, when ``latest`` may have moved."""
         seen = self._seen()
         dated = None
         if self.options.starting_timestamp is not None:
@@ -79,7 +79,7 @@ class StreamReader(compat.StreamReaderBase):
         """The end of the next micro-batch, from memory. pyspark before 4.2 gives neither start nor limit.
 
         The first answer to a new query that begins at ``latest`` is its start: the empty batch 0 makes that durable.
-        Raises what :func:`bk_spark.stream.positions.standings` raises, and what following the sources raised.
+        Raises what :func:`bk_spark.stream.positions.standings` raises, and the error that ended following the sources.
         """
         start = start if start is not None else self._last if self._last is not None else self.initialOffset()
         seen = self._seen(start)
@@ -103,12 +103,12 @@ class StreamReader(compat.StreamReaderBase):
         return compat.default_read_limit(self.options.max_entries_per_trigger, self.options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> Json:
-        """Where the sources end now, for the progress report: the lag is visible there."""
+        """Where the sources end now, for the progress report, which shows the lag."""
         seen = self._seen()
         return offsets.to_json(positions.offset_at(seen, {source: each.next for source, each in seen.sources.items()}))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The target is fixed by the first ``latestOffset``, not here: a replayed batch comes before it."""
+        """The first ``latestOffset`` fixes the target, not this call: a replayed batch comes before it."""
         self._available_now, self._target = True, None
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class StreamReader(compat.StreamReaderBase):
         return read_rows(partition.value, self.codec, self.options)
 
     def commit(self, end: Json) -> None:
-        """Nothing: BookKeeper keeps no cursor, and Spark calls this one batch late."""
+        """Does nothing: BookKeeper keeps no cursor, and Spark calls this one batch late."""
 
     def stop(self) -> None:
         if self._watch is not None:
@@ -138,7 +138,7 @@ class StreamReader(compat.StreamReaderBase):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _seen(self, at: Json | None = None) -> Seen:
-        """What there is. ``at`` is the offset that is read next: the followers look sizes up there."""
+        """What there is. ``at`` is the offset that is read next: the followers look up sizes there."""
         if at is not None and at != self._told:
             offset = offsets.from_json(at)
             held = offsets.sources_in(offset)
@@ -151,7 +151,7 @@ class StreamReader(compat.StreamReaderBase):
         return self._watch.seen()
 
     def _check_behind(self, standings: Mapping[Source, Standing], seen: Seen) -> None:
-        """Raises NoSuchEntryError when a source has ended before the stream's position for a while."""
+        """Raises NoSuchEntryError if a source has ended before the stream's position for BEHIND_MAX_S."""
         behind = positions.ended_before(standings, seen) if self.options.fail_on_data_loss else []
         if not behind:
             self._behind_since = None
@@ -169,7 +169,7 @@ class StreamReader(compat.StreamReaderBase):
     def _ends(
         self, start: Json, standings: Mapping[Source, Standing], seen: Seen, limit: Any
     ) -> Mapping[Source, int] | None:
-        """Where the next micro-batch ends in each source, or None while it is to wait for more."""
+        """Where the next micro-batch ends in each source, or None while it must wait for more entries."""
         options, unlimited = self.options, compat.is_unlimited(limit)
         if self._available_now:
             if self._target is None:

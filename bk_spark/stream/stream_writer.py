@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streaming writes to named logs: exactly once by query and batch, however often a batch is replayed (RULES N5).
 
-Spark plans a writer for each micro-batch, and makes another one for ``commit``: nothing is shared between them but
-options, columns and messages. Only a task knows the query's id, so messages carry it.
+Spark plans a writer for each micro-batch, and makes another one for ``commit``. They share only options, columns and
+messages. Only a task knows the query's id, so messages carry it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class StreamWriter(compat.StreamWriterBase):
-    """One micro-batch, to be written, or to be committed or aborted: for that no ``target`` is needed, and whether one
-    could be written just now does not matter."""
+    """One micro-batch, to be written, committed or aborted. Committing and aborting need no ``target``, and work even
+    if none could be written now."""
 
     def __init__(
         self, options: BkOptions, target: WriteTarget | None, *, overwrite: bool, checkpoint_location: str | None = None
@@ -48,11 +48,9 @@ class StreamWriter(compat.StreamWriterBase):
     def plan(
         cls, options: BkOptions, schema: Any, *, overwrite: bool = False, checkpoint_location: str | None = None
     ) -> StreamWriter:
-        """As :meth:`LogWriter.plan`; a missing log is made also in complete mode (``overwrite``).
-
-        Raises InvalidArgumentError also before pyspark 4.1, for ``txnVersion``, for a continuous trigger, and where the
-        stream reads the log that it writes, these two as far as they can be seen (RULES K9).
-        """
+        """As :meth:`LogWriter.plan`, but a missing log is made in complete mode (``overwrite``) too. Also raises
+        InvalidArgumentError before pyspark 4.1, for ``txnVersion`` and, as far as they can be seen, for a continuous
+        trigger and for a stream that reads the log that it writes (RULES K9)."""
         if not compat.HAS_STREAM_WRITER:
             raise InvalidArgumentError(
                 "writing a stream needs pyspark 4.1 or later",
@@ -85,7 +83,7 @@ class StreamWriter(compat.StreamWriterBase):
         return write_rows(self.target, Attempt(partition, number, publish_id, query_id), iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:
-        """One step makes all rows of the batch visible, once. Raises what :func:`bk_spark.write.commit.publish`
+        """Make all rows of the batch visible in one step, once. Raises what :func:`bk_spark.write.commit.publish`
         raises."""
         commit.check_complete(messages)
         options, query_id = self.options, commit.query_of(messages)
@@ -111,12 +109,12 @@ class StreamWriter(compat.StreamWriterBase):
         return PublishId.stream(query_id, batch_id), Transaction(query_id, batch_id, plan)
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        """Never raises: Spark would report this instead of the cause."""
+        """Never raises: Spark would report that error instead of the cause."""
         abort(self.options, messages)
 
 
 def query_of_task() -> tuple[str | None, str]:
-    """The ids of the query and the micro-batch that the running task works for."""
+    """The ids of the query and the micro-batch of the running task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -126,8 +124,9 @@ def query_of_task() -> tuple[str | None, str]:
 
 
 def _check_no_loop(name: str, uuid: str, location: str) -> None:
-    """A stream that reads what it writes never ends (RULES K9). Seen only where the checkpoint is a local folder that
-    the stream itself names: Spark tells a sink nothing else of its query's sources."""
+    """Raises InvalidArgumentError if the stream reads the log that it writes, because it would never end (RULES K9).
+    This is noticed only if the checkpoint is a local folder that the stream itself names: Spark tells a sink nothing
+    else about its query's sources."""
     if uuid in checkpoint.source_logs(location):
         raise InvalidArgumentError(
             "the stream reads the log that it writes: it would never end",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a stream knows of all its sources, kept fresh on the client's own loop (RULES K1).
 
-Spark calls ``latestOffset`` up to 26 times a second and the JVM waits in a blocking read meanwhile, so the answer comes
-from memory; only the first one waits for I/O. Whoever watches the sources (:mod:`bk_spark.stream.follow`) writes what
-it finds on a :class:`Board`, and ends a minute after the last call, or with the process. Sources that cannot be reached
-keep their last answer and are reported after a minute.
+Spark calls ``latestOffset`` up to 26 times a second, and the JVM waits in a blocking read meanwhile. So the answer
+comes from memory, and only the first call waits for I/O. The followers (:mod:`bk_spark.stream.follow`) write what they
+find on a :class:`Board`. They end a minute after the last call, or with the process. A source that cannot be reached
+keeps its last answer, and is reported after a minute.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from bk_spark.options.selection import Source
 from bk_spark.stream.positions import Seen, SourceSeen
 
 TRANSIENT = (MetadataUnavailableError, TransportError, QuorumError, EntryUnreadableError, ClientClosedError)
-"""What may pass by itself."""
+"""Errors that may pass by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchTimes:
-    """Seconds. Tests make them short."""
+    """In seconds. Tests make them short."""
 
     first_look_s: float = 10.0
     idle_s: float = 60.0
     retry_s: float = 0.5
     give_up_s: float = 60.0
     list_s: float = 2.0  # how often new sources are looked for
-    head_age_s: float = 5.0  # a watch that was lost with its session must not leave a stream behind for ever
+    head_age_s: float = 5.0  # bounds the delay if a watch was lost with its session
 
 
 class Board:
-    """Where the followers of one run write what they find. Any thread may call."""
+    """Where the followers of one run write what they find. Any thread may call it."""
 
     def __init__(self, cluster: str, times: WatchTimes) -> None:
         self._times = times
@@ -53,18 +53,18 @@ class Board:
         self._gone: dict[Source, BookKeeperError] = {}
         self._version = 0
         self._snapshot: Seen | None = None
-        self._expected: set[Source] | None = None  # those whose first answer callers wait for
+        self._expected: set[Source] | None = None  # callers wait for the first answer of these
         self._troubles: dict[Source | None, tuple[float, BookKeeperError]] = {}
         self._failure: BaseException | None = None
         self._called = time.monotonic()
-        self._waiting = 0  # callers in the first look: the followers do not end before they have answered them
+        self._waiting = 0  # callers in the first look: the followers must answer them before they end
         self._over = False
 
     # --- by the followers --------------------------------------------------------------------------------------------
 
     def expect(self, sources: Iterable[Source]) -> None:
-        """These are the sources of the first look; callers wait until each has answered. Later calls change nothing:
-        a source that comes later is seen when it answers."""
+        """These are the sources of the first look; callers wait until each has answered. Later calls change nothing: a
+        later source appears when it answers."""
         with self._news:
             self._troubles.pop(None, None)
             if self._expected is None:
@@ -92,14 +92,14 @@ class Board:
             self._changed()
 
     def trouble(self, source: Source | None, error: BookKeeperError) -> None:
-        """``source``, or the list of sources, cannot be reached now; that may pass."""
+        """``source``, or for None the list of sources, cannot be reached now; that may pass."""
         with self._news:
             since, _ = self._troubles.get(source, (time.monotonic(), error))
             self._troubles[source] = since, error
             self._news.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Following ends with ``error``, which the next caller hears at once."""
+        """Following ends with ``error``, which the next caller gets at once."""
         with self._news:
             self._failure, self._over = self._failure or error, True
             self._news.notify_all()
@@ -111,7 +111,7 @@ class Board:
             self._news.notify_all()
 
     def goes_on(self) -> bool:
-        """Whether somebody still asks; if not, the run is over and the next call starts another."""
+        """Whether somebody still asks. If not, the run is over, and the next call starts another."""
         with self._news:
             if not self._waiting and time.monotonic() - self._called > self._times.idle_s:
                 self._over = True
@@ -135,10 +135,8 @@ class Board:
             return self._has_answer()
 
     def seen(self, timeout_s: float) -> Seen | None:
-        """What there is; waits up to ``timeout_s`` for the first look. None: the run ended, begin another.
-
-        Raises as :meth:`Watch.seen`.
-        """
+        """What there is; waits up to ``timeout_s`` for the first look. None: the run ended, begin another. Raises as
+        :meth:`Watch.seen`."""
         with self._news:
             self._called = time.monotonic()
             if not self._has_answer():
@@ -170,7 +168,7 @@ class Board:
         return self._expected is not None and self._expected <= self._sources.keys() | self._gone.keys()
 
     def _lasting_trouble(self) -> BookKeeperError | None:
-        """The trouble to tell: any while there is no answer, else one that lasts."""
+        """The trouble to report: any while there is no answer, otherwise one that lasts."""
         since = time.monotonic() if not self._has_answer() else time.monotonic() - self._times.give_up_s
         told = [(began, error) for began, error in self._troubles.values() if began <= since]
         return min(told, key=lambda each: each[0])[1] if told else None
@@ -188,12 +186,12 @@ class Run(Protocol):
     """Followers at work."""
 
     def cancel(self) -> object:
-        """End them soon. Never raises."""
+        """End the followers soon. Never raises."""
         ...
 
 
 Begin = Callable[[WatchTimes], tuple[Board, Run]]
-"""Connects, sets followers to work, and returns their board."""
+"""Connects, starts followers, and returns their board."""
 
 
 class Watch:
@@ -201,7 +199,7 @@ class Watch:
 
     def __init__(self, begin: Begin, times: WatchTimes | None = None) -> None:
         self._begin, self._times = begin, times or WatchTimes()
-        self._lock = threading.Lock()  # over the two below; the followers never take it
+        self._lock = threading.Lock()  # guards the two below; the followers never take it
         self._board: Board | None = None
         self._run: Run | None = None
         self._was_answered = False
@@ -209,9 +207,9 @@ class Watch:
     def seen(self) -> Seen:
         """The sources as last seen, from memory. The first call, and the first after a run ended, look anew.
 
-        Raises what following raised: at once when it is final, after ``give_up_s`` when it may pass;
-        MetadataUnavailableError when the first look takes longer than ``first_look_s``. Who was answered before waits
-        for ``give_up_s`` also where a run begins anew: the query goes on, and only its last call was long ago.
+        Raises the error that ended following: at once if it is final, after ``give_up_s`` if it may pass. Raises
+        MetadataUnavailableError if the first look takes longer than ``first_look_s``. A caller that was answered before
+        waits for ``give_up_s`` even if a run begins anew: its query goes on, only its last call was long ago.
         """
         times = self._times
         deadline = time.monotonic() + (times.give_up_s if self._was_answered else times.first_look_s)
@@ -236,7 +234,6 @@ class Watch:
 
     @property
     def is_running(self) -> bool:
-        """Whether anything is watched."""
         return self._board is not None and not self._board.is_over
 
     def stop(self) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Python process of Spark keeps: connections, its log line, what it need not do again."""
+"""What a Python process of Spark keeps: connections, its log line, work that need not be repeated."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of one process, shared by its tasks and planning calls (RULES K3, K4).
 
-Spark forks its Python workers and reuses them, so a connection is worth keeping and must never cross a fork: caches are
-keyed by process and configuration, and a child begins with empty ones. Nothing connects before the first use.
+Spark forks its Python workers and reuses them. So a connection is worth keeping, and must never cross a fork: caches
+are keyed by process and configuration, and a child begins with empty ones. Nothing connects before the first use.
 
-A call of the client gives up after its own ``metadataTimeoutS``, so that a wrong address is told soon; ZooKeeper takes
-longer to start again. So :func:`patiently` asks again, as long as option ``metadataTimeout`` says.
+A call of the client gives up after its own ``metadataTimeoutS``, so that a wrong address is reported soon. ZooKeeper
+takes longer to restart, so :func:`patiently` asks again for as long as option ``metadataTimeout`` says.
 """
 
 from __future__ import annotations
@@ -37,26 +37,25 @@ CLIENTS_MAX = 8
 READERS_MAX = 8
 FALLBACK_JITTER_S = 1.0
 AGAIN_S = 0.5
-"""Pause before the metadata service is asked again, should the first answer have come at once."""
+"""The pause before the metadata service is asked again, in case it refused at once."""
 TASK_DEFAULTS: Mapping[str, int] = {
     "window_bytes_max": 8 << 20,
     "slow_bookie_bytes_max": 24 << 20,
     "process_window_bytes_max": 32 << 20,
     "frame_bytes": 2 << 20,
 }
-"""Less than the client's own: many tasks share a machine, and each stays below 128 MiB (RULES K5). Frames are larger:
-a task has whole columns to write, and what a frame costs, writers, bookies and readers pay once for twice the rows."""
+"""Less than the client's own settings, because many tasks share a machine, and each stays below 128 MiB (RULES K5).
+Frames are larger: a task writes whole columns, so writers, bookies and readers pay the cost of a frame once for twice
+the rows."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class ProcessCache(Generic[T]):
-    """At most ``size_max`` things of this process, the least recently used closed first.
-
-    What is of no use any more (``is_usable``) is closed and made anew, so that nothing broken is handed out for ever.
-    In a forked child it is empty and what the parent holds is not closed: its sockets belong to the parent.
-    """
+    """At most ``size_max`` things of this process; the least recently used is closed first. A thing that is not usable
+    any more (``is_usable``) is closed and made anew, so that a broken one is not returned for ever. A forked child
+    begins with an empty cache and closes nothing: the sockets belong to the parent."""
 
     def __init__(
         self, size_max: int, close: Callable[[T], None], is_usable: Callable[[T], bool] = lambda thing: True
@@ -87,8 +86,8 @@ class ProcessCache(Generic[T]):
         return thing
 
     def discard(self, thing: T) -> None:
-        """Forget ``thing``; the next :meth:`get` makes another. It is closed on a thread of its own: what is broken may
-        take its time for that."""
+        """Forget ``thing``; the next :meth:`get` makes another. It is closed on a thread of its own, because closing a
+        broken thing may take long."""
         with self._lock:
             for key in [key for key, value in self._things.items() if value is thing]:
                 del self._things[key]
@@ -106,7 +105,7 @@ def _close_quietly(thing: Any) -> None:
     try:
         thing.close()
     except BookKeeperError:
-        return  # it is replaced because it is of no use any more
+        return  # it is replaced because it is unusable
 
 
 _clients: ProcessCache[BookKeeper] = ProcessCache(CLIENTS_MAX, _close_quietly, attrgetter("is_usable"))
@@ -114,10 +113,8 @@ _readers: ProcessCache[DetachedReader] = ProcessCache(READERS_MAX, _close_quietl
 
 
 def client_config(options: BkOptions) -> ClientConfig:
-    """The client's configuration from the ``bookkeeper.*`` pairs.
-
-    Raises InvalidArgumentError for an unknown key, naming the nearest, and for a value it cannot take.
-    """
+    """The client's configuration from the ``bookkeeper.*`` pairs. Raises InvalidArgumentError for an unknown key,
+    naming the nearest, and for a value that is not accepted."""
     from bk_core.client import ClientConfig
 
     known = {normalise(field.name): field for field in fields(ClientConfig)}
@@ -144,15 +141,15 @@ def client(options: BkOptions) -> BookKeeper:
 
 
 def patiently(options: BkOptions, work: Callable[[BookKeeper], R]) -> R:
-    """What ``work`` makes of this process's client, tried again while the metadata service is away.
+    """The result of ``work`` with this process's client. It is tried again while the metadata service is away.
 
-    ``work`` is such that it may be done again whatever became of it: planning makes at most an empty log, a publish is
-    settled by its id (RULES N4), a ledger whose making got no answer is an orphan that no log names.
+    ``work`` must be safe to repeat whatever became of it: planning makes at most an empty log, a publish is settled by
+    its id (RULES N4), and a ledger whose creation got no answer is an orphan that no log names.
 
-    Between tries the client is kept: it connects again by itself, and ledgers that are being written hang on it. (One
-    that was closed the cache replaces.) One that was of no use to the end is dropped, so that the next to ask in this
-    process begins a session of its own. Raises what ``work`` raises; MetadataUnavailableError once ``metadataTimeout``
-    has passed.
+    Between tries the client is kept, because it reconnects by itself and open ledger writers depend on it. (The cache
+    replaces one that was closed.) After the last try the client is dropped, so that the next caller in this process
+    begins a session of its own. Raises what ``work`` raises; MetadataUnavailableError once ``metadataTimeout`` has
+    passed.
     """
     deadline = time.monotonic() + options.metadata_timeout_ms / 1000
     while True:
@@ -170,22 +167,20 @@ def patiently(options: BkOptions, work: Callable[[BookKeeper], R]) -> R:
 
 
 def is_connected(options: BkOptions) -> bool:
-    """Whether this process has the session that :func:`client` would give."""
+    """Whether this process has the session that :func:`client` would return."""
     return (options.metadata_service_uri, options.client_settings) in _clients
 
 
 def discard(broken: BookKeeper) -> None:
-    """Forget a client that is of no use any more, so that the next :func:`client` opens a session of its own."""
+    """Forget an unusable client, so that the next :func:`client` opens a session of its own."""
     _clients.discard(broken)
 
 
 def detached_reader(
     options: BkOptions, instance_id: str, bookies: Mapping[BookieId, BookieServiceInfo]
 ) -> DetachedReader:
-    """A reader of entries that asks no metadata store while one of these bookies answers for each entry (RULES K3).
-
-    Kept for the next task of this process that reads from the same cluster.
-    """
+    """A reader of entries that asks no metadata store while one of these bookies answers for each entry (RULES K3). It
+    is kept for the next task of this process that reads from the same cluster."""
     from bk_core.blocking import DetachedReader
 
     config = client_config(options)
@@ -204,13 +199,13 @@ def detached_reader(
 def _record_of(
     bookkeeper: BookKeeper, ledger_id: LedgerId, options: BkOptions
 ) -> tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]:
-    bookkeeper.store.sync()  # no replica of the plan answers: where they are now, not where they were (RULES M5)
+    bookkeeper.store.sync()  # no planned replica answers: ask where they are now (RULES M5)
     metadata = replace(bookkeeper.read_metadata(ledger_id).value, password=options.ledger_password)
     return metadata, bookie_infos(bookkeeper)
 
 
 def bookie_infos(bookkeeper: BookKeeper) -> dict[BookieId, BookieServiceInfo]:
-    """Endpoints of all bookies that can be read from now."""
+    """The endpoints of all bookies that can be read from now."""
     return {**bookkeeper.store.read_only_bookies(), **bookkeeper.store.writable_bookies()}
 
 

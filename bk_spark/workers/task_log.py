@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One log line a task: what it read or wrote, and how long that took.
+"""One log line for each task: what it read or wrote, and how long that took.
 
 With ``spark.sql.pyspark.worker.logging.enabled`` Spark collects the lines of all workers into a table,
-``spark.tvf.python_worker_logs()`` (pyspark 4.1 and later); there a slow task shows which ledgers it read.
+``spark.tvf.python_worker_logs()`` (pyspark 4.1 and later). There a slow task shows which ledgers it read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bk_spark.task")
 _ours = logging.getLogger("bk_spark")
-if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not _ours.level:  # so Spark tells its workers that it collects lines
-    _ours.setLevel(logging.INFO)  # it takes what passes the root logger's level, a warning at least; ours are at INFO
+if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not _ours.level:  # Spark sets it in workers whose lines it collects
+    _ours.setLevel(logging.INFO)  # Spark takes what passes the root logger, at least WARNING; our lines are INFO
 RANGES_SHOWN = 3
 
 
 def reading(line: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches``, and at their end, at an early one (``limit``) and at an error a line about them."""
+    """``batches``; when they end, also early (``limit``) or by an error, a line about them is logged."""
     try:
         while (batch := line.timed(batches)) is not None:
             yield batch
@@ -38,11 +38,11 @@ def reading(line: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     finally:
         line.log()
         if isinstance(batches, Generator):
-            batches.close()  # Spark closed this one early, so nobody wants the reads that are under way
+            batches.close()  # Spark closed this one early, so reads under way are not wanted
 
 
 class Reading:
-    """The line about a reading task. Who reads adds up ``bytes``, those of payloads."""
+    """The line about a reading task. The reader adds payload bytes to ``bytes``."""
 
     def __init__(self, ranges: Sequence[LedgerRange]) -> None:
         self._ranges = ranges
@@ -76,7 +76,7 @@ class Reading:
 
 
 class Writing:
-    """The batches of a write; as a context manager it logs its line at the end. ``ledgers`` are what it wrote."""
+    """The batches of a write; as a context manager it logs its line at the end. ``ledgers`` are the written ones."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], partition: int, attempt: int) -> None:
         self._batches, self._partition, self._attempt = batches, partition, attempt

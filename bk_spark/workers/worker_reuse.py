@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spares a Python worker that Spark keeps what it would do again for every task, over all that it has ever imported.
+"""Spares a reused Python worker work that would be repeated for every task, over all modules ever imported.
 
-Theory. After every task Spark's daemon runs ``gc.collect()``: 22 ms for what pyspark alone imports, 64 with this
-package, gRPC and pandas. Before every task Spark 4.0 calls ``importlib.invalidate_caches()``, and each importer of an
-archive reads its directory again: pyspark's own with a thousand files, once for every package in it, and Spark's jar.
-That takes 400 ms, for a task that may have ten rows. What is imported lives as long as the process, and the archives
-that a process is born with (``PYTHONPATH``) do not change, so neither is of use.
+Theory. After every task Spark's daemon runs ``gc.collect()``: 22 ms for what pyspark alone imports, 64 ms with this
+package, gRPC and pandas. Before every task Spark 4.0 calls ``importlib.invalidate_caches()``. Then each importer of an
+archive reads the archive's directory again: that of pyspark with a thousand files, once for every package in it, and
+that of Spark's jar. This takes 400 ms, for a task that may have ten rows. Neither is of use: imported modules live as
+long as the process, and the archives that a process starts with (``PYTHONPATH``) do not change.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _modules_frozen = 0
 
 
 def settle() -> None:
-    """Exempt everything that is alive now from garbage collection, if modules were imported since the last time, and
-    let the importers of the archives in ``PYTHONPATH`` keep the directories that they have read.
+    """Exempt all living objects from garbage collection, if modules were imported since the last call, and let the
+    importers of the archives in ``PYTHONPATH`` keep the directories that they have read.
 
-    Called at the begin of each task, and wherever the workers that plan a load are asked first; the first and mostly
-    the second call do something. What is garbage already is collected before. Frozen objects are freed as ever when
-    nothing refers to them; only a cycle of theirs that becomes garbage later stays. Nothing else of the process
-    changes: thresholds, allocators (RULES K5), new objects, archives that were added while it ran.
+    Called at the begin of each task, and first by the workers that plan a load; mostly only the first and second call
+    have work to do. Existing garbage is collected before. Frozen objects are still freed when nothing refers to them;
+    only a cycle of them that becomes garbage later stays. Nothing else of the process changes: thresholds, allocators
+    (RULES K5), new objects, archives added later.
     """
-    global _modules_frozen  # the state of the process, as the collector's own is
+    global _modules_frozen  # the state of the process, like the collector's own
     if len(sys.modules) > _modules_frozen:
         gc.collect()
         gc.freeze()
@@ -43,4 +43,4 @@ def _keep_directories_of_archives() -> None:
 
 
 def _nothing() -> None:
-    """Done with what cannot become stale."""
+    """Replaces the invalidation of caches that cannot become stale."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a write: publish every task's ledgers in one step, or clean up (RULES N4 to N6, K10).
 
-Runs on the driver in another process than the tasks. Messages arrive in partition order, exactly one per partition;
-a missing one is None. Spark calls ``abort`` after a failed ``commit`` too, with all messages: by then the publish may
-have been applied, so nothing may be deleted.
+This runs on the driver, in another process than the tasks. Messages arrive in partition order, exactly one per
+partition; a missing one is None. Spark calls ``abort`` with all messages after a failed ``commit`` too. By then the
+publish may have been applied, so nothing may be deleted.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class WrittenLedgers(WriterCommitMessage):
-    """What a task reports: its closed ledgers, each with its log, none for a partition without rows; the schema that it
-    wrote them with (codec ``arrow``), and the streaming query that it worked for."""
+    """What a task reports: its closed ledgers, each with its log (none for a partition without rows); the schema that
+    it wrote them with (codec ``arrow``), and the streaming query that it worked for."""
 
     partition: int
     attempt: int
@@ -51,14 +51,14 @@ class WrittenLedgers(WriterCommitMessage):
 def publish(
     bookkeeper: BookKeeper, options: BkOptions, publish_id: PublishId, wanted: PublishOptions, messages: Messages
 ) -> int:
-    """List the tasks' ledgers in the log of ``options``, or else in those that the tasks name, in partition order, all
-    or none. Returns the rows published. What is ``wanted`` has no schema yet: the tasks tell.
+    """List the tasks' ledgers in the log of ``options``, or otherwise in the logs that the tasks name, in partition
+    order, all or none. Returns the number of rows published. ``wanted`` has no schema; that comes from the tasks.
 
-    Without rows nothing changes, unless the old ones are to go, the transaction is to be remembered or a log gets its
-    columns (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would
-    lose rows), InvalidArgumentError for too many logs, and what :meth:`NamedLog.publish` and
-    :func:`~bk_core.logs.named_log.publish_to_logs` raise; an outcome that is unknown is settled by the publish id when
-    it is tried again.
+    Without rows nothing changes, unless old rows must go, the transaction must be remembered or a log gets its columns
+    (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would lose
+    rows), InvalidArgumentError for too many logs, and what :meth:`NamedLog.publish` and
+    :func:`~bk_core.logs.named_log.publish_to_logs` raise. If the outcome is unknown, a retry settles it by the publish
+    id.
     """
     check_complete(messages)
     ledgers, how = extents_by_log(messages), replace(wanted, schema=schema_of(messages))
@@ -90,10 +90,8 @@ def check_complete(messages: Messages) -> None:
 
 
 def abandon(bookkeeper: BookKeeper, messages: Messages) -> int:
-    """Delete the ledgers of a write that can never be published; returns how many.
-
-    Only where some message is None: then ``commit`` never ran. Best effort, what stays is an orphan that vacuum finds.
-    """
+    """Delete the ledgers of a write that can never be published; returns how many. It deletes only if some message is
+    None: then ``commit`` never ran. Best effort: ledgers that stay are orphans for vacuum."""
     if not any(message is None for message in messages):
         return 0
     return delete(bookkeeper, (extent for extents in extents_by_log(messages).values() for extent in extents))
@@ -110,7 +108,7 @@ def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
             continue
         except MetadataUnavailableError as error:
             logger.warning("ledger %d of an aborted write and those after it stay: %s", extent.ledger_id, error)
-            break  # each would wait as long, and the write has failed already
+            break  # each other would wait as long, and the write has failed already
         except BookKeeperError as error:
             logger.warning("ledger %d of an aborted write stays until vacuum: %s", extent.ledger_id, error)
     return deleted
@@ -127,7 +125,7 @@ def extents_by_log(messages: Messages) -> dict[str, list[NewExtent]]:
 
 
 def schema_of(messages: Messages) -> bytes | None:
-    """The schema that the entries were written with: one for all tasks, which the driver gave them."""
+    """The schema that the entries were written with: the same for all tasks, because the driver gave it to them."""
     found = {m.schema for m in messages if isinstance(m, WrittenLedgers)}
     assert len(found) <= 1, "the tasks of a write have one codec"
     return next(iter(found), None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which log a row goes to: the one that the options name, or the one in its column ``log`` (RULES K10). Pure.
 
-An option or a path wins over the column, as Kafka's ``topic`` does. Codecs whose columns are fixed then leave the
-column out; for the others it is a column as any other.
+An option or a path wins over the column, as Kafka's ``topic`` does. Codecs with fixed columns then leave the column
+out; for other codecs it is a column like any other.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bk_spark.write.log_writer")
 
 LOGS_MAX = 100
-"""Logs that one write may go to (RULES K10)."""
+"""How many logs one write may go to (RULES K10)."""
 FIXED_CODECS = ("raw", "envelope")
-"""Codecs that know no column ``log`` of the user's own."""
+"""Codecs that cannot hold a column ``log`` of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is done with the columns of a DataFrame: ``written``, a StructType, are what the codec gets."""
+    """What becomes of a DataFrame's columns. The codec gets ``written``, a StructType; ``by_column``: column ``log``
+    names the log."""
 
     written: Any
     by_column: bool = False
@@ -39,10 +40,8 @@ class Columns:
     def routed(
         self, rows: pa.RecordBatch, partition: int, first_row: int
     ) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        """The rows of each log, in order, without what the codec does not get; None for the one of the options.
-
-        Raises InvalidArgumentError for a null or impossible name, which names partition and row.
-        """
+        """The rows of each log, in order, with the codec's columns only. The log is None if the options name it. Raises
+        InvalidArgumentError for a null or impossible name, with partition and row."""
         kept = rows.select(self.written.names) if len(self.written.names) < rows.num_columns else rows
         if not self.by_column:
             yield None, kept
@@ -76,10 +75,8 @@ class Columns:
 
 
 def columns_of_write(options: BkOptions, schema: Any) -> Columns:
-    """What a write does with a DataFrame of ``schema``, a StructType.
-
-    Raises InvalidArgumentError where neither the options nor a column of text names a log.
-    """
+    """What a write does with a DataFrame of ``schema``, a StructType. Raises InvalidArgumentError if neither the
+    options nor a column of text names a log."""
     from pyspark.sql.types import StructType
 
     found = next((field for field in schema.fields if field.name == LOG_COLUMN), None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch writes to named logs: each task attempt fills ledgers of its own, the driver publishes them together.
 
-``append`` adds to a log, and makes a missing one. ``overwrite`` puts the new rows in the place of all that was there,
-in one compare-and-set; the ledgers that it unlinks are deleted by vacuum, after their delay (RULES N6).
+``append`` adds to a log, and makes a missing one. ``overwrite`` replaces all old rows by the new ones in one
+compare-and-set; vacuum deletes the unlinked ledgers after their delay (RULES N6).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class LogWriter(DataSourceArrowWriter):
 
     @classmethod
     def plan(cls, options: BkOptions, schema: Any, *, overwrite: bool = False) -> LogWriter:
-        """Check everything that can be known before a row is written, on the driver.
+        """Check everything that can be checked before a row is written, on the driver.
 
-        A missing log is created and the log says so (RULES N8), but not to be overwritten. Raises InvalidArgumentError
-        for columns and options, NotEnoughBookiesError, NoSuchLogError, LogHasLeaderError, WrongPasswordError,
-        MetadataUnavailableError.
+        ``append`` creates a missing log and says so in a log line (RULES N8); ``overwrite`` does not. Raises
+        InvalidArgumentError for columns and options, NotEnoughBookiesError, NoSuchLogError, LogHasLeaderError,
+        WrongPasswordError, MetadataUnavailableError.
         """
         transaction = transaction_of(options)
         target = plan_target(options, schema, overwrite=overwrite, creates=not overwrite)
@@ -62,7 +62,7 @@ class LogWriter(DataSourceArrowWriter):
         return write_rows(self.target, Attempt(partition, number, self.publish_id), iterator)
 
     def commit(self, messages: Messages) -> None:
-        """One step makes all rows visible, or none. Raises what :func:`bk_spark.write.commit.publish` raises."""
+        """Make all rows visible in one step, or none. Raises what :func:`bk_spark.write.commit.publish` raises."""
         options = self.target.options
         how = PublishOptions(transaction=self.transaction, overwrite=self.overwrite, merge_schema=options.merge_schema)
         publish = partial(commit.publish, options=options, publish_id=self.publish_id, wanted=how, messages=messages)
@@ -70,7 +70,7 @@ class LogWriter(DataSourceArrowWriter):
         logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
 
     def abort(self, messages: Messages) -> None:
-        """Never raises: Spark would report this instead of the cause."""
+        """Never raises: Spark would report that error instead of the cause."""
         abort(self.target.options, messages)
 
 
@@ -90,7 +90,7 @@ def transaction_of(options: BkOptions) -> Transaction | None:
 
 
 def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bool) -> WriteTarget:
-    """What the tasks must know, with all of it checked. ``creates``: whether a missing log is made."""
+    """Check everything that the tasks must know. ``creates``: whether a missing log is made."""
     columns = fan_out.columns_of_write(options, schema)
     if overwrite and columns.by_column:
         raise InvalidArgumentError(
@@ -120,7 +120,7 @@ def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bo
 
 
 def abort(options: BkOptions, messages: Messages) -> None:
-    """Delete what was never offered for publishing. Never raises."""
+    """Delete the ledgers of a write if none was ever offered for publishing. Never raises."""
     try:
         commit.abandon(clients.client(options), messages)
     except Exception as error:

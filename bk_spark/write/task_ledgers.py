@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task attempt writes: a ledger of its own for each log that it has rows for, made with the first of them.
+"""What a task attempt writes: a ledger of its own for each log that it has rows for, made with the first row.
 
-Several attempts of one partition may run, also at once, and a loser may end after ``commit``;
-so no two attempts share a ledger, and a ledger counts only once a log's head names it (RULES N4, N6).
+Several attempts of one partition may run, even at once, and a loser may end after ``commit``. So no two attempts share
+a ledger, and a ledger counts only once a log's head names it (RULES N4, N6).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger("bk_spark.write.log_writer")
 
 @dataclass(frozen=True, slots=True)
 class LogAt:
-    """A log as a task must know it to write for it: ledgers carry its uuid, and have its digest type."""
+    """What a task must know about a log to write for it: its ledgers carry the log's uuid and have its digest type."""
 
     name: str
     uuid: str
@@ -52,7 +52,7 @@ class LogAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTarget:
-    """What every task of a write must know. ``log`` None: the log is in the rows."""
+    """What every task of a write must know. ``log`` None: the rows name the log."""
 
     options: BkOptions
     log: LogAt | None
@@ -63,7 +63,7 @@ class WriteTarget:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A task attempt, and what its ledgers say that they are for."""
+    """A task attempt, with what its ledgers' custom metadata says about their purpose."""
 
     partition: int
     number: int
@@ -72,11 +72,9 @@ class Attempt:
 
 
 def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> WrittenLedgers:
-    """Write one partition. Its ledgers are closed when this returns; on an error they are deleted, best effort.
-
+    """Write one partition. Its ledgers are closed when this returns; after an error they are deleted, best effort.
     Raises PackageMismatchError, InvalidArgumentError and EntryTooLargeError for rows that cannot be written, naming
-    partition and row, and what creating, writing and closing a ledger raises.
-    """
+    partition and row, and what creating, writing and closing a ledger raises."""
     if target.version != __version__:
         raise package_mismatch(target.version, __version__)
     worker_reuse.settle()
@@ -94,8 +92,6 @@ def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.Recor
 
 
 class TaskLedgers:
-    """The ledgers of one task attempt, by log."""
-
     def __init__(self, target: WriteTarget, attempt: Attempt) -> None:
         self._target, self._attempt = target, attempt
         self._ledgers: dict[str | None, TaskLedger] = {}
@@ -121,17 +117,17 @@ class TaskLedgers:
         return tuple((log, extent) for log, extent in found if extent is not None)
 
     def give_up(self) -> None:
-        """Stop and delete them, best effort: nobody was told of them, so nobody can publish them."""
+        """Stop and delete the ledgers, best effort. Nobody was told of them, so nobody can publish them."""
         for ledger in self._ledgers.values():
             ledger.give_up()
 
 
 class TaskLedger:
-    """One of them; created with its first entry."""
+    """One ledger of a task attempt; created with its first entry."""
 
     def __init__(self, target: WriteTarget, attempt: Attempt, log: str | None) -> None:
         self._target, self._attempt = target, attempt
-        self._bookkeeper: BookKeeper | None = None  # with the ledger
+        self._bookkeeper: BookKeeper | None = None  # set with the ledger
         self._ledger: LedgerWriter | None = None
         self._rows = 0
         if log is None:
@@ -146,7 +142,7 @@ class TaskLedger:
             self.log = LogAt.of(log, head)
 
     def write(self, rows: pa.RecordBatch, first_row: int | None) -> None:
-        """Queue rows. ``first_row`` is what errors count them from; None: by those of this log alone."""
+        """Queue rows. Errors count them from ``first_row``; None: from the first row of this log."""
         begin = self._rows if first_row is None else first_row
         try:
             for entries in self._target.codec.entries(rows, first_row=begin):
@@ -214,7 +210,7 @@ class TaskLedger:
 
 
 def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
-    """The head of the log, checked as :func:`found` does, made if there is none (RULES N8)."""
+    """The head of the log, checked as in :func:`found`; a missing log is made (RULES N8)."""
     at, created = log.open_or_create(digest_type=digest_type_of(options))
     if created:
         logger.warning("created log %s", log.name)
@@ -222,11 +218,9 @@ def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
 
 
 def found(log: NamedLog, options: BkOptions, *, overwrite: bool, is_missed: bool) -> LogHead | None:
-    """The head of the log as something to write to, or None where there is none yet.
-
-    Raises LogHasLeaderError when a leader writes it: a publish would put rows in the middle (RULES N2);
-    WrongDigestTypeError; InvalidArgumentError where another codec wrote it; NoSuchLogError where it ``is_missed``.
-    """
+    """The head of a log that can be written to, or None if there is no log yet. Raises LogHasLeaderError if a leader
+    writes it, because a publish would put rows in the middle (RULES N2); WrongDigestTypeError; InvalidArgumentError if
+    another codec wrote it; NoSuchLogError if it does not exist and ``is_missed``."""
     try:
         head: LogHead = log.head().value
     except NoSuchLogError:
@@ -245,8 +239,7 @@ def _checked(log: NamedLog, head: LogHead, options: BkOptions, *, overwrite: boo
 
 
 def codec_of(log: NamedLog, head: LogHead) -> str | None:
-    """The codec that the newest rows of the log were written with; one that has a schema and no rows yet is made for
-    ``arrow``."""
+    """The codec of the log's newest rows. A log that has a schema and no rows yet is made for ``arrow``."""
     newest = log.extents(head.next_offset - 1, head.next_offset) if head.next_offset > head.start_offset else []
     if newest:
         return str(newest[-1].codec)
@@ -254,7 +247,8 @@ def codec_of(log: NamedLog, head: LogHead) -> str | None:
 
 
 def check_same_codec(log: str, written: str | None, codec: str) -> None:
-    """Raises InvalidArgumentError for a write with another codec than the log's: afterwards ``raw`` alone reads it."""
+    """Raises InvalidArgumentError for a write with another codec than the log's, because afterwards only ``raw`` reads
+    it all."""
     if written is not None and written != codec:
         raise InvalidArgumentError(
             f"log {log} is written with another codec; with two in it only raw, as bytes, would read all of it",
