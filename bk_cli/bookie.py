@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bookie_server.config import BookieConfig
 
 DEFAULT_PORT = 3181
-LIFELINE_GRACE_S = 2.0  # the ZooKeeper of bk local ends with it, so a stop that tells it so cannot be waited for
+LIFELINE_GRACE_S = 2.0  # a clean stop would wait for bk local's ZooKeeper, which may end at the same time
 
 
 @click.group()
@@ -72,7 +72,7 @@ def run(
 
 
 def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> BookieConfig:
-    """What the file says, and over it what was given on the command line or in the environment."""
+    """The settings of the file, overridden by those given on the command line or in the environment."""
     from bookie_server.config import BookieConfig, load_config
 
     source = click.get_current_context().get_parameter_source

@@ -13,7 +13,7 @@ LEDGERS_SHOWN_MAX = 1000
 
 
 def check(path: Path, *, repair: bool, as_json: bool) -> int:
-    """Verify everything and say what is wrong; 0 if nothing is, else 1."""
+    """Verify everything and print what is wrong; returns 0 if nothing is, otherwise 1."""
     with output.progress("segments") as advance:
         found = examine(str(path), verify=True, repair=repair, on_segment=lambda *_: advance(1))
     if as_json:
@@ -25,7 +25,7 @@ def check(path: Path, *, repair: bool, as_json: bool) -> int:
 
 
 def inspect(path: Path, *, as_json: bool) -> int:
-    """Show what is in the directory: segments and ledgers."""
+    """Print the segments and ledgers of the directory."""
     found = examine(str(path), verify=False)
     if as_json:
         _print_json(found, everything=True)
@@ -119,7 +119,8 @@ def _state(ledger: LedgerFindings) -> str:
 
 
 def _print_json(found: DirectoryFindings, *, everything: bool) -> None:
-    """A line for the directory, one for each segment, and one for each ledger, of a check only where it is damaged."""
+    """Print a line for the directory, one for each segment, and one for each ledger (unless ``everything``, for each
+    damaged ledger)."""
     identity = found.identity
     output.print_json(
         {

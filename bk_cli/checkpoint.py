@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the checkpoint directory of a Structured Streaming query holds, and what is wrong with it.
 
-Layout (Spark 3 to 4.3): ``metadata`` is ``{"id": the query's id}``; ``offsets/N`` is written when batch N is planned: a
+Layout (Spark 3 to 4.3): ``metadata`` is ``{"id": the query's id}``. ``offsets/N`` is written when batch N is planned: a
 line ``v1``, a line of JSON about the batch, then for each source the position where the batch ends, or ``-`` for none;
 in ``v2`` each of those lines begins with the source's name and a colon. ``commits/N`` is written once batch N is done.
-Only these are read, and nothing is written.
+Only these files are read, and nothing is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong, and where. ``line`` counts from 1; 0: the file as a whole."""
+    """A problem and its place. ``line`` counts from 1; 0: the file as a whole."""
 
     path: Path
     line: int
@@ -39,17 +39,17 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A planned batch: the text of each source's position by its name (its number in v1), None for none."""
+    """A planned batch: the text of each source's position by the source's name (its number in v1), None for none."""
 
     number: int
     positions: dict[str, str | None]
-    lines: dict[str, int]  # where each stands
+    lines: dict[str, int]  # line numbers of the positions
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One query's directory. ``planned`` is the last batch that was planned; ``committed`` the last that is done,
-    None if its plan cannot be read or nothing is done; ``committed_number`` says which, −1 for none."""
+    """One query's directory. ``planned`` is the last planned batch. ``committed`` is the last done batch, None if none
+    is done or its plan cannot be read; ``committed_number`` is its number, −1 for none."""
 
     path: Path
     query_id: str | None
@@ -82,7 +82,7 @@ def find_checkpoints(text: str) -> list[Path]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read one, with everything that is wrong in it as a problem instead of an error."""
+    """Read one checkpoint. Everything that is wrong in it becomes a problem instead of an error."""
     problems: list[Problem] = []
     query_id = _query_id(path / "metadata", problems)
     offsets, commits = _numbers(path / "offsets"), _numbers(path / "commits")
@@ -169,7 +169,7 @@ def _positions(lines: list[str], path: Path, problems: list[Problem]) -> Iterato
     """(line, source, position); sources have no names in v1."""
     for place, line in enumerate(lines[2:], 3):
         if lines[0] == "v1":
-            if line or place < len(lines):  # what follows the last line feed is no line
+            if line or place < len(lines):  # no line follows the last line feed
                 yield place, str(place - 3), line
             continue
         name, colon, position = line.partition(":")

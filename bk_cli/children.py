@@ -11,17 +11,17 @@ from pathlib import Path
 from bk_core.errors import PortInUseError
 
 PORTS = range(20_000, 32_768)
-"""Where free ports are looked for: below those that a kernel gives to outgoing connections. One of these may be
-taken by any client between the choice and the start, or while its server restarts."""
+"""Where free ports are looked for: below those that a kernel gives to outgoing connections. A client could take one of
+those between the choice and the start, or while its server restarts."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody uses at this moment. Raises PortInUseError when there is none."""
+    """A port that nobody uses at this moment. Raises PortInUseError if there is none."""
     return free_ports(1, host)[0]
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> tuple[int, ...]:
-    """Different ports that nobody uses: held together until all are known. Raises PortInUseError."""
+    """Different ports that nobody uses; all are held until all are found. Raises PortInUseError."""
     held: list[socket.socket] = []
     try:
         for port in random.sample(PORTS, len(PORTS)):
@@ -43,7 +43,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> tuple[int, ...]:
 
 
 def check_port_free(host: str, port: int, who: str) -> None:
-    """Raises PortInUseError when ``who`` could not listen there."""
+    """Raises PortInUseError if ``who`` could not listen there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no obstacle
         try:
@@ -57,7 +57,7 @@ def check_port_free(host: str, port: int, who: str) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, with the place where it found this package: a child may start in another folder."""
+    """This process's environment, plus the folder of this package, because a child may start in another folder."""
     places = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 

@@ -2,7 +2,7 @@
 """A cluster on this machine: a real ZooKeeper and bookies as processes of their own, in one data directory.
 
 ``bk local``, the demo, the benchmarks and the tests run it. However this process ends, its children end with it (RULES
-E4). It listens on loopback only: nobody but this machine can connect (RULES E3).
+E4). It listens on loopback only, so that only this machine can connect (RULES E3).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BookieProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended (negative: by that signal), or None while it runs or when it never ran."""
+        """How it ended (negative: by that signal), or None while it runs or if it never ran."""
         return self._process.poll() if self._process else None
 
     @property
@@ -57,7 +57,7 @@ class BookieProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; it is of use once it has registered (:meth:`LocalCluster.wait_ready`). Raises PortInUseError."""
+        """Start it. It serves once it has registered (:meth:`LocalCluster.wait_ready`). Raises PortInUseError."""
         check_port_free(HOST, self.port, f"bookie {self.number}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
@@ -76,8 +76,8 @@ class BookieProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether this start of it has said that it serves. Being registered does not tell: after SIGKILL the node of
-        the start before stands until its session ends."""
+        """Whether this start has said that it serves. Its registration does not tell: after SIGKILL the node of the
+        start before stays until its session ends."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return any(line.startswith(b"ready ") for line in log)
@@ -116,8 +116,8 @@ class LocalCluster:
     """ZooKeeper and ``bookies`` bookies with their data in ``data_dir``; a context manager that starts and stops them.
 
     ``zookeeper_uri`` uses a running ZooKeeper instead of starting one. Ports count up from ``port``; 0 takes free ones.
-    All of these hold for the first start only: afterwards the directory knows them, and values that differ are refused.
-    ``note`` hears one line about each step that takes time.
+    All of these are for the first start only: afterwards the directory knows them, and other values are refused.
+    ``note`` gets one line about each step that takes time.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start everything and wait until every bookie serves. Nothing is left running when it raises.
+        """Start everything and wait until every bookie serves. If it raises, nothing is left running.
 
         Raises DataDirectoryError (in use by another process), InvalidArgumentError (other ports or fewer bookies than
         the directory has), JavaMissingError, PortInUseError, MetadataUnavailableError, NotEnoughBookiesError (a bookie
@@ -178,7 +178,7 @@ class LocalCluster:
             raise
 
     def stop(self) -> None:
-        """Stop the bookies at once and together, then ZooKeeper. Safe to call again."""
+        """Stop all bookies at the same time, then ZooKeeper. Idempotent."""
         for bookie in self.bookies:
             bookie.terminate()
         for bookie in self.bookies:
@@ -190,7 +190,7 @@ class LocalCluster:
             self._lock = None
 
     def wait_ready(self, bookies: list[BookieProcess] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until these (all) bookies are registered and serve. Raises NotEnoughBookiesError."""
+        """Wait until these (by default all) bookies are registered and serve. Raises NotEnoughBookiesError."""
         from bk_core.metadata import open_store
 
         with closing(open_store(self.uri)) as store:

@@ -17,14 +17,15 @@ from bk_cli.children import free_port, free_ports
 from bk_core.errors import DataDirectoryError, InvalidArgumentError
 
 HOST = "127.0.0.1"
-BOOKIES = 4  # three make a ledger, and one is the spare when one dies (RULES E2)
+BOOKIES = 4  # three make a ledger, and one is spare (RULES E2)
 BOOKIE_PORT = 3181
 ZOOKEEPER_PORT = 2181
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses another's ZooKeeper."""
+    """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses a ZooKeeper that it did not
+    start."""
 
     zookeeper_port: int
     bookie_ports: tuple[int, ...]
@@ -32,7 +33,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the caller asked for; None: as it was, or the default. Port 0: any that is free."""
+    """What the caller asked for; None: as before, or the default. Port 0: any that is free."""
 
     bookies: int | None = None
     port: int | None = None
@@ -41,7 +42,7 @@ class Wanted:
 
 
 def choose(data_dir: Path, wanted: Wanted) -> Layout:
-    """The layout to start with. Raises InvalidArgumentError when the directory's own differs from what is wanted."""
+    """The layout to start with. Raises InvalidArgumentError if it differs from what is wanted."""
     saved = load(data_dir)
     return _first(wanted) if saved is None else _again(data_dir, saved, wanted)
 
@@ -87,7 +88,7 @@ def _keep(option: str, given: int | None, saved: int) -> None:
 
 
 def lock(data_dir: Path) -> IO[bytes]:
-    """Make the directory and hold it for this process until the answer is closed. Raises DataDirectoryError."""
+    """Make the directory and lock it for this process until the returned file is closed. Raises DataDirectoryError."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         held = (data_dir / "lock").open("ab")
@@ -110,7 +111,7 @@ def lock(data_dir: Path) -> IO[bytes]:
 
 
 def load(data_dir: Path) -> Layout | None:
-    """What an earlier start chose, or None. Raises DataDirectoryError when it cannot be read."""
+    """What an earlier start chose, or None. Raises DataDirectoryError if it cannot be read."""
     try:
         saved = json.loads((data_dir / "cluster.json").read_text(encoding="utf-8"))
         return Layout(int(saved["zookeeper_port"]), tuple(int(port) for port in saved["bookie_ports"]))
@@ -125,7 +126,7 @@ def load(data_dir: Path) -> Layout | None:
 
 
 def save(data_dir: Path, layout: Layout) -> None:
-    """Keep it for the next start."""
+    """Keep the layout for the next start."""
     partial = data_dir / "cluster.json.new"
     partial.write_text(json.dumps(asdict(layout)) + "\n", encoding="utf-8")
     partial.replace(data_dir / "cluster.json")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk doctor``: is everything there that the cluster and Spark need, does this host reach it, what is to be done?"""
+"""``bk doctor``: is everything there that the cluster and Spark need, does this host reach it, and what is
+to be done?"""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
 REACH_TIMEOUT_S = 3.0
 AT_ONCE = 64
-"""Bookies that are asked at a time."""
+"""How many bookies are asked at a time."""
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. ``status`` is ``ok``, ``note`` (works, but know this) or ``fail``."""
+    """The result of one check. ``status`` is ``ok``, ``note`` (works, but know this) or ``fail``."""
 
     check: str
     status: str
@@ -156,11 +157,11 @@ def _spark(uri: str, master: str | None) -> Iterator[Finding]:
 
 
 def ask_bookies(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict[BookieId, str | BookKeeperError]:
-    """What each says of itself, in words, or why it could not be asked. As slow as the slowest of them.
+    """What each bookie says about itself, in words, or why it could not be asked. Takes as long as the slowest of them.
 
-    Asked over their lane, as a client would. That a port takes a connection says little: the system takes it for a
-    process that is stopped or hangs, and another program may listen there. Who answers hello is the bookie that is
-    meant, and its loop runs.
+    Each is asked over its lane, as a client would. An open port says little: the system accepts connections for a
+    process that is stopped or hangs, and another program may listen there. An answer to hello proves that it is the
+    right bookie, and that its loop runs.
     """
     return asyncio.run(_ask_all(infos, instance_id))
 
@@ -189,7 +190,7 @@ async def _ask_all(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict
 async def _ask(transport: GrpcTransport, info: BookieServiceInfo) -> str:
     started = time.monotonic()
     if endpoint := info.endpoint("grpc"):
-        # the link gives up first, and says where it tried to connect to
+        # the link gives up first, and names the address that it tried
         said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)
         more = f"{said.version}, {in_words(said.free_bytes)} of {in_words(said.total_bytes)} free"
     elif endpoint := info.endpoint("bookie-rpc"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk doctor --spark``: a job of one task that tells what its worker has and reaches."""
+"""``bk doctor --spark``: a job of one task that reports what its worker has and reaches."""
 
 from __future__ import annotations
 

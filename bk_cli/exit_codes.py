@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which number ``bk`` ends with for which error, so that scripts can tell them apart. Listed in ``docs/errors.md``."""
+"""The exit code of ``bk`` for each error, so that scripts can tell errors apart. Listed in ``docs/errors.md``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNAVAILABLE = 5
 INTEGRITY = 6
 INTERRUPTED = 130  # as a shell reports SIGINT
 
-# The first class that fits decides, so the narrower ones stand first.
+# The first class that fits decides, so narrower classes come first.
 _CODES: tuple[tuple[type[errors.BookKeeperError], int], ...] = (
     (errors.NoSuchLedgerError, NOT_FOUND),
     (errors.NoSuchLogError, NOT_FOUND),

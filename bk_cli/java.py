@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the Java that ZooKeeper and Spark need: from ``JAVA_HOME``, PATH or the platform's finder, 17 or later.
 
-Needs nothing but the standard library, so that ``scripts/bootstrap`` can run it (``python3 -m bk_cli.java``) before
+It needs only the standard library, so that ``scripts/bootstrap`` can run it (``python3 -m bk_cli.java``) before
 anything is installed.
 """
 
@@ -38,12 +38,13 @@ class Java:
 
     @property
     def home(self) -> str:
-        """What ``JAVA_HOME`` must say for it."""
+        """The value of ``JAVA_HOME`` for this Java."""
         return os.path.dirname(os.path.dirname(os.path.realpath(self.path)))
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first Java of :data:`MAJOR_MIN` or later. Raises JavaMissingError: what was found, what to type."""
+    """The first Java of :data:`MAJOR_MIN` or later. Raises JavaMissingError, which says what was found and what to
+    type."""
     seen = []
     for path in _candidates(os.environ if environ is None else environ):
         major = major_version(path)
@@ -58,7 +59,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def major_version(path: str) -> int | None:
-    """The major version that ``path -version`` prints (8 for ``1.8.0``), or None when it does not run."""
+    """The major version that ``path -version`` prints (8 for ``1.8.0``), or None if it does not run."""
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -61,13 +61,14 @@ def list_ledgers(uri: str, ids: bool, limit: int | None, state: str | None, book
             else:
                 output.print_row(_COLUMNS, _as_row(ledger_id, each.value))
     if unreadable:
-        raise unreadable[-1]  # the list is whole but for these; the exit code says so
+        raise unreadable[-1]  # only these are missing from the list; the exit code says so
 
 
 def _read_each(
     store: MetadataStore, listed: Iterator[LedgerId], unreadable: list[MetadataCorruptError]
 ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
-    """The records, as they are asked for; of those that cannot be read all but the last are told at once."""
+    """The records, read as they are asked for. Of the errors about unreadable records all but the last are printed at
+    once."""
     for ledger_id in listed:
         try:
             yield ledger_id, store.read_ledger(ledger_id)
@@ -281,7 +282,7 @@ def _digest(name: str | None) -> DigestType | None:
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Whole lines as they arrive, many at once where many are there."""
+    """Whole lines as they arrive, as many at once as have arrived."""
     rest = b""
     read_some = getattr(source, "read1", source.read)
     while piece := read_some(APPEND_BYTES):

@@ -2,7 +2,7 @@
 """Runs a command and ends it when its own standard input closes (RULES E4).
 
 ``python -m bk_cli.lifeline COMMAND …``: the parent holds the other end of a pipe, which the kernel closes however the
-parent dies, ``kill -9`` included. Where the kernel can, it also ends the command should this process be killed. Our own
+parent dies, ``kill -9`` included. If the kernel can, it also ends the command when this process is killed. Our own
 processes need no wrapper: they call :func:`end_with`.
 """
 
@@ -55,7 +55,7 @@ def end_with(fd: int, grace_s: float = _END_S) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Run ``command`` with empty input until it ends or our input closes; its exit code, or 128 + signal."""
+    """Run ``command`` with empty input until it ends or our input closes; returns its exit code, or 128 + signal."""
     if not command:
         print("usage: python -m bk_cli.lifeline COMMAND …", file=sys.stderr)
         return 2

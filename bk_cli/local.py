@@ -70,7 +70,7 @@ def local(
         zookeeper_uri=zookeeper_uri,
         note=output.print_note,
     )
-    signal.signal(signal.SIGTERM, _interrupt)  # while it starts, as Ctrl-C: what was started is stopped
+    signal.signal(signal.SIGTERM, _interrupt)  # during the start, as Ctrl-C: what was started is stopped
     with cluster:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
@@ -112,7 +112,8 @@ def _print_ready(cluster: LocalCluster, as_json: bool) -> None:
 
 
 def _watch(cluster: LocalCluster, ended: threading.Event) -> int:
-    """Wait for the end; say once when a process died. 0 after a signal, 1 when nothing is left to run for."""
+    """Wait for the end; report each process that dies, once. Returns 0 after a signal, 1 when nothing is left to run
+    for."""
     dead: set[int] = set()
     while not ended.wait(LOOK_S):
         for bookie in cluster.bookies:

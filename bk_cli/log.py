@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk log``: named logs, ordered lists of ledgers with one integer as the position. What changes them stands in
-``log_upkeep.py`` and ``log_txn.py``."""
+"""``bk log``: named logs, ordered lists of ledgers with one integer as the position. The commands that change logs are
+in ``log_upkeep.py`` and ``log_txn.py``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import bk_core
 from bk_cli import exit_codes, output
 from bk_core.errors import BookKeeperError
 
-# name → where its click command is, and the line of help (so that --help imports nothing)
+# name → where its click command is, and its line of help (so that --help imports nothing)
 COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
     "cluster": ("bk_cli.new_cluster:cluster", "Make a cluster: its records in ZooKeeper."),
@@ -62,12 +62,12 @@ def bk(verbose: int) -> None:
     Commands take the cluster from --metadata-service-uri or BK_METADATA_SERVICE_URI. With --json they print for
     programs. The exit code tells what went wrong: 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 integrity.
     """
-    level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]  # our errors say what went wrong, and once
+    level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]  # our errors are one line and need no log
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code. Errors are on stderr by then, one line each."""
+    """Run one command line and return its exit code. Errors have been printed to stderr, one line each."""
     try:
         code = bk.main(args=None if arguments is None else list(arguments), prog_name="bk", standalone_mode=False)
         sys.stdout.flush()
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
-        # `bk … | head` closed our output: nothing more can be said there, not even at the exit of the interpreter
+        # `bk … | head` closed our output: nothing more can be printed there, not even at the exit of the interpreter
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OTHER
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, and sizes and times as people write them: ``256m``, ``7d``.
-
-Names are Spark's option names in kebab case (RULES K7). Plain numbers are bytes and milliseconds.
-"""
+"""Options that several commands share, and sizes and times as people write them: ``256m``, ``7d``. Names are Spark's
+option names in kebab case (RULES K7). Plain numbers are bytes and milliseconds."""
 
 from __future__ import annotations
 
@@ -79,13 +77,13 @@ def quorum(command: Command) -> Command:
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes, or None for what is not a size. Powers of 1024."""
+    """Bytes, or None if ``text`` is no size. Powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     return int(match[1]) * SIZES[match[2].lower()] if match else None
 
 
 def parse_time_ms(text: str) -> int | None:
-    """Milliseconds, or None for what is not a time."""
+    """Milliseconds, or None if ``text`` is no time."""
     match = _TIME.fullmatch(text.strip())
     return int(match[1]) * TIMES_MS[match[2].lower()] if match else None
 
@@ -99,7 +97,7 @@ def time_in_words(time_ms: int) -> str:
 
 
 def size_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    """Callback of an option in bytes, at least 1; None where it is not given."""
+    """Callback of an option in bytes, at least 1; None if it is not given."""
     size = None if text is None else parse_size(text)
     if text is not None and not size:
         raise click.BadParameter(f"{text!r} is not a size such as 256m, 1g or 1048576", ctx, param)

@@ -32,12 +32,12 @@ def print_line(text: str = "") -> None:
 
 
 def print_note(text: str) -> None:
-    """Something to know beside the result; on stderr, so that the result can be piped."""
+    """Print a note to stderr, so that the result can be piped."""
     click.echo(text, err=True)
 
 
 def print_error(error: BookKeeperError) -> None:
-    """The one line of RULES E1; with ``bk -vv`` the traceback before it."""
+    """The one line of an error (RULES E1); with ``bk -vv`` the traceback before it."""
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         logging.getLogger(__name__).debug("the command failed", exc_info=error)
     click.echo(" ".join(str(error).split()), err=True)
@@ -54,8 +54,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_row(columns: Sequence[tuple[str, int]], row: Sequence[object]) -> None:
-    """One row of a table that is printed while it is read: widths are given with the columns, negative ones for text;
-    what is wider is not cut."""
+    """One row of a table that is printed while it is read. Widths are given with the columns, negative ones for text;
+    wider cells are not cut."""
     cells = (
         f"{cell!s:>{width}}" if width > 0 else f"{cell!s:<{-width}}"
         for (_, width), cell in zip(columns, row, strict=True)
@@ -84,14 +84,14 @@ def in_words(size_bytes: float) -> str:
 
 
 def moment(time_ms: int | None) -> str:
-    """Milliseconds since 1970 as local time, seconds exact; ``-`` for none."""
+    """Milliseconds since 1970 as local time, exact to the second; ``-`` for none."""
     if time_ms is None or time_ms < 0:
         return "-"
     return datetime.datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def payload_json(payload: bytes) -> dict[str, str]:
-    """``{"text": …}`` where the bytes are UTF-8, else ``{"base64": …}``: nothing is lost either way."""
+    """``{"text": …}`` if the bytes are UTF-8, otherwise ``{"base64": …}``: nothing is lost either way."""
     try:
         return {"text": payload.decode("utf-8")}
     except UnicodeDecodeError:
@@ -99,13 +99,12 @@ def payload_json(payload: bytes) -> dict[str, str]:
 
 
 def payload_text(payload: bytes) -> str:
-    """One line for a person: UTF-8 where it is, everything unprintable escaped."""
+    """One line for a person: UTF-8 where possible, everything unprintable escaped."""
     text = payload.decode("utf-8", errors="backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def print_bytes(data: bytes) -> None:
-    """Bytes as they are."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

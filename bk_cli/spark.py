@@ -29,7 +29,7 @@ def spark() -> None:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A position of a checkpoint: the next offset or entry id, of which cluster, and of which log if it is one."""
+    """A position of a checkpoint: the next offset or entry id, its cluster and, for a log, the log's position."""
 
     cluster: str
     next: int
@@ -38,7 +38,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a position meets in the cluster: ``state`` is ``fits`` or one word for why not, ``text`` the same in words.
+    """How a position fits the cluster: ``state`` is ``fits`` or one word for why not, ``text`` the same in words.
     ``end`` is the next position that cannot be read yet; ``is_exact`` False: there may be more."""
 
     state: str
@@ -131,7 +131,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def _positions(batch: Batch | None, problems: list[Problem]) -> dict[tuple[str, Key], At]:
-    """Where a batch ends, by source and by log or ledger. What is not of this connector is left out."""
+    """Where a batch ends, by source and by log or ledger. Sources of other connectors are left out."""
     found: dict[tuple[str, Key], At] = {}
     for source, text in (batch.positions if batch is not None else {}).items():
         if text is None or not _is_ours(text):
@@ -147,7 +147,8 @@ def _positions(batch: Batch | None, problems: list[Problem]) -> dict[tuple[str, 
 
 
 def _is_ours(text: str) -> bool:
-    """Whether it may be a position of this connector: cut ones are, those of other sources are not."""
+    """Whether the text may be a position of this connector. A text that was cut may be; a position of another source is
+    not."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -215,7 +216,7 @@ def _lag(at: At | None, found: Found | None) -> int | None:
 
 
 class _Cluster:
-    """What positions are compared with; nothing without an address."""
+    """The cluster that positions are compared with; none without an address."""
 
     def __init__(self, uri: str | None, password: bytes) -> None:
         self._uri, self._password = uri, password
@@ -233,7 +234,7 @@ class _Cluster:
             self._bookkeeper.close()
 
     def look(self, key: Key, at: At) -> Found | None:
-        """How the position fits; None: there is no cluster to ask. Raises when it cannot be reached."""
+        """How the position fits; None if there is no cluster to ask. Raises if the cluster cannot be reached."""
         bookkeeper = self._bookkeeper
         if bookkeeper is None:
             return None

@@ -16,9 +16,9 @@ from bk_core.errors import IntegrityError, MetadataUnavailableError, Outcome
 REPOSITORY = "https://repo1.maven.org/maven2"
 DOWNLOAD_TIMEOUT_S = 60.0
 
-# What a server needs, by the beginnings of the jars' names: Spark brings other versions from release to release.
+# Beginnings of the names of the jars that a server needs: their versions change with Spark's releases.
 NEEDED = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
-LOGGING = ("log4j-slf4j2-impl-", "log4j-api-", "log4j-core-")  # its errors in the log file, where they are there
+LOGGING = ("log4j-slf4j2-impl-", "log4j-api-", "log4j-core-")  # optional: they log errors to the log file
 
 # path in the repository → SHA-256 of the jar
 DOWNLOADS = {
@@ -42,10 +42,8 @@ DOWNLOADS = {
 
 def find_jars(environ: Mapping[str, str], note: Callable[[str], None] = lambda text: None) -> list[Path]:
     """Jars for the class path of ``org.apache.zookeeper.server.ZooKeeperServerMain``. ``note`` hears of a download.
-
-    Raises MetadataUnavailableError when there are none and they cannot be downloaded, IntegrityError when what was
-    downloaded is not what it should be.
-    """
+    Raises MetadataUnavailableError if there are none and they cannot be downloaded, IntegrityError if a download has
+    another checksum."""
     for folder in _folders(environ):
         if jars := jars_in(folder):
             return jars
@@ -53,7 +51,7 @@ def find_jars(environ: Mapping[str, str], note: Callable[[str], None] = lambda t
 
 
 def jars_in(folder: Path) -> list[Path]:
-    """The jars of ``folder``, or nothing when one that is needed is missing."""
+    """The jars of ``folder``, or nothing if one that is needed is missing."""
     there = sorted(folder.glob("*.jar"))
     picked = []
     for prefix in NEEDED + LOGGING:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real ZooKeeper server on this machine, for ``bk local`` and for tests.
-
-It runs from the jars that come with pyspark, so that nothing need be installed. RULES E4.
-"""
+"""A real ZooKeeper server on this machine, for ``bk local`` and for tests. It runs from the jars that come with
+pyspark, so that nothing need be installed. It ends when its parent does (RULES E4)."""
 
 from __future__ import annotations
 
@@ -40,10 +38,8 @@ autopurge.purgeInterval=1
 
 
 class ZooKeeperServer:
-    """One server process. It ends with :meth:`stop`, and also when this process dies, however it dies.
-
-    ``durable`` False leaves out the syncs: for tests. ``note`` hears of a download of the jars.
-    """
+    """One server process. It ends with :meth:`stop`, and also when this process dies, however it dies. ``durable``
+    False leaves out the syncs, for tests. ``note`` hears of a download of the jars."""
 
     main_class = MAIN_CLASS
 
@@ -75,7 +71,7 @@ class ZooKeeperServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, data_dir: str | os.PathLike[str], port: int = 0) -> str:
-        """Start it with its data in ``data_dir`` (made if missing) and wait until it serves; ``host:port``.
+        """Start it with its data in ``data_dir`` (made if missing) and wait until it serves; returns ``host:port``.
 
         ``port`` 0 takes a free one. Raises JavaMissingError, InvalidArgumentError (it runs already), PortInUseError,
         MetadataUnavailableError with the end of its log, and what :func:`bk_cli.zookeeper_jars.find_jars` raises.
@@ -163,7 +159,7 @@ class ZooKeeperServer:
         return bool(self.mode())
 
     def mode(self) -> str:
-        """What it is: ``standalone``, ``leader`` or ``follower``; empty while it does not serve."""
+        """``standalone``, ``leader`` or ``follower``; empty while it does not serve."""
         try:
             with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(b"srvr")
