@@ -22,7 +22,7 @@ def settle() -> None:
     """Exempt all living objects from garbage collection, if modules were imported since the last call, and let the
     importers of the archives in ``PYTHONPATH`` keep the directories that they have read.
 
-    Called at the begin of each task, and first by the workers that plan a load; mostly only the first and second call
+    Called when a task begins, and first by the workers that plan a load; mostly only the first and second call
     have work to do. Existing garbage is collected before. Frozen objects are still freed when nothing refers to them;
     only a cycle of them that becomes garbage later stays. Nothing else of the process changes: thresholds, allocators
     (RULES K5), new objects, archives added later.

@@ -63,7 +63,7 @@ def checkpoint_wait_s(
 ) -> float | None:
     """How long until a checkpoint is due: 0 now, None if none is needed.
 
-    ``since_last_s`` counts from the begin of the last one, even if it failed (None: none since the start). ``waiting``
+    ``since_last_s`` counts from when the last one began, even if it failed (None: none since the start). ``waiting``
     is the number of drained segments and others that wait for one, ``sealed_since`` the number of segments sealed
     since.
     """
