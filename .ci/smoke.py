@@ -2,8 +2,7 @@
 """Builds the wheel and tries it outside the checkout, as a user would; then runs what the README's first screen says.
 
 Three environments: one without pyspark (every package must import, ``bk local`` and the Python snippet must work), one
-with the ``spark`` extra (the PySpark snippet, without any register call; the example that draws a live tail), and
-``uvx``. Only the package's name is
+with the ``spark`` extra (the PySpark snippet, without any register call), and ``uvx``. Only the package's name is
 replaced, by the wheel just built, and the ports, by free ones. ``.ci/run`` itself runs ``scripts/demo`` and
 ``scripts/test``.
 """
@@ -14,7 +13,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,16 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 UV = str(ROOT / ".venv" / "bin" / "uv")
 URI_IN_README = "zk://localhost:2181/ledgers"
 READY_TIMEOUT_S = 90
-EXAMPLE = ROOT / "examples" / "live_tail"
-EXAMPLE_TIMEOUT_S = 60
-NOT_BLANK = """
-import sys
-from matplotlib.image import imread
-pixels = imread(sys.argv[1])[:, :, :3].reshape(-1, 3)
-drawn = (pixels != pixels[0]).any(axis=1).mean()
-assert 0.01 < drawn < 0.9, f"{drawn:.1%} of the picture is drawn"
-print(f"{drawn:.1%} of the picture is drawn")
-"""
 RUN_BY_CI = {"scripts/demo", "scripts/test"}
 
 IMPORT_EVERYTHING = """
@@ -68,7 +56,7 @@ def main() -> int:
         plain_packages = [each for each in packages if not each.startswith("bk_spark.")]  # what is inside needs pyspark
         run([plain / "python", "-c", IMPORT_EVERYTHING, *plain_packages], folder)
         run([plain / "bk", "--version"], folder)
-        spark = environment(folder / "spark", f"{wheel}[spark]", "matplotlib>=3.9")
+        spark = environment(folder / "spark", f"{wheel}[spark]")
         jars = spark_home(spark)
         ran = set(RUN_BY_CI)
         for command in commands(readme):
@@ -78,7 +66,6 @@ def main() -> int:
                 with local([spark / "bk"], folder / "data-spark", {}) as uri:
                     run([spark / "bk", "doctor", "--spark", "--metadata-service-uri", uri], folder)
                     compare(readme, "spark", snippet(readme, "spark", spark, uri, folder))
-                    live_tail(spark, uri, folder)
                 with local([plain / "bk"], folder / "data-plain", {"SPARK_HOME": jars}) as uri:
                     run([plain / "bk", "doctor", "--metadata-service-uri", uri], folder)
                     compare(readme, "python", snippet(readme, "python", plain, uri, folder))
@@ -135,14 +122,6 @@ def local(program: list[object], data: Path, extra: dict[str, str]) -> Iterator[
     assert code == 0, f"bk local ended with {code}"
     for bookie in ready["bookies"]:
         assert not alive(bookie["pid"]), f"bookie {bookie['id']} still runs"
-
-
-def live_tail(programs: Path, uri: str, folder: Path) -> None:
-    """The example, as somebody runs it who has its two files and the wheel: in time, and with a picture."""
-    copied, picture = folder / "live_tail", folder / "tail.png"
-    shutil.copytree(EXAMPLE, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    run([programs / "python", copied / "live_tail.py", uri, picture], folder, EXAMPLE_TIMEOUT_S)
-    run([programs / "python", "-c", NOT_BLANK, picture], folder)
 
 
 def snippet(readme: str, name: str, programs: Path, uri: str, folder: Path) -> str:

@@ -47,7 +47,7 @@ def test_the_example_does_what_it_shows(cluster: LocalCluster, name: str) -> Non
 @pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_the_live_tail_is_drawn_and_complete(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Run outside the checkout, as somebody does who copied its two files; CI does so with the wheel alone."""
+    """Run outside the checkout, as somebody does who copied its two files."""
     for path in (ROOT / "examples" / "live_tail").glob("*.py"):
         shutil.copy(path, tmp_path)
     picture = tmp_path / "tail.png"
