@@ -70,7 +70,7 @@ def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
         {
             "log": name,
             "uuid": head.uuid,
-            "offsets": f"{head.start_offset} to {head.next_offset - 1}" if head.next_offset else "empty",
+            "offsets": _offsets(head.start_offset, head.next_offset),
             "epoch": head.epoch,
             "digest": head.digest_type.name,
             "created": output.moment(head.created_ms),
@@ -109,7 +109,7 @@ def read(name: str, first: int | None, limit: int | None, raw: bool, password: b
         start = begin if first is None else first
         if not begin <= start <= end:
             raise InvalidArgumentError(
-                f"log {name} can be read from offset {begin} to {end - 1}",
+                f"log {name} can be read at these offsets: {_offsets(begin, end)}",
                 value=f"--from is {start}",
                 remedy="leave it out, or give one of these",
             )
@@ -119,6 +119,10 @@ def read(name: str, first: int | None, limit: int | None, raw: bool, password: b
 
 for _command in (compact, trim, vacuum, set_settings, txn):
     log.add_command(_command)
+
+
+def _offsets(start: int, end: int) -> str:
+    return f"{start} to {end - 1}" if start < end else f"none; the next is {end}"
 
 
 def _columns(schema: bytes) -> dict[str, str]:

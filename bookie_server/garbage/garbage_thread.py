@@ -268,7 +268,14 @@ def garbage_thread(
 
     def held() -> Iterable[LedgerId]:
         answer: concurrent.futures.Future[Sequence[LedgerId]] = concurrent.futures.Future()
-        loop.call_soon_threadsafe(lambda: answer.set_result(ledger_ids()))
+
+        def ask() -> None:
+            try:
+                answer.set_result(ledger_ids())
+            except Exception as error:
+                answer.set_exception(error)
+
+        loop.call_soon_threadsafe(ask)
         return answer.result(_LOOP_TIMEOUT_S)
 
     def forget(ledger_ids: Sequence[LedgerId]) -> None:

@@ -201,6 +201,13 @@ def test_trim_unlinks_and_only_vacuum_deletes(bk: Any, cluster: LocalCluster, na
     assert not set(ledgers[:2]) & {each["ledgerId"] for each in bk.json("ledger", "list", "--ids")}
     assert texts(bk, name) == expected(12, 20)
 
+    assert bk("log", "trim", name, "--before", "20", *SECRET) == 0
+    assert bk("log", "show", name) == 0
+    assert "none; the next is 20" in bk.out
+    assert bk("log", "read", name, "--from", "3", *SECRET) == 2
+    assert "at these offsets: none; the next is 20" in bk.err
+    assert "--from is 3" in bk.err
+
 
 @pytest.mark.rule("N6")
 def test_a_log_keeps_what_its_settings_say(bk: Any, cluster: LocalCluster, name: str) -> None:
