@@ -42,7 +42,7 @@ from bookie_server.storage.disk.health import NO_SPACE, Health
 from bookie_server.storage.index.answers import DamagedIndex
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
-from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
+from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class Reindexer:
             header.edition + 1 if header is not None else crc32c(rows.tobytes()) | 1 << 32,
         )
         built = build_index(new, rows, states)
-        places = [(int(row["ledger"]), _place_of(generation, row)) for row in lost[:_MARKS_MAX]]
+        places = [(int(row["ledger"]), place_of(generation, row)) for row in lost[:_MARKS_MAX]]
         places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames[:_MARKS_MAX]]
         self._replace(generation, built, places, lost.size)
 
@@ -260,8 +260,3 @@ def _bytes_by_ledger(rows: Rows) -> dict[int, int]:
     ledgers, of = np.unique(rows["ledger"], return_inverse=True)
     sizes = np.bincount(of, weights=rows["size"], minlength=ledgers.size).astype(np.int64)
     return dict(zip(ledgers.tolist(), sizes.tolist(), strict=True))
-
-
-def _place_of(generation: int, row: np.void) -> Place:
-    ledger_id = int(row["ledger"])
-    return Place(generation, int(row["offset"]), int(row["size"]), ledger_id if int(row["bits"]) & RUN else -1)

@@ -2,8 +2,8 @@
 """The scrubber: reads every sealed segment again and again, so that damage is found before a client asks for it.
 
 It reads one segment at a time, the oldest generation first, past the page cache. It checks each group header, each
-frame's header and payload, each block of the ``.idx``, and that index records and frames agree (``verify.py``; the
-offline check does as much). Damage is marked in the index, so that it is answered UNKNOWN and never ABSENT (RULES S2,
+frame's header and payload, each block of the ``.idx``, and that index records and frames agree (``stored.py``, which
+the offline check uses too). Damage is marked in the index, so that it is answered UNKNOWN and never ABSENT (RULES S2,
 S5), counted and logged; ``reindex.py`` makes a damaged ``.idx`` anew. Frames that cannot be read are damage, and the
 rest of their segment is still checked. Nothing is reported of a segment that was dropped meanwhile: its file may have
 begun another life while it was read.
@@ -20,18 +20,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from bookie_server.machine.places import IndexBlock, Place
-from bookie_server.storage.bytes.index_rows import RUN, Rows
-from bookie_server.storage.bytes.scan import ScannedSegment
 from bookie_server.storage.bytes.segment import index_name, segment_name
-from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, describe, names_damage, overlapping
-from bookie_server.storage.disk.files import BLOCK, Files
+from bookie_server.storage.bytes.verify import describe, names_damage
+from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.index.search import OTHER_SECTIONS
 from bookie_server.storage.maintenance.index_port import IndexPort
-from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment
+from bookie_server.storage.maintenance.stored import StoredPair, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -115,64 +110,21 @@ class Scrubber:
 
     def _look_at(self, generation: int) -> Iterator[int]:
         """Yields the work of each piece in bytes."""
-        found = _Findings(generation)
-        index = StoredIndex(self._files, self._path, generation, self._incarnation)
-        segment = StoredSegment(self._files, self._path, generation, self._incarnation)
-        yield 2 * BLOCK
-        if segment.problem:
+        pair, found = StoredPair(self._files, self._path, generation, self._incarnation), _Findings(generation)
+        yield from pair.steps()
+        name, scan = segment_name(generation), pair.scan
+        if pair.segment.problem:
             found.damaged += 1
-            found.lines.append(f"{segment_name(generation)}: {segment.problem}")
-        if segment.size:
-            scanner = segment.scanner(index.data_end)
-            yield from scanner.steps()
-            yield from self._compare(scanner.result, index, found)
-        else:  # reads find out that the frames in its index are gone
-            yield index.check_sparse_and_summary()
-            for blocks in index.blocks():
-                yield BLOCK * len(blocks)
-            index.states()
-        found.blocks.update(index.problems)
+            found.lines.append(f"{name}: {pair.segment.problem}")
+        if scan is not None:  # else reads find out that the frames in its index are gone
+            found.damaged, found.refused = found.damaged + len(pair.ranges), scan.refused
+            found.lines += [f"{name}: {line}" for line in describe(scan)]
+            found.places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames]
+        for rows in pair.astray:
+            for row in rows[~names_damage(rows)]:
+                found.places.append((int(row["ledger"]), place_of(generation, row)))
+        found.blocks = pair.problems
         self._found = found
-
-    def _compare(self, scan: ScannedSegment, index: StoredIndex, found: _Findings) -> Iterator[int]:
-        ranges, frames = bad_ranges(scan), FoundFrames(scan)
-        scan.rows = bytearray()  # copied
-        found.damaged, found.refused = found.damaged + len(ranges), scan.refused
-        found.lines += [f"{segment_name(scan.generation)}: {line}" for line in describe(scan)]
-        found.places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames]
-        yield index.check_sparse_and_summary()
-        for blocks in index.blocks():
-            yield BLOCK * len(blocks)
-            if blocks:
-                self._compare_records(blocks, frames, ranges, found)
-        states = index.states()
-        if states is not None:
-            yield BLOCK + states.nbytes
-        if ranges or index.problems or index.sections is None:
-            return
-        assert states is not None
-        unnamed = int(np.count_nonzero(frames.unnamed))
-        if unnamed:
-            found.blocks[OTHER_SECTIONS] = f"it does not name {unnamed} frames of the segment"
-        elif not np.array_equal(states, scan.states.rows()):
-            found.blocks[OTHER_SECTIONS] = "it has other records than the segment"
-
-    def _compare_records(
-        self, blocks: list[tuple[int, Rows]], frames: FoundFrames, ranges: list[tuple[int, int]], found: _Findings
-    ) -> None:
-        """Note records that lead nowhere: into damage, or because their block is wrong."""
-        rows = np.concatenate([rows for _, rows in blocks])
-        numbers = np.repeat([number for number, _ in blocks], [rows.size for _, rows in blocks])
-        astray = ~frames.confirm(rows)
-        if not astray.any():
-            return
-        lost = astray & overlapping(rows, ranges)
-        named = astray & names_damage(rows)
-        for ledger_id, offset, size, bits in rows[lost][["ledger", "offset", "size", "bits"]].tolist():
-            found.places.append((ledger_id, Place(found.generation, offset, size, ledger_id if bits & RUN else -1)))
-        wrong = astray & ~lost & (~named if ranges else True)
-        for number in np.unique(numbers[wrong]).tolist():
-            found.blocks[number] = "it does not say what is in the segment"
 
     # --- telling ----------------------------------------------------------------------------------------------------
 

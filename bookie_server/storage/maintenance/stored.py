@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sealed segment and its ``.idx`` as they lie on the disk: problems are noted and not raised.
 
-Read past the page cache: background work must see the disk itself, and must not push out of the cache what readers
-want.
+:class:`StoredPair` is all that can be found out about the two: the scrubber marks places by it, the offline check makes
+sentences of it. Read past the page cache: background work must see the disk itself, and must not push out of the cache
+what readers want.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from bk_core.errors import IntegrityError
+from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import (
     IndexSections,
     Rows,
@@ -20,8 +24,10 @@ from bookie_server.storage.bytes.index_file import (
     decode_states,
     decode_summary,
 )
-from bookie_server.storage.bytes.scan import SegmentScanner
+from bookie_server.storage.bytes.index_rows import RUN
+from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import SEGMENT_HEADER_BYTES, decode_segment_header, index_name, segment_name
+from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping
 from bookie_server.storage.disk.files import BLOCK, Files
 from bookie_server.storage.index.search import OTHER_SECTIONS, SPARSE_SECTION
 
@@ -87,11 +93,13 @@ class _Scanner(SegmentScanner):
 
 class StoredIndex:
     """The ``.idx`` of a segment of the directory ``path``. ``problems``: what is wrong, by number of the index block,
-    or SPARSE_SECTION, or OTHER_SECTIONS. ``sections`` is None if not even the header can be used."""
+    or SPARSE_SECTION, or OTHER_SECTIONS. ``sections`` is None if not even the header can be used. ``summary`` is None
+    until :meth:`check_sparse_and_summary` has read it, and where it is bad."""
 
     def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
         self._files, self._path = files, os.path.join(path, index_name(generation))
         self.sections: IndexSections | None = None
+        self.summary: Rows | None = None
         self.problems: dict[int, str] = {}
         try:
             sections = decode_index_header(files.read_past_cache(self._path, BLOCK, 0))
@@ -122,7 +130,8 @@ class StoredIndex:
         if sections is None:
             return 0
         self._decoded(SPARSE_SECTION, lambda: decode_sparse(sections, self._read(sections.sparse_range)))
-        self._decoded(OTHER_SECTIONS, lambda: decode_summary(sections, self._read(sections.summary_range)))
+        where = sections.summary_range
+        self.summary = self._decoded(OTHER_SECTIONS, lambda: decode_summary(sections, self._read(where)))
         return sections.sparse_range[1] + sections.summary_range[1]
 
     def blocks(self) -> Iterator[list[tuple[int, Rows]]]:
@@ -158,6 +167,66 @@ class StoredIndex:
             return None
 
 
+class StoredPair:
+    """A sealed segment beside its ``.idx``: what is wrong with either, and whether they say the same.
+
+    After :meth:`steps`: ``problems`` of the index as of :class:`StoredIndex`, records that lie too. If the segment was
+    scanned: ``scan``, without its rows; ``frames``, which has them; ``ranges`` of it that are damaged; ``astray``:
+    index records that lead into damage, or stand for entries lost before."""
+
+    def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
+        self.index = StoredIndex(files, path, generation, incarnation)
+        self.segment = StoredSegment(files, path, generation, incarnation)
+        self.problems: dict[int, str] = {}
+        self.scan: ScannedSegment | None = None
+        self.frames: FoundFrames | None = None
+        self.ranges: list[tuple[int, int]] = []
+        self.astray: list[Rows] = []
+
+    def steps(self, *, scan: bool = True) -> Iterator[int]:
+        """Read all of both, piece by piece; yields how many bytes each is worth. Without ``scan`` the index alone."""
+        yield 2 * BLOCK
+        if scan and self.segment.size:
+            scanner = self.segment.scanner(self.index.data_end)
+            yield from scanner.steps()
+            self.scan = scanner.result
+            self.frames, self.ranges = FoundFrames(self.scan), bad_ranges(self.scan)
+            self.scan.rows = bytearray()  # copied
+        yield self.index.check_sparse_and_summary()
+        for blocks in self.index.blocks():
+            yield BLOCK * len(blocks)
+            if blocks and self.frames is not None:
+                self._compare_records(blocks, self.frames)
+        states = self.index.states()
+        if states is not None:
+            yield BLOCK + states.nbytes
+            if self.scan is not None and self.frames is not None:
+                self._compare_sections(states, self.scan, self.frames)
+        self.problems.update(self.index.problems)
+
+    def _compare_records(self, blocks: list[tuple[int, Rows]], frames: FoundFrames) -> None:
+        """Records that lead nowhere: into damage, or the block that has them is wrong."""
+        rows = np.concatenate([rows for _, rows in blocks])
+        numbers = np.repeat([number for number, _ in blocks], [rows.size for _, rows in blocks])
+        nowhere = ~frames.confirm(rows)
+        if not nowhere.any():
+            return
+        lost, named = nowhere & overlapping(rows, self.ranges), nowhere & names_damage(rows)
+        self.astray.append(rows[lost | named])
+        wrong = nowhere & ~lost & (~named if self.ranges else True)
+        for number in np.unique(numbers[wrong]).tolist():
+            self.problems[number] = "it does not say what is in the segment"
+
+    def _compare_sections(self, states: Rows, scan: ScannedSegment, frames: FoundFrames) -> None:
+        if self.ranges or self.index.problems:
+            return
+        unnamed = int(np.count_nonzero(frames.unnamed))
+        if unnamed:
+            self.problems[OTHER_SECTIONS] = f"it does not name {unnamed} frames of the segment"
+        elif not np.array_equal(states, scan.states.rows()):
+            self.problems[OTHER_SECTIONS] = "it has other records than the segment"
+
+
 def _size_of(files: Files, path: str) -> int:
     handle = files.open_read(path)
     try:
@@ -169,3 +238,9 @@ def _size_of(files: Files, path: str) -> int:
 def words_of(error: Exception) -> str:
     """What an error says about a file."""
     return error.what if isinstance(error, IntegrityError) else str(error)
+
+
+def place_of(generation: int, row: np.void) -> Place:
+    """Where an index record says that its frames are."""
+    ledger_id = int(row["ledger"])
+    return Place(generation, int(row["offset"]), int(row["size"]), ledger_id if int(row["bits"]) & RUN else -1)
