@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a start after a loss of all segments begins at generation 1",
         "bookie_server/storage/start/replay.py",
-        "newest_generation=max(listing.newest, self._start.checkpoint.through),",
+        "newest_generation=max(listing.newest, self.start.checkpoint.through),",
         "newest_generation=listing.newest,",
         (
             f"{_STORAGE}/start/test_lost_segments.py::"
@@ -147,8 +147,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "blocks that the disk refused at the start are given back",
         "bookie_server/storage/start/replay.py",
-        "        is_sound = not (self._report.damage or segment.refused)\n",
-        "        is_sound = not self._report.damage\n",
+        "        is_sound = not (self.report.damage or segment.refused)\n",
+        "        is_sound = not self.report.damage\n",
         (
             "tests/sim/test_refused_reads.py::test_a_refused_block_behind_the_end_of_the_log_says_nothing_and_is_left_alone",
         ),

@@ -21,8 +21,8 @@ class OpenReport:
     frames_copied: int = 0
     tail_bytes_dropped: int = 0
     damage: list[str] = field(default_factory=list)
-    limbo: bool = False
-    """Damage was found whose ledger cannot be named: every ledger is in limbo from now on."""
+    unnamed: list[str] = field(default_factory=list)
+    """Those lines of ``damage`` whose ledger cannot be named: every ledger is in limbo from now on."""
     ledgers_in_limbo: list[int] = field(default_factory=list)
     """Ledgers that lost a record of their own: in limbo from now on."""
     newest_sealed: int = 0
@@ -32,3 +32,8 @@ class OpenReport:
     """A newer checkpoint than the one used was made and cannot be read: every ledger is in limbo from now on."""
     drained: list[int] = field(default_factory=list)
     """Segments that were drained before and are put aside for recycling now."""
+
+    @property
+    def limbo(self) -> bool:
+        """Whether every ledger is in limbo from now on."""
+        return bool(self.unnamed)

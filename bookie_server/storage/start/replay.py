@@ -37,7 +37,7 @@ from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from bookie_server.storage.start.listing import Listing, list_segments
 from bookie_server.storage.start.open_report import OpenReport
-from bookie_server.storage.start.starting_point import StartingPoint, find_starting_point
+from bookie_server.storage.start.starting_point import find_starting_point
 from bookie_server.storage.start.tail import TailCopier
 from bookie_server.storage.start.unused import give_back_unused
 
@@ -60,98 +60,108 @@ def open_segments(
     StorageFailedError when a sync failed.
     """
     try:
-        index, start = LedgerIndex(index_cache_bytes), find_starting_point(directory)
-        return _Opening(directory, start, index, segment_size_bytes, segments_kept_free, now_ms).run()
+        opening = Opening(directory, segment_size_bytes, segments_kept_free, index_cache_bytes, now_ms)
+        opening.read()
+        return opening.index, opening.write(), opening.report
     except OSError as error:
         raise DataDirectoryError(
             "the segments of a data directory cannot be read", value=f"{directory.path}: {error}", remedy=_CHECK
         ) from error
 
 
-class _Opening:
-    """One opening of a data directory."""
+class Opening:
+    """One opening of a data directory: :meth:`read`, then :meth:`write`. The offline check lets it run over files that
+    keep in memory what is written, and looks at what it found.
+
+    ``start``: what was known before any segment was looked at, without the state; ``listing``: the files there are, and
+    ``drained`` those segments of them that do not count; ``scanned`` in order, each with its rows; ``missing``: named
+    by what stays; ``lost``: named by their mark only."""
 
     def __init__(
         self,
         directory: DataDirectory,
-        start: StartingPoint,
-        index: LedgerIndex,
-        segment_size_bytes: int,
-        segments_kept_free: int,
-        now_ms: Callable[[], int] | None,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        segments_kept_free: int = SEGMENTS_KEPT_FREE,
+        index_cache_bytes: int = INDEX_CACHE_BYTES,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._directory, self._files = directory, directory.files
         self._path, self._incarnation = directory.segments_path, directory.identity.incarnation_bytes
         self._segment_size_bytes, self._now_ms = segment_size_bytes, now_ms
         self._segments_kept_free = segments_kept_free
-        self._index, self._report = index, OpenReport()
-        self._scanned: list[ScannedSegment] = []
+        self.index, self.report = LedgerIndex(index_cache_bytes), OpenReport()
+        self.start, self.listing = find_starting_point(directory), Listing()
+        self.drained: set[int] = set()
+        self.scanned: list[ScannedSegment] = []
+        self.missing: list[int] = []  # known from an index of nothing from now on
+        self.lost: list[int] = []  # their mark goes
         self._sealed: set[int] = set()
-        self._missing: list[int] = []  # named by what stays: known from an index of nothing from now on
-        self._lost: list[int] = []  # named by their mark only, which goes
-        self._start = start
         self._summaries: list[tuple[int, Rows]] = []
         self._states: list[Rows] = [np.empty(0, STATE_ROW)]
 
-    def run(self) -> tuple[LedgerIndex, SegmentLog, OpenReport]:
-        listing = list_segments(self._files, self._path, self._segment_size_bytes)
+    def read(self) -> None:
+        """Everything that the directory says into the index and the report. Nothing is written but names tidied up."""
+        listing = self.listing = list_segments(self._files, self._path, self._segment_size_bytes)
         self._note_starting_point()
-        drained = {
-            generation for generation in listing.segments | listing.indexes if self._start.is_drained(generation)
+        self.drained = {
+            generation for generation in listing.segments | listing.indexes if self.start.is_drained(generation)
         }
-        generations, indexes = listing.segments - drained, listing.indexes - drained
-        self._report.segments = len(generations)
+        generations, indexes = listing.segments - self.drained, listing.indexes - self.drained
+        self.report.segments = len(generations)
         if self._directory.limbo_begun:
             self._unnamed_damage("an earlier start found damage and was cut off before all of it was on record")
         for generation in sorted(listing.lost):
             self._note_lost(generation)
         if not generations and self._directory.used_before:
             self._unnamed_damage("the directory was used before and holds no segment")
-        for generation in sorted({*generations, *indexes, *self._start.must_exist}):
+        for generation in sorted({*generations, *indexes, *self.start.must_exist}):
             self._load(generation, generation in generations, generation in indexes)
-        if generations and not self._scanned and self._directory.used_before:
+        if generations and not self.scanned and self._directory.used_before:
             # The segment that is being written has no index, and the next one is begun before it gets one.
             self._unnamed_damage("every segment is sealed: the newest one, which was being written, is missing")
         self._fold()
-        log = self._open_log(listing)
+
+    def write(self) -> SegmentLog:
+        """Make durable what follows from it; the log, ready to go on."""
+        log = self._open_log(self.listing)
         try:
-            if self._report.limbo:
+            if self.report.limbo:
                 self._directory.begin_limbo()
-            self._put_aside(log, drained, listing)
+            self._put_aside(log)
             self._copy_tails(log)
             self._put_in_limbo(log)
             self._with_room(log.record_position)  # what is bad in the copies from now on is damage, and no tail
             prepared = self._prepare(log)
             self._seal_scanned(log, prepared)
             self._renew_checkpoint(log)
-            if self._report.limbo:
+            if self.report.limbo:
                 self._directory.end_limbo()
             self._directory.record_boot()
         except BaseException:
             log.close(record=False)
             raise
-        self._report.newest_sealed = max(self._sealed, default=0)
-        log.note_sealed(self._report.newest_sealed)
-        return self._index, log, self._report
+        self.report.newest_sealed = max(self._sealed, default=0)
+        log.note_sealed(self.report.newest_sealed)
+        return log
 
     def _unnamed_damage(self, what: str) -> None:
-        self._report.damage.append(what)
-        self._report.limbo = True
+        self.report.damage.append(what)
+        self.report.unnamed.append(what)
 
     def _note_starting_point(self) -> None:
-        start = self._start
-        self._report.damage += start.damage
-        self._report.checkpoint, self._report.checkpoint_lost = start.checkpoint, start.lost
+        start = self.start
+        self.report.damage += start.damage
+        self.report.checkpoint, self.report.checkpoint_lost = start.checkpoint, start.lost
         if start.lost:
             self._unnamed_damage("segments may have been recycled under a checkpoint that is lost")
 
     def _note_lost(self, generation: int) -> None:
         """Nothing is left of this segment but the file that says that it was there."""
-        if self._start.covers(generation):
+        if self.start.covers(generation):
             unmark(self._files, self._path, generation)
         else:
             self._unnamed_damage(f"{segment_name(generation)} is missing, and it had no index yet")
-            self._lost.append(generation)
+            self.lost.append(generation)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -163,21 +173,21 @@ class _Opening:
             if loaded.states is not None:
                 self._states.append(loaded.states)
             self._sealed.add(generation)
-            self._report.frames += loaded.sections.index_records
+            self.report.frames += loaded.sections.index_records
             if not has_segment:
                 # Every frame in it is named: reads of them fail and are answered UNKNOWN.
-                self._report.damage.append(f"{name} is missing; its index names what was in it")
+                self.report.damage.append(f"{name} is missing; its index names what was in it")
                 return
         elif not has_segment:
             self._unnamed_damage(f"{name} is missing and has no readable index")
-            self._missing.append(generation)
+            self.missing.append(generation)
             return
         handle = self._files.open_read(os.path.join(self._path, name))
         try:
             self._look_into(name, handle, generation, sealed=loaded is not None)
         finally:
             self._files.close(handle)
-        if has_index and loaded is None and self._scanned[-1].is_empty:
+        if has_index and loaded is None and self.scanned[-1].is_empty:
             self._unnamed_damage(f"{name} was sealed, its index is unreadable and nothing is found in it")
 
     def _look_into(self, name: str, handle: Handle, generation: int, *, sealed: bool) -> None:
@@ -187,75 +197,75 @@ class _Opening:
             self._files.drop_cache(handle)
         header, problem = read_header(self._files, self._path, handle, generation, self._incarnation)
         if problem is not None and sealed:
-            self._report.damage.append(problem)
+            self.report.damage.append(problem)
         elif problem is not None:
             self._unnamed_damage(problem)
         if header is not None and header.newest_sealed and not self._is_known(header.newest_sealed):
             self._unnamed_damage(f"{segment_name(header.newest_sealed)} is missing; {name} was begun after it")
-            self._missing.append(header.newest_sealed)
+            self.missing.append(header.newest_sealed)
         if not sealed:
             self._scan(generation, handle, self._files.size(handle))
 
     def _is_known(self, generation: int) -> bool:
-        if self._start.covers(generation):
+        if self.start.covers(generation):
             return True  # it is drained, or on the checkpoint's list and looked for because of that
-        scanned = any(segment.generation == generation for segment in self._scanned)
-        return scanned or generation in self._sealed or generation in self._missing
+        scanned = any(segment.generation == generation for segment in self.scanned)
+        return scanned or generation in self._sealed or generation in self.missing
 
     def _load_index(self, generation: int) -> SealedSummary | None:
         try:
             loaded = read_sealed(
-                self._files, self._path, generation, self._incarnation, states=not self._start.covers(generation)
+                self._files, self._path, generation, self._incarnation, states=not self.start.covers(generation)
             )
         except (IntegrityError, OSError):
-            self._report.indexes_rebuilt.append(generation)
+            self.report.indexes_rebuilt.append(generation)
             return None
-        self._report.indexes_loaded += 1
+        self.report.indexes_loaded += 1
         return loaded
 
     def _scan(self, generation: int, handle: Handle, size: int) -> None:
         segment = SegmentScanner(self._files, handle, generation, self._incarnation, size).scan()
-        self._scanned.append(segment)
+        self.scanned.append(segment)
         self._states.append(segment.states.rows())
-        self._report.segments_scanned += 1
-        self._report.frames += len(segment.rows) // INDEX_ROW.itemsize
-        self._report.tail_bytes_dropped += sum(size for _, size, _ in segment.tail)
+        self.report.segments_scanned += 1
+        self.report.frames += len(segment.rows) // INDEX_ROW.itemsize
+        self.report.tail_bytes_dropped += sum(size for _, size, _ in segment.tail)
         for offset, size, what in segment.damage:
             self._unnamed_damage(f"{segment_name(generation)} at {offset}, {size} bytes: {what}")
         for frame in segment.bad_frames:
             ledger_id = frame.header.ledger_id
-            self._report.damage.append(
+            self.report.damage.append(
                 f"{segment_name(generation)} at {frame.place.offset}: a frame of ledger {ledger_id} has a bad payload"
             )
-            known = frame.header.kind == FrameKind.ENTRIES or self._start.covers(generation)
-            if not known and ledger_id not in self._report.ledgers_in_limbo:
-                self._report.ledgers_in_limbo.append(ledger_id)
+            known = frame.header.kind == FrameKind.ENTRIES or self.start.covers(generation)
+            if not known and ledger_id not in self.report.ledgers_in_limbo:
+                self.report.ledgers_in_limbo.append(ledger_id)
         if segment.refused and (segment.damage or segment.bad_frames):
-            self._report.damage.append(f"{segment_name(generation)}: {refused_words(segment)}")
+            self.report.damage.append(f"{segment_name(generation)}: {refused_words(segment)}")
 
     def _fold(self) -> None:
         """Everything read so far into the index: state first, all at once."""
         states = np.concatenate(self._states)
-        self._index.load_deleted(self._start.deleted)
-        self._index.load_deleted(deleted_by(states))
+        self.index.load_deleted(self.start.deleted)
+        self.index.load_deleted(deleted_by(states))
         self._states.clear()
-        ledgers = self._start.ledgers
-        self._start = self._start.without_state()
+        ledgers = self.start.ledgers
+        self.start = self.start.without_state()
         if states.size:
             ledgers = folded(np.concatenate((ledgers, ledger_rows(states))))
-        self._index.load_ledgers(ledgers)
+        self.index.load_ledgers(ledgers)
         del ledgers, states
         for generation, summary in self._summaries:
-            self._index.load_segment(generation, summary)
+            self.index.load_segment(generation, summary)
         self._summaries.clear()
-        for segment in self._scanned:  # what the tail says of ledgers holds before anything is written
+        for segment in self.scanned:  # what the tail says of ledgers holds before anything is written
             handle = self._files.open_read(os.path.join(self._path, segment_name(segment.generation)))
             try:
                 for frame in segment.above:
                     if frame.header.kind != FrameKind.ENTRIES:
                         start = frame.place.offset + FRAME_HEADER_BYTES
                         payload = self._files.read(handle, frame.header.payload_bytes, start)
-                        self._index.add_record(frame.header.kind, frame.header.ledger_id, payload)
+                        self.index.add_record(frame.header.kind, frame.header.ledger_id, payload)
             finally:
                 self._files.close(handle)
 
@@ -267,7 +277,7 @@ class _Opening:
             self._directory.identity,
             files=self._files,
             segment_size_bytes=self._segment_size_bytes,
-            newest_generation=max(listing.newest, self._start.checkpoint.through),
+            newest_generation=max(listing.newest, self.start.checkpoint.through),
             newest_sealed=max(self._sealed, default=0),
             free=listing.free,
             segments_kept_free=self._segments_kept_free,
@@ -275,18 +285,18 @@ class _Opening:
         )
 
     def _copy_tails(self, log: SegmentLog) -> None:
-        copier = TailCopier(self._files, self._path, self._incarnation, log, self._index, self._segment_size_bytes)
-        self._with_room(lambda: copier.copy(self._scanned))
-        self._report.frames_copied += copier.frames
-        self._report.frames += copier.frames_of_entries
+        copier = TailCopier(self._files, self._path, self._incarnation, log, self.index, self._segment_size_bytes)
+        self._with_room(lambda: copier.copy(self.scanned))
+        self.report.frames_copied += copier.frames
+        self.report.frames += copier.frames_of_entries
 
     def _put_in_limbo(self, log: SegmentLog) -> None:
         """Damage is written down, so that it is known after the scanned segment is sealed and its index trusted."""
-        ledger_ids = [*self._report.ledgers_in_limbo, *([EVERY_LEDGER] if self._report.limbo else ())]
+        ledger_ids = [*self.report.ledgers_in_limbo, *([EVERY_LEDGER] if self.report.limbo else ())]
         if ledger_ids:
             log.append_group([encode_record(FrameKind.LIMBO, ledger_id) for ledger_id in ledger_ids], reserve=True)
         for ledger_id in ledger_ids:
-            self._index.add_record(FrameKind.LIMBO, ledger_id, b"")
+            self.index.add_record(FrameKind.LIMBO, ledger_id, b"")
 
     def _prepare(self, log: SegmentLog) -> bool:
         """Begin the next segment, so that a directory in use always has one that is not sealed. On a full disk it stays
@@ -305,35 +315,35 @@ class _Opening:
         try:
             write()
         except DataDirectoryError:
-            if not sum(map(self._give_back_unused, self._scanned)):
+            if not sum(map(self._give_back_unused, self.scanned)):
                 raise
             write()
 
     def _give_back_unused(self, segment: ScannedSegment) -> int:
-        is_sound = not (self._report.damage or segment.refused)
+        is_sound = not (self.report.damage or segment.refused)
         return give_back_unused(self._files, self._path, segment, self._incarnation) if is_sound else 0
 
     def _seal_scanned(self, log: SegmentLog, prepared: bool) -> None:
-        for segment in self._scanned:
-            generation, may_seal = segment.generation, prepared or segment is not self._scanned[-1]
-            if may_seal and segment.is_empty and not (segment.refused or self._report.limbo):
+        for segment in self.scanned:
+            generation, may_seal = segment.generation, prepared or segment is not self.scanned[-1]
+            if may_seal and segment.is_empty and not (segment.refused or self.report.limbo):
                 log.pool.recycle(generation)
                 continue
             header = IndexHeader(generation, self._incarnation, segment.durable, segment.groups_below_durable)
             built = build_index(header, segment.rows, segment.states.rows()) if may_seal else None
             if built is not None and self._seal(header, built.data):
-                self._index.seal(generation, built.summary)
+                self.index.seal(generation, built.summary)
                 self._give_back_unused(segment)
             else:
-                self._index.add_rows(generation, sorted_rows(segment.rows))
+                self.index.add_rows(generation, sorted_rows(segment.rows))
                 log.seal_later(SealJob(generation, segment.rows, segment.states, segment.durable, header.group_count))
             for frame in segment.bad_frames:
                 if frame.header.kind == FrameKind.ENTRIES:
-                    self._index.mark_damaged(frame.header.ledger_id, frame.place)
-        for generation in self._missing:  # limbo is on record now; an index of nothing says that this one is known of
+                    self.index.mark_damaged(frame.header.ledger_id, frame.place)
+        for generation in self.missing:  # limbo is on record now; an index of nothing says that this one is known of
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
             self._seal(header, build_index(header, b"", StateCollector().rows()).data)
-        for generation in self._lost:
+        for generation in self.lost:
             unmark(self._files, self._path, generation)  # one that has an index since then has no mark
 
     def _seal(self, header: IndexHeader, data: bytes) -> bool:
@@ -348,33 +358,33 @@ class _Opening:
         self._sealed.add(header.generation)
         return True
 
-    def _put_aside(self, log: SegmentLog, drained: set[int], listing: Listing) -> None:
+    def _put_aside(self, log: SegmentLog) -> None:
         """What a crash left of drained segments goes to the pool, once IDENTITY names the checkpoint that says so. Not
         after a loss of checkpoints: then the next one says it again."""
-        if not drained or self._start.lost:
+        if not self.drained or self.start.lost:
             return
         try:
-            self._directory.record_checkpoint(self._start.checkpoint.number)
+            self._directory.record_checkpoint(self.start.checkpoint.number)
         except OSError as error:
             if error.errno in NO_SPACE:
                 return
             raise StorageFailedError(
                 "the identity file could not be made durable", value=f"{self._directory.path}: {error}", remedy=_CHECK
             ) from error
-        for generation in sorted(drained):
-            if generation in listing.segments:
+        for generation in sorted(self.drained):
+            if generation in self.listing.segments:
                 log.pool.recycle(generation)
             else:
                 self._files.remove(os.path.join(self._path, index_name(generation)))
-        self._report.drained = sorted(drained)
+        self.report.drained = sorted(self.drained)
 
     def _renew_checkpoint(self, log: SegmentLog) -> None:
         """After a loss, and once limbo is on record: else the next start would find the same loss again. A full disk
         leaves it to that start."""
-        if not self._start.lost:
+        if not self.start.lost:
             return
-        checkpointer = Checkpointer(self._directory, DirectIndexPort(self._index), log.health, self._start.checkpoint)
+        checkpointer = Checkpointer(self._directory, DirectIndexPort(self.index), log.health, self.start.checkpoint)
         if checkpointer.start():
             while checkpointer.busy:
                 checkpointer.step(_COPY_BYTES)
-        self._report.checkpoint = checkpointer.newest
+        self.report.checkpoint = checkpointer.newest

@@ -19,7 +19,7 @@ from bookie_server.storage.maintenance.reindex import Reindexer
 from bookie_server.storage.maintenance.scrub import Scrubber
 from bookie_server.storage.maintenance.stored import StoredSegment
 from bookie_server.storage.start import log_end
-from bookie_server.storage.start.replay import _Opening
+from bookie_server.storage.start.replay import Opening
 from bookie_server.storage.start.unused import give_back_unused
 from tests.sim.mutants.storage import Planted, _nothing, _planted
 
@@ -83,7 +83,7 @@ class _RaisesAll:
 
 
 def _gives_back_all(self: Any, segment: Any) -> int:
-    found = 0 if self._report.damage else give_back_unused(self._files, self._path, segment, self._incarnation)
+    found = 0 if self.report.damage else give_back_unused(self._files, self._path, segment, self._incarnation)
     return found
 
 
@@ -111,7 +111,7 @@ DAMAGE_MUTANTS: list[tuple[str, str, Planted]] = [
         "a refused block at the end of the log is nothing", "S3",
         _planted((SegmentScanner, "_end_of_bad", lambda self, position: self._torn_end(position))),
     ),
-    ("refused blocks are given back", "S3", _planted((_Opening, "_give_back_unused", _gives_back_all))),
+    ("refused blocks are given back", "S3", _planted((Opening, "_give_back_unused", _gives_back_all))),
     ("one refused block stops a start", "S8", _planted((log_end, "contextlib", _RaisesAll))),
 ]  # fmt: skip
 """Name, rule, context."""

@@ -28,7 +28,7 @@ from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.log.segment_pool import SegmentPool
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.start import listing
-from bookie_server.storage.start.replay import _Opening
+from bookie_server.storage.start.replay import Opening
 from tests.sim.disk import SimDisk
 
 Planted = Callable[[], AbstractContextManager[None]]
@@ -156,8 +156,8 @@ def _synced_again(files: Any) -> Callable[[int], None]:
 
 _commit, _begin, _make, _recycle = SegmentLog._commit, SegmentPool.begin, SegmentPool._make, SegmentPool.recycle
 _add_record, _state_add, _encode_group = LedgerIndex.add_record, StateCollector.add, encode_group_header
-_copy_tails, _seal_scanned, _in_limbo = _Opening._copy_tails, _Opening._seal_scanned, _Opening._put_in_limbo
-_unnamed, _open_log = _Opening._unnamed_damage, _Opening._open_log
+_copy_tails, _seal_scanned, _in_limbo = Opening._copy_tails, Opening._seal_scanned, Opening._put_in_limbo
+_unnamed, _open_log = Opening._unnamed_damage, Opening._open_log
 
 
 def _atomically_unsynced(self: Any, path: str, data: bytes) -> None:
@@ -241,7 +241,7 @@ def _limbo_in_memory(self: Any, log: Any) -> None:
 
 
 def _no_limbo(self: Any, what: str) -> None:
-    self._report.damage.append(what)
+    self.report.damage.append(what)
 
 
 def _newest_may_be_missing(self: Any, what: str) -> None:
@@ -252,8 +252,8 @@ def _newest_may_be_missing(self: Any, what: str) -> None:
 def _log_that_goes_on(self: Any, newest: int) -> Any:
     """The next group goes behind the last one of the old segment."""
     log = _open_log(self, newest)
-    if self._scanned:
-        old = self._scanned[-1]
+    if self.scanned:
+        old = self.scanned[-1]
         handle = self._files.open_read(f"{self._path}/{old.generation:016x}.segment")
         seed = segment.stamp_seed(self._incarnation, old.generation)
         log._active = commit._Segment(old.generation, handle, seed)
@@ -342,22 +342,22 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("replay trusts the page cache", "S5", _planted((SimDisk, "drop_cache", _nothing))),
     ("a torn tail is accepted", "S3", _planted((SegmentScanner, "_frame_at", _frame_with_any_payload))),
     ("a gap in group numbers is ignored", "S3", _planted((SegmentScanner, "_note_gap", _nothing))),
-    ("damage is skipped in silence (D9)", "S8", _planted((_Opening, "_unnamed_damage", _nothing))),
-    ("damage is reported and nothing else (D9)", "S8", _planted((_Opening, "_unnamed_damage", _no_limbo))),
+    ("damage is skipped in silence (D9)", "S8", _planted((Opening, "_unnamed_damage", _nothing))),
+    ("damage is reported and nothing else (D9)", "S8", _planted((Opening, "_unnamed_damage", _no_limbo))),
     (
         "a start that is cut off hides the loss it found", "S8",
         _planted((DataDirectory, "begin_limbo", _nothing), (DataDirectory, "end_limbo", _nothing)),
     ),
-    ("limbo is forgotten by the next start", "S8", _planted((_Opening, "_put_in_limbo", _limbo_in_memory))),
+    ("limbo is forgotten by the next start", "S8", _planted((Opening, "_put_in_limbo", _limbo_in_memory))),
     ("a damaged frame's ids are ABSENT (D9)", "S5", _planted((LedgerIndex, "_answer", _absent_where_damaged))),
     ("limbo is not asked", "S8", _planted((LedgerIndex, "_trouble", lambda self, ledger: Reason.REASON_NONE))),
-    ("the newest segment may be missing", "S3", _planted((_Opening, "_unnamed_damage", _newest_may_be_missing))),
-    ("the tail is not copied", "S6", _planted((_Opening, "_copy_tails", _nothing))),
+    ("the newest segment may be missing", "S3", _planted((Opening, "_unnamed_damage", _newest_may_be_missing))),
+    ("the tail is not copied", "S6", _planted((Opening, "_copy_tails", _nothing))),
     (
         "segments are sealed before their tail is copied", "S6",
-        _planted((_Opening, "_copy_tails", _seal_before_the_copy)),
+        _planted((Opening, "_copy_tails", _seal_before_the_copy)),
     ),
-    ("an old segment is appended to", "S3", _planted((_Opening, "_open_log", _log_that_goes_on))),
+    ("an old segment is appended to", "S3", _planted((Opening, "_open_log", _log_that_goes_on))),
     (
         "a group's header calls its own group durable (D21)", "S3",
         _planted((commit, "encode_group_header", _calls_itself_durable), (scan, "decode_group_header", _any_header)),
