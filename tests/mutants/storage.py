@@ -145,6 +145,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "S4",
     ),
     Mutant(
+        "an index beside a drained segment of another size tells of a loss",
+        "bookie_server/storage/start/listing.py",
+        "    stale = {generation for _, generation in unused} & (found.indexes - found.segments)\n",
+        "    stale = set[int]()\n",
+        (f"{_STORAGE}/start/test_lost_segments.py::test_an_index_beside_a_drained_segment_goes_and_tells_of_no_loss",),
+        "a healthy directory reports damage after the operator changed the size of segments",
+        "S3",
+    ),
+    Mutant(
         "blocks that the disk refused at the start are given back",
         "bookie_server/storage/start/replay.py",
         "        is_sound = not (self.report.damage or segment.refused)\n",

@@ -57,21 +57,21 @@ def list_segments(files: Files, path: str, segment_bytes: int) -> Listing:
             (found.segments if kind == "segment" else found.indexes).add(generation)
     unsealed -= found.segments - found.indexes
     found.lost = unsealed - found.indexes - {generation for _, generation in unused}
-    _unmark(files, path, unsealed - found.lost)
+    _unmark(files, path, [unsealed_name(generation) for generation in sorted(unsealed - found.lost)])
+    stale = {generation for _, generation in unused} & (found.indexes - found.segments)
+    _unmark(files, path, [index_name(generation) for generation in sorted(stale)])
+    found.indexes -= stale
     for name, generation in unused:
         _keep(files, path, name, generation, segment_bytes, found)
-    for generation in sorted(found.free & (found.indexes - found.segments)):
-        files.remove(os.path.join(path, index_name(generation)))
-        found.indexes.discard(generation)
     return found
 
 
-def _unmark(files: Files, path: str, generations: set[int]) -> None:
-    """Take ``.unsealed`` away, durably: before what shows that it means nothing changes its name or goes."""
-    for generation in sorted(generations):
-        files.remove(os.path.join(path, unsealed_name(generation)))
-    if generations:
-        _durably(lambda: files.sync_directory(path), unsealed_name(min(generations)))
+def _unmark(files: Files, path: str, names: list[str]) -> None:
+    """Take these away, durably: before what shows that they mean nothing changes its name or goes."""
+    for name in names:
+        files.remove(os.path.join(path, name))
+    if names:
+        _durably(lambda: files.sync_directory(path), names[0])
 
 
 def _durably(change: Callable[[], None], name: str) -> None:

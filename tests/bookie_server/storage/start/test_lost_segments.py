@@ -87,6 +87,20 @@ def test_a_mark_beside_what_explains_it_goes(tmp_path: Path, beside: object) -> 
     storage.close()
 
 
+@pytest.mark.parametrize("size", [SEGMENT, 2 * SEGMENT], ids=["of the right size", "of another size"])
+def test_an_index_beside_a_drained_segment_goes_and_tells_of_no_loss(tmp_path: Path, size: int) -> None:
+    """A crash between two steps leaves it there, and the next start may be told another size of segments."""
+    segments = rolled(tmp_path / "d")
+    Storage(tmp_path / "d", segment_bytes=SEGMENT).close()
+    [drained, *_] = sorted(segments.glob("*.idx"))
+    drained.with_suffix(".segment").rename(drained.with_suffix(".free"))
+    drained.with_suffix(".free").write_bytes(bytes(size))
+    storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
+    assert storage.report.damage == []
+    assert not drained.exists()
+    storage.close()
+
+
 def test_a_directory_without_marks_is_as_good(tmp_path: Path) -> None:
     segments = rolled(tmp_path / "d")
     for mark in segments.glob("*.unsealed"):
