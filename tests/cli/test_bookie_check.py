@@ -82,4 +82,4 @@ def test_a_start_that_was_cut_off_after_it_found_damage_is_told_of(
 ) -> None:
     (path / "LIMBO").touch()
     assert main.run(["bookie", "check", str(path)]) == 1
-    assert "every ledger at the next start: a start that found damage was cut off" in capsys.readouterr().out
+    assert "every ledger at the next start: an earlier start found damage and was cut off" in capsys.readouterr().out

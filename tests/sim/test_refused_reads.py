@@ -49,7 +49,7 @@ def test_an_acked_group_that_the_disk_refuses_is_unknown_and_served_once_it_is_r
     life.disk.break_sector(path, begin)  # the group's header: nothing tells whose entries stand behind it
     found = examine(DATA_DIR, verify=True, files=life.disk)
     assert found.limbo
-    assert "the disk refused" in found.segments[-1].notes[0]
+    assert "the disk refused" in found.segments[-1].damage[-1]
     life.open()
     assert life.back_end.report.limbo
     assert "the disk refused" in life.back_end.report.damage[-1]

@@ -1,53 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examining a data directory that no bookie uses: what is in it, what is damaged, what a start would make of it.
 
-Nothing is written but indexes, when they are to be repaired (``segment_examiner.py``). The rules are the start-up's own
-(``replay.py``; docs/formats.md §3.2, §3.3), and the scan is the same code.
+There is one truth about damage. The start itself (``start/replay.py``) runs over files that keep in memory what it
+writes, and its report says what is lost. What a start does not read, the frames of sealed segments, the scrubber's code
+reads (``maintenance/stored.py``). Here sentences are made of both. Nothing is written but indexes, when they are to be
+repaired, and only where the segment itself is whole: of a damaged segment the start must find the damage, and an index
+would hide it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.metadata.records import decode_cookie
+from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
-from bookie_server.storage.bytes.index_file import (
-    STATE_ROW,
-    Rows,
-)
+from bookie_server.storage.bytes.index_file import INDEX_ROW, IndexHeader, Rows, build_index, sorted_rows
+from bookie_server.storage.bytes.index_rows import summary_of
+from bookie_server.storage.bytes.scan import ScannedSegment
 from bookie_server.storage.bytes.sealed import read_header
-from bookie_server.storage.bytes.segment import parse_name, segment_name, unsealed_name
+from bookie_server.storage.bytes.segment import index_name, parse_name, segment_name
+from bookie_server.storage.bytes.verify import describe, refused_words
 from bookie_server.storage.check.findings import (
     DRAINED,
     MISSING,
     OPEN,
+    SEALED,
     DirectoryFindings,
     LedgerFindings,
     LostEntries,
     SegmentFindings,
 )
-from bookie_server.storage.check.segment_examiner import ExaminedSegment, SegmentExaminer
 from bookie_server.storage.disk.cookie import (
     COOKIE_NAME,
     IDENTITY_NAME,
-    LIMBO_NAME,
     LOCK_NAME,
     LOSS_NAME,
     SEGMENTS_NAME,
+    DataDirectory,
     Identity,
     decode_identity,
 )
 from bookie_server.storage.disk.files import Files, Handle
-from bookie_server.storage.index.checkpoint import find_checkpoint
-from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex
-from bookie_server.storage.index.ledger_table import LEDGER_ROW
-from bookie_server.storage.index.state_rows import deleted_by, folded, ledger_rows
+from bookie_server.storage.disk.overlay import Overlay
+from bookie_server.storage.index.index import EVERY_LEDGER
+from bookie_server.storage.maintenance.stored import StoredPair
+from bookie_server.storage.start.replay import Opening
 
 _TROUBLES = {
     Reason.REASON_NONE: "",
@@ -81,7 +88,7 @@ def examine(
                 "this is not a bookie's data directory", value=f"{path} has no {SEGMENTS_NAME}", remedy="name another"
             )
         with _locked(path, files):
-            return _Examination(path, files, verify, repair, on_segment).run()
+            return _Examination(path, files, verify, repair).run(on_segment)
     except OSError as error:
         raise DataDirectoryError("cannot examine the data directory", value=f"{path}: {error}") from error
 
@@ -110,89 +117,64 @@ def _locked(path: str, files: Files) -> Iterator[None]:
 class _Examination:
     """One look at one directory."""
 
-    def __init__(self, path: str, files: Files, verify: bool, repair: bool, on_segment: OnSegment) -> None:
+    def __init__(self, path: str, files: Files, verify: bool, repair: bool) -> None:
         self._path, self._files, self._verify, self._repair = path, files, verify, repair
-        self._on_segment = on_segment
         self._segments_path = os.path.join(path, SEGMENTS_NAME)
         self._found = DirectoryFindings(path, verify)
-        self._incarnation = b""
-        self._states: list[Rows] = [np.empty(0, STATE_ROW)]
-        self._summaries: dict[int, Rows] = {}
-        self._lost: list[LostEntries] = []
-        self._named: dict[int, str] = {}  # segments that a later one's header names, and which one
-        self._unsealed: set[int] = set()  # what has a file that says so
-        self._unused: set[int] = set()  # spares and drained ones
-        self._drained: set[int] = set()
-        self._through = 0  # segments up to this generation are in the checkpoint
 
-    def run(self) -> DirectoryFindings:
-        segments, indexes = self._list()
-        self._look_at_identity(segments)
-        ledgers, deleted = self._look_at_checkpoint(segments)
-        generations = sorted(segments | indexes)
-        examiner = SegmentExaminer(
-            self._files,
-            self._segments_path,
-            self._incarnation,
-            verify=self._verify,
-            repair=self._repair,
-            through=self._through,
-        )
+    def run(self, on_segment: OnSegment) -> DirectoryFindings:
+        found, identity = self._found, self._identity()
+        self._incarnation = identity.incarnation_bytes
+        overlay = Overlay(self._files)
+        lock = overlay.lock(os.path.join(self._path, LOCK_NAME))
+        opening = self._opening = Opening(DataDirectory(self._path, identity, b"", overlay, lock))
+        opening.read()
+        index = opening.index
+        in_trouble = {ledger_id: index.folded(ledger_id)[1] for ledger_id in (*index.ledger_ids(), EVERY_LEDGER)}
+        opening.write().close(record=False)  # which may put more of them in limbo
+        self._note_ledgers(in_trouble)
+        found.start = opening.report
+        found.checkpoint = opening.start.checkpoint.number
+        self._scanned = {scan.generation: scan for scan in opening.scanned}
+        self._live = index.live_bytes()
+        self._tell()
+        names = self._files.names(self._segments_path)
+        found.free_segments = sum(name.endswith((".free", ".segment.tmp")) for name in names)
+        listing = opening.listing
+        generations = sorted({*listing.segments, *listing.indexes, *opening.missing, *opening.lost})
+        newest = max(listing.segments | listing.indexes, default=0)
         for k, generation in enumerate(generations):
-            self._on_segment(segment_name(generation), k, len(generations))
-            if generation in self._drained:
-                self._found.segments.append(SegmentFindings(generation, segment_name(generation), DRAINED))
-                continue
-            examined = examiner.examine(
-                generation,
-                is_there=generation in segments,
-                has_index=generation in indexes,
-                is_newest=generation == generations[-1],
-            )
-            self._take(examined)
-        self._look_for_missing(segments, indexes)
-        self._fold(ledgers, deleted)
-        return self._found
+            on_segment(segment_name(generation), k, len(generations))
+            found.segments.append(self._segment(generation, is_newest=generation == newest))
+        return found
 
     # --- the directory ----------------------------------------------------------------------------------------------
 
-    def _list(self) -> tuple[set[int], set[int]]:
-        segments: set[int] = set()
-        indexes: set[int] = set()
-        for name in self._files.names(self._segments_path):
-            parsed = parse_name(name.removesuffix(".tmp"))
-            if parsed is None:
-                continue
-            generation, kind = parsed
-            if kind == "unsealed":
-                self._unsealed.add(generation)
-            elif kind == "free" or name.endswith(".tmp"):
-                self._unused.add(generation)
-                self._found.free_segments += kind != "idx"
-            else:
-                (segments if kind == "segment" else indexes).add(generation)
-        return segments, indexes
-
-    def _look_at_identity(self, segments: set[int]) -> None:
+    def _identity(self) -> Identity:
+        """Of the boot that would be next. Where IDENTITY cannot be read the newest readable segment says whose it
+        is."""
         found = self._found
-        try:
-            identity = found.identity = decode_identity(self._read(IDENTITY_NAME))
-            self._incarnation = identity.incarnation_bytes
-            self._compare_cookie(identity)
-        except (BookKeeperError, OSError) as error:
-            found.damage.append(f"{IDENTITY_NAME}: {_words(error)}")
         if self._files.exists(os.path.join(self._path, LOSS_NAME)):
             found.damage.append("a start with --accept-loss did not come to its end: start it so once more")
-        if self._files.exists(os.path.join(self._path, LIMBO_NAME)):
-            found.limbo.append("a start that found damage was cut off before all of it was on record")
-        for generation in sorted(segments, reverse=True) if not self._incarnation else ():
-            handle = self._files.open_read(self._path_of(segment_name(generation)))
+        try:
+            found.identity = decode_identity(self._read(IDENTITY_NAME))
+        except (BookKeeperError, OSError) as error:
+            found.damage.append(f"{IDENTITY_NAME}: {_words(error)}")
+            return self._identity_of_segments()
+        self._compare_cookie(found.identity)
+        return replace(found.identity, boot_count=found.identity.boot_count + 1)
+
+    def _identity_of_segments(self) -> Identity:
+        parsed = [parse_name(name) for name in self._files.names(self._segments_path)]
+        for generation in sorted((one[0] for one in parsed if one and one[1] == "segment"), reverse=True):
+            handle = self._files.open_read(os.path.join(self._segments_path, segment_name(generation)))
             header, _ = read_header(self._files, self._segments_path, handle, generation, b"")
             self._files.close(handle)
             if header is not None:
-                self._incarnation = header.incarnation
-                found.notes.append(f"{segment_name(generation)} says that this is the directory of {header.bookie_id}")
-                return
+                name, incarnation = segment_name(generation), str(uuid.UUID(bytes=header.incarnation))
+                self._found.notes.append(f"{name} says that this is the directory of {header.bookie_id}")
+                return Identity(header.bookie_id, "", incarnation, header.boot_count + 1)
+        return Identity("", "", str(uuid.UUID(int=0)), 1)
 
     def _compare_cookie(self, identity: Identity) -> None:
         try:
@@ -206,90 +188,125 @@ class _Examination:
                 f"{identity.bookie_id}, cluster {identity.cluster}: files of two directories were mixed"
             )
 
-    def _look_at_checkpoint(self, segments: set[int]) -> tuple[Rows, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        result = find_checkpoint(self._files, self._segments_path, self._incarnation)
-        found, newest = self._found, result.newest
-        found.checkpoint = newest.number if newest is not None else 0
-        wanted = found.identity.checkpoint if found.identity is not None else 0
-        if found.checkpoint < wanted:
-            found.damage += result.damage
-            found.limbo.append(f"checkpoint {wanted} is lost, and segments may have been recycled under it")
-        elif result.damage:
-            found.notes += [f"{line}; it is not needed" for line in result.damage]
-        if newest is None:
-            return np.empty(0, LEDGER_ROW), np.empty((0, 2), np.int64)
-        self._through = newest.through
-        self._drained = {g for g in segments if g <= newest.through and g not in newest.segments}
-        for generation in newest.segments if found.checkpoint >= wanted else ():
-            self._named[generation] = f"checkpoint {newest.number}"
-        return newest.ledgers, newest.deleted
-
-    def _look_for_missing(self, segments: set[int], indexes: set[int]) -> None:
-        found = self._found
-        for generation in self._unsealed - self._unused - segments - indexes:
-            if generation > self._through:
-                self._named.setdefault(generation, unsealed_name(generation))
-        for generation, who in sorted(self._named.items()):
-            if generation not in segments | indexes:
-                found.segments.append(SegmentFindings(generation, segment_name(generation), MISSING))
-                found.limbo.append(f"{segment_name(generation)} is missing; {who} names it")
-        was_used = found.identity is not None and found.identity.boot_count > 0
-        is_open = any(segment.state == OPEN or segment.index_problem for segment in found.segments)
-        if was_used and not is_open:
-            found.limbo.append("the newest segment, which was being written, is missing")
-
     def _read(self, name: str) -> bytes:
         return self._files.read_file(os.path.join(self._path, name))
 
-    def _path_of(self, name: str) -> str:
-        return os.path.join(self._segments_path, name)
+    # --- what the start says ----------------------------------------------------------------------------------------
 
-    # --- ledgers ----------------------------------------------------------------------------------------------------
-
-    def _take(self, examined: ExaminedSegment) -> None:
-        segment = examined.findings
-        self._found.segments.append(segment)
-        self._found.limbo += examined.limbo
-        self._summaries[segment.generation] = examined.summary
-        self._states.append(examined.states)
-        self._lost += examined.lost
-        if examined.predecessor > self._through:
-            self._named.setdefault(examined.predecessor, segment.name)
-
-    def _fold(self, ledgers: Rows, deleted: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
-        found, index = self._found, LedgerIndex()
-        states = np.concatenate(self._states)
-        index.load_deleted(deleted)
-        index.load_deleted(deleted_by(states))
-        index.load_ledgers(folded(np.concatenate((ledgers, ledger_rows(states)))))
-        for generation, summary in self._summaries.items():
-            index.load_segment(generation, summary)
-        intervals = index.deleted_intervals()
-        found.deleted_ledgers = int((intervals[:, 1] - intervals[:, 0] + 1).sum()) if intervals.size else 0
+    def _note_ledgers(self, in_trouble: dict[LedgerId, Reason]) -> None:
+        """``in_trouble``: as they are now, before a start; what it does not name is as EVERY_LEDGER."""
+        found, index = self._found, self._opening.index
+        intervals, of_every_ledger = index.deleted_intervals(), in_trouble[EVERY_LEDGER]
+        found.deleted_ledgers = int((intervals[:, 1] - intervals[:, 0] + 1).sum())
         for ledger_id in index.ledger_ids():
-            state, trouble = index.folded(ledger_id)
-            is_fenced = state is not None and state.is_fenced
+            state, _ = index.folded(ledger_id)
+            trouble = in_trouble.get(ledger_id, of_every_ledger)
             found.ledgers[ledger_id] = LedgerFindings(
-                ledger_id, is_fenced=is_fenced, trouble=_TROUBLES.get(trouble, trouble.name)
+                ledger_id,
+                is_fenced=state is not None and state.is_fenced,
+                trouble=_TROUBLES.get(trouble, trouble.name),
             )
-        if index.state(EVERY_LEDGER).trouble is Reason.LIMBO:
+        if of_every_ledger is Reason.LIMBO:
             found.notes.append("every ledger is in limbo, new ones too: this bookie takes no new ledgers")
-        for summary in self._summaries.values():
-            self._add_bounds(summary)
-        for one in self._lost:
-            if one.ledger_id in found.ledgers:
-                found.ledgers[one.ledger_id].lost.append(one)
-        live = index.live_bytes()
-        for segment in found.segments:
-            segment.live_bytes = live.get(segment.generation, 0)
 
-    def _add_bounds(self, summary: Rows) -> None:
-        for row in summary[["ledger", "first", "last", "bytes"]].tolist():
-            ledger = self._found.ledgers.get(row[0])
-            if ledger is None:
-                continue
-            ledger.first = row[1] if ledger.first < 0 else min(ledger.first, row[1])
-            ledger.last, ledger.frame_bytes = max(ledger.last, row[2]), ledger.frame_bytes + row[3]
+    def _tell(self) -> None:
+        """Sort the start's lines: those of a segment begin with its name."""
+        found, report, start = self._found, self._opening.report, self._opening.start
+        found.limbo = list(report.unnamed)
+        self._lines: defaultdict[str, list[str]] = defaultdict(list)
+        for line in report.damage:
+            name, is_of_segment, said = line.partition(".segment")
+            if is_of_segment and parse_name(name + ".segment") is not None:
+                self._lines[name + ".segment"].append(said.lstrip(" :,"))
+            elif line in start.damage and not start.lost:
+                found.notes.append(f"{line}; it is not needed")
+            elif line not in report.unnamed:
+                found.damage.append(line)
+        if report.ledgers_in_limbo:
+            ids = ", ".join(map(str, report.ledgers_in_limbo))
+            found.notes.append(f"the next start puts these in limbo, because a record of theirs is lost: ledgers {ids}")
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def _segment(self, generation: int, *, is_newest: bool) -> SegmentFindings:
+        listing, name = self._opening.listing, segment_name(generation)
+        is_there, has_index = generation in listing.segments, generation in listing.indexes
+        found = SegmentFindings(generation, name, (SEALED if has_index else OPEN) if is_there else MISSING)
+        if generation in self._opening.drained:
+            found.state = DRAINED
+            return found
+        found.live_bytes, found.damage = self._live.get(generation, 0), self._lines[name]
+        pair = StoredPair(self._files, self._segments_path, generation, self._incarnation)
+        found.size, scan = pair.segment.size, self._scanned.get(generation)
+        if has_index:
+            for _ in pair.steps(scan=self._verify and scan is None):
+                pass
+            found.index_problem = "; ".join(dict.fromkeys(pair.problems.values()))
+            if scan is not None and not found.index_problem:
+                found.index_problem = "a start could not read it"
+        if scan is not None:  # by the start
+            rows = sorted_rows(scan.rows)
+            self._count(found, rows.size, summary_of(rows))
+            _note_tail(found, scan)
+        else:
+            rows, scan = self._sealed(found, pair), pair.scan
+        self._lose(name, pair.astray if is_there else (some for blocks in pair.index.blocks() for _, some in blocks))
+        if scan is not None:
+            self._lose(name, [rows[np.isin(rows["offset"], [frame.place.offset for frame in scan.bad_frames])]])
+            if scan.refused and not any("refused" in line for line in found.damage):
+                found.notes.append(refused_words(scan))
+            if found.index_problem:
+                self._repair_index(found, scan, rows, is_newest=is_newest)
+        return found
+
+    def _sealed(self, found: SegmentFindings, pair: StoredPair) -> Rows:
+        """Of a segment that a start does not scan; the frames of it that were found here."""
+        sections = pair.index.sections
+        self._count(found, sections.index_records if sections is not None else 0, pair.index.summary)
+        if pair.segment.problem and not found.damage:  # the start says as much of what it sees of it
+            found.damage.append(pair.segment.problem)
+        if pair.scan is not None:
+            found.damage += describe(pair.scan)
+        return pair.frames.rows if pair.frames is not None else np.empty(0, INDEX_ROW)
+
+    def _count(self, found: SegmentFindings, frames: int, summary: Rows | None) -> None:
+        summary = summary_of(np.empty(0, INDEX_ROW)) if summary is None else summary
+        found.frames, found.ledgers, found.frame_bytes = frames, summary.size, int(summary["bytes"].sum())
+        for ledger_id, first, last, size in summary[["ledger", "first", "last", "bytes"]].tolist():
+            ledger = self._found.ledgers.get(ledger_id)
+            if ledger is not None:
+                ledger.first = first if ledger.first < 0 else min(ledger.first, first)
+                ledger.last, ledger.frame_bytes = max(ledger.last, last), ledger.frame_bytes + size
+
+    def _lose(self, name: str, records: Iterable[Rows]) -> None:
+        """The entries of these records have no intact copy in the segment."""
+        for rows in records:
+            for ledger_id, first, last in rows[["ledger", "first", "last"]].tolist():
+                if ledger_id in self._found.ledgers:
+                    self._found.ledgers[ledger_id].lost.append(LostEntries(ledger_id, first, last, name))
+
+    def _repair_index(self, found: SegmentFindings, scan: ScannedSegment, rows: Rows, *, is_newest: bool) -> None:
+        if found.damage or scan.above or is_newest or not scan.groups:
+            found.notes.append("its index is left to the bookie, which has more to do with this segment")
+        elif self._repair:
+            header = IndexHeader(found.generation, self._incarnation, scan.durable, scan.groups_below_durable)
+            path = os.path.join(self._segments_path, index_name(found.generation))
+            self._files.write_atomically(path, build_index(header, rows, scan.states.rows()).data)
+            found.repaired = True
+
+
+def _note_tail(found: SegmentFindings, scan: ScannedSegment) -> None:
+    torn = sum(size for _, size, _ in scan.tail)
+    if torn:
+        found.notes.append(
+            f"a torn tail of {torn} bytes above the last position on record, which the next start drops: of a group "
+            "whose sync never returned, or, if the disk damaged it since, of one acknowledged within the last 100 ms"
+        )
+    if scan.above:
+        found.notes.append(
+            f"{len(scan.above)} whole frames above the last position on record: they may have been acknowledged just "
+            "before the end, and are copied at the next start"
+        )
 
 
 def _words(error: Exception) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bk_core.model import EntryId, LedgerId
 from bookie_server.storage.disk.cookie import Identity
+from bookie_server.storage.start.open_report import OpenReport
 
 SEALED, OPEN, MISSING, DRAINED = "sealed", "open", "missing", "drained"
 """States of a segment: with an ``.idx``; without one, to be scanned at the next start; known of but not there; without
@@ -58,12 +59,13 @@ class LedgerFindings:
 
 @dataclass(slots=True)
 class DirectoryFindings:
-    """The whole. ``verified``: every frame was read; otherwise only indexes and what has none. ``limbo``: why the next
-    start will put every ledger in limbo. ``remedies`` tell how to go on."""
+    """The whole. ``verified``: every frame was read; otherwise only indexes and what has none. ``start``: what the next
+    start will report; ``limbo``: why it will put every ledger in limbo. ``remedies`` tell how to go on."""
 
     path: str
     verified: bool
     identity: Identity | None = None
+    start: OpenReport = field(default_factory=OpenReport)
     checkpoint: int = 0
     free_segments: int = 0
     deleted_ledgers: int = 0

@@ -163,7 +163,7 @@ def test_index_that_is_whole_but_lies_is_noticed(path: Path) -> None:
     header, rows, states = decode_index_file(older.read_bytes())
     older.write_bytes(encode_index_file(header, rows[:-1], states))
     found = check(path)
-    assert [segment.index_problem for segment in found.bad_indexes] == ["it does not say what is in the segment"]
+    assert [segment.index_problem for segment in found.bad_indexes] == ["it does not name 10 frames of the segment"]
 
 
 @pytest.mark.rule("S3")
@@ -228,6 +228,17 @@ def test_missing_segment_and_identity_are_told(path: Path) -> None:
     assert {0, 1, 2, 3} <= set(found.ledgers), "segment headers say whose directory it is"
 
 
+def test_a_directory_of_which_nothing_can_be_read_is_told(path: Path) -> None:
+    (path / "IDENTITY").unlink()
+    for segment in segments(path):
+        segment.write_bytes(bytes(SEGMENT))
+    before = contents(path)
+    found = check(path)
+    assert found.is_damaged
+    assert len(found.limbo) >= len(found.segments)
+    assert contents(path) == before
+
+
 def test_mixed_cookie_is_told(path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     Storage(other, segment_bytes=SEGMENT).close()
@@ -248,7 +259,7 @@ def test_directory_in_use_and_what_is_none_are_refused(path: Path, tmp_path: Pat
 @pytest.mark.sim  # sixty starts
 @pytest.mark.rule("S8")
 def test_prediction_is_what_the_start_does(path: Path, tmp_path: Path) -> None:
-    """For damage of every kind, at random: limbo is announced exactly where the start puts ledgers in limbo."""
+    """For damage of every kind, at random: the check has the very report that the start will make."""
     chance = random.Random(5)
     predicted = 0
     for number in range(60):
@@ -258,7 +269,8 @@ def test_prediction_is_what_the_start_does(path: Path, tmp_path: Path) -> None:
             harm(copy, chance)
         found = check(copy)
         storage = Storage(copy, segment_bytes=SEGMENT)
-        assert bool(found.limbo) == storage.report.limbo, (number, found.limbo, storage.report.damage)
+        assert found.start == storage.report, number
+        assert found.limbo == storage.report.unnamed
         for ledger in found.ledgers.values():
             for one in ledger.lost:
                 assert not storage.read(one.ledger_id, one.first, one.last).absent
@@ -322,7 +334,10 @@ def test_lost_checkpoint_is_announced_as_limbo(path: Path) -> None:
     made = checkpointed(path)
     flip(made, 4096 + 10)
     found = check(path)
-    assert any("checkpoint 1 is lost" in line for line in found.limbo)
+    assert any("checkpoint 1 is lost" in line for line in found.damage)
+    assert any("under a checkpoint that is lost" in line for line in found.limbo)
+    assert found.checkpoint == 0, "the new one is only what a start would write"
+    assert found.in_limbo == 1, "the ledger that is in limbo now, not those that will be"
     storage = Storage(path, segment_bytes=SEGMENT)
     assert storage.report.limbo
     storage.close()
@@ -333,8 +348,8 @@ def test_segment_that_the_checkpoint_names_and_is_gone_is_announced_as_limbo(pat
     for suffix in ("segment", "idx"):
         segments(path, suffix)[1].unlink()
     found = check(path)
-    assert any("checkpoint 1 names it" in line for line in found.limbo)
-    assert found.segments[-1].state == MISSING
+    assert any("0000000000000002.segment is missing" in line for line in found.limbo)
+    assert (found.segments[1].generation, found.segments[1].state) == (2, MISSING)
     storage = Storage(path, segment_bytes=SEGMENT)
     assert storage.report.limbo
     storage.close()
