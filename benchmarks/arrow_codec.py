@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,13 +86,9 @@ def cases() -> Iterator[tuple[str, Callable[[], object], int]]:
         entries = [EntryBatch.concat(written)]
         size = entries[0].payload_bytes
         assert read(entries, stored, None) == sum(part.num_rows for part in given)
-        yield f"write, {name}", lambda given=given, compression=compression: made(given, compression), size  # type: ignore[misc]
-        yield f"read 20 columns, {name}", lambda entries=entries, stored=stored: read(entries, stored, None), size  # type: ignore[misc]
-        yield (
-            f"read 3 columns, {name}",
-            lambda entries=entries, stored=stored: read(entries, stored, ",".join(FEW)),  # type: ignore[misc]
-            size,
-        )
+        yield f"write, {name}", partial(made, given, compression), size
+        yield f"read 20 columns, {name}", partial(read, entries, stored, None), size
+        yield f"read 3 columns, {name}", partial(read, entries, stored, ",".join(FEW)), size
 
 
 def main(runs: int) -> None:

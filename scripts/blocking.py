@@ -139,9 +139,9 @@ class Writer:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._inner = page.inner.rpartition(".")[2]
+        package, _, self._inner = page.inner.rpartition(".")
         self._names = {each.name for each in page.facades}
-        self._imports: set[tuple[str, str]] = {tuple(page.inner.rpartition(".")[::2])}  # type: ignore[arg-type]
+        self._imports: set[tuple[str, str]] = {(package, self._inner)}
 
     def write(self) -> str:
         """The whole file, formatted."""

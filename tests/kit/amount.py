@@ -28,4 +28,4 @@ def some(count: int, few: int) -> int:
 
 def examples(times: float) -> settings:
     """Decorates a test whose examples are cheaper, or dearer, than others: so many times the usual number of them."""
-    return settings(max_examples=max(1, round(times * settings.default.max_examples)))  # type: ignore[attr-defined]
+    return settings(max_examples=max(1, round(times * settings().max_examples)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tries to find a planted defect of the bookie: whole lives, crash points, damage, stories, random lives.
 
-Most are tests of their own, and pass there; ``test_attempts.py`` shows that all pass without a defect."""
+``test_attempts.py`` shows that all pass without a defect."""
 
 from __future__ import annotations
 

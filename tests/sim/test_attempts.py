@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.attempts import SCHEDULES, STORAGE
+from tests.sim.attempts import ADMISSION, COMPACTION, DAMAGE, SCHEDULES, STORAGE, Attempt
 from tests.sim.storage_schedule import run_storage_schedule
 from tests.sim.wanted import WANTED
 
@@ -23,9 +23,12 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-def test_without_a_defect_nothing_is_found() -> None:
-    """What fails on the product as it is would count as a kill of every mutant."""
-    for attempt in STORAGE:  # the other attempts are tests, and pass as such
+@pytest.mark.parametrize(
+    "attempts", [STORAGE, COMPACTION, DAMAGE, ADMISSION], ids=["storage", "compaction", "damage", "admission"]
+)
+def test_without_a_defect_nothing_is_found(attempts: list[Attempt]) -> None:
+    """What fails on the product as it is, or fails to run at all, would count as a kill of every mutant."""
+    for attempt in attempts:
         attempt()
 
 

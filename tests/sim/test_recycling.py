@@ -139,6 +139,7 @@ def test_the_machine_may_stop_at_any_operation(name: str) -> None:
 @pytest.mark.rule("S6")
 @pytest.mark.timeout(240)
 def test_it_may_stop_at_any_operation_of_the_restart_after_that_too() -> None:
+    """Every seventh; ``scripts/sim --crash-points --restarts`` tries all."""
     steps = WORKLOADS["recycled and not used"]
     for point in range(1, operations_of(steps).total() + 1, 7):
         second = 1

@@ -78,7 +78,8 @@ class Rig:
 
     def _maintenance(self, loop: asyncio.AbstractEventLoop) -> DirectoryMaintenance:
         storage = self.storage
-        setattr(storage.index, "seal", lambda generation, summary: self._sealed(generation))  # noqa: B010
+        # Tells what is sealed, instead of taking it into an index.
+        storage.index.seal = lambda generation, summary: self._sealed(generation)  # type: ignore[method-assign]
         return DirectoryMaintenance(
             storage.directory, storage.log, LoopIndexPort(storage.index, loop), storage.reader,
             newest=storage.report.checkpoint, release=storage.reader.release,

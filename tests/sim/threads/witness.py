@@ -55,10 +55,10 @@ class Witness:
             return self._bad(f"{len(event.places)} frames are durable, {len(given)} were given")
         for place in event.places:
             frame = given.popleft()
-            wrong = disk.wrong_with(frame, place)  # type: ignore[arg-type] - a Place
+            wrong = disk.wrong_with(frame, place)
             if wrong:
                 return self._bad(f"a frame is told durable and is not: {wrong}")
-        if disk.failed_at is not None and disk.failed_at < disk.synced_at(event.places[0]):  # type: ignore[arg-type]
+        if disk.failed_at is not None and disk.failed_at < disk.synced_at(event.places[0]):
             self._bad("a group that was synced after a failure of its directory is told durable (S6)")
         return None
 
