@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
         amount.try_few()
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what shares a cluster, or a file."""
     for item in items:
