@@ -29,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A version of pytest may keep the marks from xdist: then each worker would start every server."""
+    if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("xdist did not take the groups of tests: another version of pytest or xdist is needed")
+
+
 def _group(item: pytest.Item) -> str:
     parts = item.path.relative_to(item.config.rootpath).parts[1:]
     if parts[:2] == ("spark", "modes"):
