@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,16 +18,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--few", action="store_true", help="a part of the seeds and examples, as scripts/check")
 
 
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For every Java that a test starts. Else it compiles for the few queries of a test as for a day's work: half of the
+time of a suite."""
+SPARK_TEST_S = 300
+"""A first test may wait for Spark, which two others keep from the processor."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_START)
     if config.getoption("--few"):
         amount.try_few()
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what shares a cluster, or a file."""
+    """What ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what shares a cluster, or a file.
+    A mode has a Java of its own, which costs as much as thirty tests until it is warm."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_TEST_S))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -37,10 +49,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _group(item: pytest.Item) -> str:
     parts = item.path.relative_to(item.config.rootpath).parts[1:]
-    if parts[:2] == ("spark", "modes"):
-        return f"spark {item.callspec.params['mode']}" if hasattr(item, "callspec") else "spark modes"
     if parts[0] == "spark" and item.get_closest_marker("spark"):
-        return "spark"
+        mode = item.callspec.params.get("mode", "classic") if hasattr(item, "callspec") else "classic"
+        return f"spark {mode}"
     if parts[0] in ("cli", "e2e") and "cluster" in getattr(item, "fixturenames", ()):
         return parts[0]
     return "/".join(parts)

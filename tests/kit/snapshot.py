@@ -63,6 +63,11 @@ def fields_of(thing: object) -> dict[str, Any] | None:
 
 
 @cache
+def _sorted_slots(kind: type) -> tuple[str, ...]:
+    return tuple(sorted(_slots(kind)))
+
+
+@cache
 def _slots(kind: type) -> tuple[str, ...]:
     named = (name for base in kind.__mro__ for name in _names(base.__dict__.get("__slots__", ())))
     return tuple(name for name in named if not name.startswith("__"))
@@ -165,7 +170,7 @@ class _Printer:
         if found is not None:
             return found
         if isinstance(thing, tuple):
-            return tuple(self.print(item) for item in thing)
+            return tuple([item if type(item) in _PLAIN else self.print(item) for item in thing])
         if isinstance(thing, MethodType):
             return ("method", thing.__func__.__qualname__, self.print(thing.__self__))
         self.seen[id(thing)] = ("again", len(self.seen))
@@ -173,15 +178,21 @@ class _Printer:
 
     def _parts(self, thing: Any) -> Iterable[object]:
         if isinstance(thing, dict):
-            return [(self.print(key), self.print(value)) for key, value in sorted(thing.items(), key=_by_key)]
+            items = sorted(thing.items(), key=_by_key) if len(thing) > 1 else thing.items()
+            return [(self.print(key), self.print(value)) for key, value in items]
         if isinstance(thing, set):
             return sorted((self.print(item) for item in thing), key=repr)
         if isinstance(thing, (list, deque)):
-            return [self.print(item) for item in thing]
-        found = fields_of(thing)
-        if found is None:
+            return [item if type(item) in _PLAIN else self.print(item) for item in thing]
+        if hasattr(thing, "__dict__"):
+            return self._named(sorted((fields_of(thing) or {}).items()))
+        names = _sorted_slots(type(thing))
+        if not names:
             raise TypeError(f"no fingerprint of {thing!r}: say that it is injected")
-        return [(name, self.print(found[name])) for name in sorted(found)]
+        return self._named([(name, getattr(thing, name)) for name in names if hasattr(thing, name)])
+
+    def _named(self, fields: Iterable[tuple[str, Any]]) -> Iterable[object]:
+        return [(name, value if type(value) in _PLAIN else self.print(value)) for name, value in fields]
 
 
 def _by_key(item: tuple[Any, Any]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from bk_core.blocking import BookKeeper
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 WIDE = """
   id % 2 = 0 AS flag, CAST(id % 250 - 125 AS TINYINT) AS tiny, CAST(id AS SMALLINT) AS small,

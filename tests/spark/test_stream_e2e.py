@@ -18,7 +18,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs.model.head import NewExtent, PublishId
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 Row = tuple[str, int, bytes]
 ROOT = Path(__file__).parents[2]

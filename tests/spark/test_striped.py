@@ -19,7 +19,7 @@ from bk_core.logs.model.head import NewExtent, PublishId
 from tests.kit.clusters import temporary_cluster
 from tests.kit.striped import QUICK, SHAPES, Strikes, check_changes, write_with_changes
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from bk_core.blocking import BookKeeper
 from tests.spark.sessions import ClassicSpark
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from bk_core.blocking import BookKeeper
 from tests.spark.modes.kit import Source, refusal, texts
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
 @pytest.mark.also_on("connect", "standalone")

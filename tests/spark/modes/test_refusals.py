@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.modes.kit import Source, refusal
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from bk_core.blocking import BookKeeper
 from tests.spark.modes import late
 from tests.spark.modes.kit import Source
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
 @pytest.mark.rule("N4")

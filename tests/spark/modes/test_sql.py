@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.modes.kit import Source, refusal, texts
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 COUNT = "SELECT count(*) AS n, max(offset) AS last FROM {}"
 

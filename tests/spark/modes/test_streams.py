@@ -13,7 +13,7 @@ import pytest
 
 from tests.spark.modes.kit import Source, refusal, texts
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 END_S = 120
 NOW = {"availableNow": True}
