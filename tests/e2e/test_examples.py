@@ -44,7 +44,6 @@ def test_the_example_does_what_it_shows(cluster: LocalCluster, name: str) -> Non
 
 @pytest.mark.e2e
 @pytest.mark.spark
-@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_the_live_tail_is_drawn_and_complete(cluster: LocalCluster, tmp_path: Path) -> None:
     """Run outside the checkout, as somebody does who copied its two files."""

@@ -24,7 +24,6 @@ ROUNDS = 6
 SEED = 4
 
 
-@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(180)
@@ -44,7 +43,6 @@ def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path) -> Non
     assert sum(faults.values()) > 2 * ROUNDS
 
 
-@pytest.mark.alone
 @pytest.mark.e2e
 def test_children_of_the_nursery_end_with_it_even_if_they_were_stopped(tmp_path: Path) -> None:
     """``kill -9`` of a trial must leave nothing behind."""
@@ -73,7 +71,6 @@ def test_children_of_the_nursery_end_with_it_even_if_they_were_stopped(tmp_path:
     os.close(handle)
 
 
-@pytest.mark.alone
 @pytest.mark.e2e
 def test_the_nursery_says_how_a_child_ended(tmp_path: Path) -> None:
     nursery = Nursery()

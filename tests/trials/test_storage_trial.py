@@ -14,7 +14,6 @@ from tests.trials.storage_trial import WANTED, Figures, run_rounds
 ROUNDS = 4
 
 
-@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(180)

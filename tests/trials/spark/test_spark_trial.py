@@ -34,7 +34,6 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 @pytest.mark.spark
-@pytest.mark.alone
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)
