@@ -126,7 +126,8 @@ def measure_planning(extents: int) -> dict[str, float]:
     from bk_core import blocking
     from bk_core.client import BookKeeper, ClientConfig
     from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
-    from bk_core.transport.grpc import GrpcTransport
+    from bk_core.transport.lanes import LaneTransport
+    from bk_core.transport.port import Caller
 
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:  # what making it takes is not counted
         head, pages = elsewhere.submit(_log_records, extents).result()
@@ -136,7 +137,7 @@ def measure_planning(extents: int) -> dict[str, float]:
     async def client() -> BookKeeper:
         store = MemoryStore(cluster)
         instance_id = store.instance_id()
-        return BookKeeper(store, GrpcTransport(instance_id=instance_id), instance_id=instance_id, config=ClientConfig())
+        return BookKeeper(store, LaneTransport(Caller(instance_id)), instance_id=instance_id, config=ClientConfig())
 
     with blocking.BookKeeper(client) as bookkeeper:
         _plan(bookkeeper, 10)  # imports

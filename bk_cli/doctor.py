@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,10 +22,9 @@ from bk_cli import exit_codes, options, output
 from bk_cli.java import find_java
 from bk_cli.output import in_words
 from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
-from bk_core.model import BookieId, BookieServiceInfo, Endpoint
-
-if TYPE_CHECKING:
-    from bk_core.transport.grpc import GrpcTransport
+from bk_core.model import BOOKIE_RPC, BookieId, BookieServiceInfo, Endpoint
+from bk_core.transport.lanes import LaneTransport, endpoint_of
+from bk_core.transport.port import Caller, Transport
 
 SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
 REACH_TIMEOUT_S = 3.0
@@ -167,9 +165,7 @@ def ask_bookies(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict[Bo
 
 
 async def _ask_all(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict[BookieId, str | BookKeeperError]:
-    from bk_core.transport.grpc import GrpcTransport
-
-    transport = GrpcTransport(instance_id=instance_id, client="bk doctor", connect_timeout_s=REACH_TIMEOUT_S)
+    transport = LaneTransport(Caller(instance_id, client="bk doctor", connect_timeout_s=REACH_TIMEOUT_S))
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def ask(info: BookieServiceInfo) -> str | BookKeeperError:
@@ -187,24 +183,24 @@ async def _ask_all(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict
     return {info.bookie_id: answer for info, answer in zip(infos, answers, strict=True)}
 
 
-async def _ask(transport: GrpcTransport, info: BookieServiceInfo) -> str:
+async def _ask(transport: Transport, info: BookieServiceInfo) -> str:
     started = time.monotonic()
-    if endpoint := info.endpoint("grpc"):
-        # the link gives up first, and names the address that it tried
-        said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)
-        more = f"{said.version}, {in_words(said.free_bytes)} of {in_words(said.total_bytes)} free"
-    elif endpoint := info.endpoint("bookie-rpc"):
+    endpoint = address_of(info)
+    if endpoint and endpoint != endpoint_of(info):
         await asyncio.to_thread(_connect, info.bookie_id, endpoint)
         more = "an Apache bookie; only its port was tried"
     else:
-        raise BookieUnreachableError(
-            f"bookie {info.bookie_id} offers no lane that this client knows",
-            value=", ".join(each.protocol for each in info.endpoints) or "it published no endpoint",
-            remedy="look at its version",
-            outcome=Outcome.NOT_APPLIED,
-        )
+        # the link gives up first, and names the address that it tried
+        said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)
+        more = f"{said.version}, {in_words(said.free_bytes)} of {in_words(said.total_bytes)} free"
+    assert endpoint is not None, "a bookie without an endpoint raises"
     took_ms = (time.monotonic() - started) * 1000
     return f"{endpoint.protocol} at {endpoint.host}:{endpoint.port} answers in {took_ms:.0f} ms, {more}"
+
+
+def address_of(info: BookieServiceInfo) -> Endpoint | None:
+    """Where a bookie listens: for a lane of this client, or else for Apache's clients."""
+    return endpoint_of(info) or info.endpoint(BOOKIE_RPC)
 
 
 def _connect(bookie_id: BookieId, endpoint: Endpoint) -> None:

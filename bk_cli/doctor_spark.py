@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 
 import bk_core
+from bk_cli.doctor import address_of
 from bk_core.errors import BookieUnreachableError, PackageMismatchError
 
 _INTERPRETER = "activate the virtual environment, or set PYSPARK_PYTHON to its python on all nodes"
@@ -43,8 +44,7 @@ def _endpoints(uri: str) -> list[tuple[str, int]]:
     from bk_core.metadata import open_store
 
     with closing(open_store(uri)) as store:
-        infos = store.writable_bookies().values()
-        found = [info.endpoint("grpc") or info.endpoint("bookie-rpc") for info in infos]
+        found = map(address_of, store.writable_bookies().values())
         return [(endpoint.host, endpoint.port) for endpoint in found if endpoint is not None]
 
 

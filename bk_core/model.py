@@ -135,6 +135,10 @@ class LedgerMetadata:
         return None
 
 
+BOOKIE_RPC = "bookie-rpc"
+"""The protocol of an endpoint on Apache's wire."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """An address at which a bookie listens. ``protocol`` is ``bookie-rpc``, ``grpc``, ``direct`` or ``http``."""

@@ -43,7 +43,8 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, Led
 from bk_core.placement import choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
-from bk_core.transport.port import Transport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, Transport
 
 H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
@@ -367,9 +368,7 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
         raise
     try:
         instance_id = await asyncio.to_thread(store.instance_id)
-        from bk_core.transport.grpc import GrpcTransport
-
-        transport = GrpcTransport(instance_id=instance_id)
+        transport = LaneTransport(Caller(instance_id))
     except BaseException:
         await asyncio.to_thread(store.close)
         raise

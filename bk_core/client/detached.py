@@ -21,6 +21,8 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.errors import EntryUnreadableError, NoSuchEntryError
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 
 Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]]
 """Reads the ledger's record and the bookies' addresses again; blocks."""
@@ -40,12 +42,10 @@ class DetachedReader:
         config: ClientConfig | None = None,
         refresh: Refresh | None = None,
     ) -> None:
-        from bk_core.transport.grpc import GrpcTransport
-
         self._config, self._refresh = config or ClientConfig(), refresh
         self._slow = SlowBookies()
         self._guard = ForkGuard()
-        self._transport = GrpcTransport(instance_id=instance_id)
+        self._transport = LaneTransport(Caller(instance_id))
         self._transport.update_bookies(list(infos.values()))
 
     async def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:

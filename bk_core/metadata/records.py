@@ -17,9 +17,8 @@ from bk_core.metadata.proto.ledger_pb2 import (
     CookieFormat,
     UnderreplicatedLedgerFormat,
 )
-from bk_core.model import BookieId, BookieServiceInfo, Endpoint
+from bk_core.model import BOOKIE_RPC, BookieId, BookieServiceInfo, Endpoint
 
-BOOKIE_RPC = "bookie-rpc"
 COOKIE_LAYOUT = 5
 UNDERREPLICATION_LAYOUT = b'type: "BASIC"\nversion: 1\n'
 

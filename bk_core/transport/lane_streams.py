@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three streams of a lane on the client's side: they turn calls and frames into messages, and messages into answers
-(L1 to L6).
+"""The three streams to a bookie on the client's side: they turn calls and frames into messages, and messages into
+answers (L1 to L6). :class:`LaneLink` makes one link of them.
 
-There is no socket here: the transport sends what :meth:`LaneStream.next_message` returns and passes what it receives to
+There is no socket here: a lane sends what :meth:`LaneStream.next_message` returns and passes what it receives to
 :meth:`LaneStream.receive`. Frames queued in one turn of the loop leave in one message, joined once. A broken stream
 fails all its callers, and the next use makes a new one.
 """
@@ -10,22 +10,47 @@ fails all its callers, and the next use makes a new one.
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from collections import deque
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from bk_core.errors import ClusterMismatchError, RemoteProtocolError, TransportError
-from bk_core.model import BookieId, EntryId, LedgerId
-from bk_core.transport.messages import LANE_VERSION, evidence_from_proto, hello, reason_of, trailer_from_proto
-from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer, RefusedError
+from bk_core.errors import (
+    BookieUnreachableError,
+    BookKeeperError,
+    ClusterMismatchError,
+    RemoteProtocolError,
+    TransportError,
+)
+from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.transport.messages import (
+    LANE_VERSION,
+    evidence_from_proto,
+    hello,
+    info_from_proto,
+    reason_of,
+    trailer_from_proto,
+)
+from bk_core.transport.port import (
+    AddListener,
+    BookieInfo,
+    Caller,
+    LacEvidence,
+    ReadPart,
+    ReadTrailer,
+    RefusedError,
+)
 from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
 
+logger = logging.getLogger(__name__)
+
 MESSAGE_FRAMES_BYTES = 4 << 20
 """One message gathers frames up to this size; a single larger frame is sent alone."""
-
 
 READ_BYTES_MAX = 64 << 20
 """The most bytes in the answer to one read whose caller sets no limit."""
@@ -33,16 +58,21 @@ READ_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 256
 """The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
 
+_WATCH_SLACK_S = 5.0
+
 
 class LaneStream:
-    """The base of the three streams. ``wake`` is set when there is something to write."""
+    """The base of the three streams, which begin with ``said``. ``wake`` is set when there is something to write."""
 
-    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
-        self.bookie_id, self._instance_id = bookie_id, instance_id
+    method: str
+    """The name of the stream on the wire."""
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
         self.wake = asyncio.Event()
         self.greeted = False
         self.broken: TransportError | None = None
-        self._hello: lane_pb2.Hello | None = hello(bookie_id, instance_id, incarnation, client)
+        self._hello: lane_pb2.Hello | None = said
         self.wake.set()
 
     def receive(self, message: bytes) -> None:
@@ -104,8 +134,10 @@ class LaneStream:
 class AddStream(LaneStream):
     """The sessions with one bookie: frames out, acks in (P1)."""
 
-    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
-        super().__init__(bookie_id, instance_id, incarnation, client)
+    method = "Add"
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        super().__init__(said)
         self._listeners: dict[int, AddListener] = {}
         self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
         self._attaches: list[lane_pb2.Attach] = []
@@ -213,8 +245,10 @@ class ReadCall:
 class ReadStream(LaneStream):
     """The reads of one bookie."""
 
-    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
-        super().__init__(bookie_id, instance_id, incarnation, client)
+    method = "Read"
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        super().__init__(said)
         self._calls: dict[int, ReadCall] = {}
         self._number = 0
         self._requests: deque[lane_pb2.ReadRequest] = deque()
@@ -285,8 +319,10 @@ class ReadStream(LaneStream):
 class ControlStream(LaneStream):
     """The control calls to one bookie: fences, LAC reads, writes and watches, deletion hints."""
 
-    def __init__(self, bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> None:
-        super().__init__(bookie_id, instance_id, incarnation, client)
+    method = "Control"
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        super().__init__(said)
         self._calls: dict[int, asyncio.Future[lane_pb2.ControlResponse]] = {}
         self._number = 0
         self._requests: deque[lane_pb2.ControlRequest] = deque()
@@ -343,15 +379,178 @@ class ControlStream(LaneStream):
                 call.set_exception(error)
 
 
+S = TypeVar("S", bound=LaneStream)
+
+
+class LaneLink:
+    """:class:`~bk_core.transport.port.Link` over the three streams. A lane is a subclass that carries the messages of a
+    stream (:meth:`carry`) and ends the connection (:meth:`disconnect`). When one stream loses its connection, the link
+    breaks and all its streams fail."""
+
+    def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
+        self.bookie_id, self.endpoint, self.connect_timeout_s = info.bookie_id, endpoint, caller.connect_timeout_s
+        incarnation = info.properties.get(INCARNATION_PROPERTY, "")
+        self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client)
+        self._streams: dict[type[LaneStream], LaneStream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self.broken: TransportError | None = None
+
+    # --- carried by each lane ---
+
+    async def carry(self, stream: LaneStream) -> None:
+        """Carry a stream's messages until it breaks, then call :meth:`lost` or :meth:`fail`. It may be cancelled."""
+        raise NotImplementedError
+
+    async def disconnect(self) -> None:
+        """End the connection."""
+        raise NotImplementedError
+
+    # --- calls ---
+
+    def attach(
+        self, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, session: int, listener: AddListener
+    ) -> None:
+        self._stream(AddStream).attach(session, ledger_id, ledger_key, mode, listener)
+
+    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
+        stream = self._streams.get(AddStream)
+        if isinstance(stream, AddStream):
+            stream.send(session, frame)
+
+    def detach(self, session: int) -> None:
+        stream = self._streams.get(AddStream)
+        if isinstance(stream, AddStream):
+            stream.detach(session)
+
+    async def read(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        *,
+        bytes_max: int,
+        fence_key: bytes | None = None,
+        deadline_s: float,
+    ) -> AsyncIterator[ReadPart | ReadTrailer]:
+        """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
+        call = self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(deadline_s):
+                        answer = await call.next()
+                except TimeoutError as error:
+                    raise too_late(self.bookie_id, deadline_s) from error
+                yield answer
+                if isinstance(answer, ReadTrailer):
+                    return
+        finally:
+            call.cancel()
+
+    async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
+        call = lane_pb2.FenceRequest(ledger_id=ledger_id, ledger_key=ledger_key)
+        return _evidence_of(await self.call(deadline_s, fence=call))
+
+    async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
+        return _evidence_of(await self.call(deadline_s, read_lac=lane_pb2.ReadLacRequest(ledger_id=ledger_id)))
+
+    async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
+        timeout_ms = max(1, int(timeout_s * 1000))
+        call = lane_pb2.WatchLacRequest(ledger_id=ledger_id, previous_lac=previous_lac, timeout_ms=timeout_ms)
+        return _evidence_of(await self.call(timeout_s + _WATCH_SLACK_S, watch_lac=call))
+
+    async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
+        call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
+        await self.call(deadline_s, write_lac=call)
+
+    async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
+        await self.call(deadline_s, delete_hint=lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids))
+
+    async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
+        answer = await self.call(deadline_s, bookie_info=lane_pb2.BookieInfoRequest())
+        _check_answer(answer, "info")
+        return info_from_proto(answer.info)
+
+    async def call(self, deadline_s: float, **call: Any) -> lane_pb2.ControlResponse:
+        request = lane_pb2.ControlRequest(deadline_ms=max(1, int(deadline_s * 1000)), **call)
+        return await self._stream(ControlStream).call(request, deadline_s)
+
+    def _stream(self, kind: type[S]) -> S:
+        """The open stream of this kind, or a new one."""
+        stream = self._streams.get(kind)
+        if stream is None or stream.broken:
+            stream = self._streams[kind] = kind(self._said)
+            name = f"{kind.method} {self.bookie_id}"
+            task = asyncio.get_running_loop().create_task(self._carry(stream), name=name)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        assert isinstance(stream, kind)
+        return stream
+
+    # --- ends ---
+
+    async def _carry(self, stream: LaneStream) -> None:
+        try:
+            await self.carry(stream)
+        except BookKeeperError as error:
+            self.fail(self._broken_by(error))  # the wrong bookie, or one that breaks the protocol
+        finally:
+            stream.fail(self.broken or TransportError("the stream ended"))
+
+    def _broken_by(self, error: BookKeeperError) -> TransportError:
+        """The error for callers that wait on this link; its value and cause keep the original error."""
+        if isinstance(error, TransportError):
+            return error
+        logger.warning("bookie %s: %s", self.bookie_id, error)
+        broken = TransportError(f"the connection to bookie {self.bookie_id} was closed", value=str(error))
+        broken.__cause__ = error
+        return broken
+
+    def lost(self, stream: LaneStream, detail: str) -> None:
+        """The connection failed. Before the bookie's hello the error is BookieUnreachableError, with both hosts."""
+        where = f"{self.endpoint.host}:{self.endpoint.port}"
+        if stream.greeted:
+            self.fail(TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}"))
+            return
+        self.fail(
+            BookieUnreachableError(
+                f"bookie {self.bookie_id} at {where} cannot be reached from host {socket.gethostname()}",
+                value=detail,
+                remedy="check that the bookie runs and that this host can connect to it",
+            )
+        )
+
+    def fail(self, error: TransportError) -> None:
+        """Breaks the link and all its streams."""
+        if self.broken is None:
+            self.broken = error
+            for stream in self._streams.values():
+                stream.fail(error)
+            for task in self._tasks:
+                task.cancel()
+            self._closing = asyncio.get_running_loop().create_task(self.disconnect())
+
+    async def close(self) -> None:
+        self.fail(TransportError("the transport was closed"))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._closing:
+            await self._closing
+
+
 def too_late(bookie_id: BookieId, deadline_s: float) -> RefusedError:
     return RefusedError(Reason.TIMEOUT, f"bookie {bookie_id} did not answer in {deadline_s:g} s")
 
 
-def evidence_of(answer: lane_pb2.ControlResponse) -> LacEvidence:
-    """The LAC evidence of a control answer. Raises RefusedError if it has none."""
-    if answer.WhichOneof("answer") != "lac":
-        raise RefusedError(Reason.BAD_REQUEST, "the answer carries no LAC")
+def _evidence_of(answer: lane_pb2.ControlResponse) -> LacEvidence:
+    _check_answer(answer, "lac")
     return evidence_from_proto(answer.lac)
+
+
+def _check_answer(answer: lane_pb2.ControlResponse, wanted: str) -> None:
+    """Raises RefusedError if the control answer does not carry what is wanted."""
+    if answer.WhichOneof("answer") != wanted:
+        raise RefusedError(Reason.BAD_REQUEST, f"the answer carries no {wanted}")
 
 
 def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | TransportError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from bk_core.model import BookieId
-from bk_core.transport.port import LacEvidence, ReadTrailer
+from bk_core.transport.port import BookieInfo, LacEvidence, ReadTrailer
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
 from bk_core.wire.lane import FRAME_BYTES_MAX, EntryRange, Reason
 from bk_core.wire.proto import lane_pb2
@@ -106,3 +106,13 @@ def evidence_from_proto(message: lane_pb2.LacAnswer) -> LacEvidence:
         message.fenced,
         message.known,
     )
+
+
+def info_to_proto(info: BookieInfo) -> lane_pb2.BookieInfo:
+    return lane_pb2.BookieInfo(
+        total_bytes=info.total_bytes, free_bytes=info.free_bytes, read_only=info.read_only, version=info.version
+    )
+
+
+def info_from_proto(message: lane_pb2.BookieInfo) -> BookieInfo:
+    return BookieInfo(message.total_bytes, message.free_bytes, message.read_only, message.version)

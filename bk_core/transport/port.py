@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to bookies. Adapters: ``grpc.py``, and for tests ``tests/kit/memory_transport.py``.
+"""The port to bookies: :class:`Transport` is what a client calls, :class:`Link` what a lane owes to it.
 
-Each request ends with exactly one answer or failure; a passed deadline is a failure. All methods and all callbacks are
-called on the driver's loop. Nothing here knows the protocol's quorums.
+The transport of a client is in ``lanes.py``, the link of its lane in ``grpc.py``; tests have a transport without a
+network, ``tests/kit/memory_transport.py``. Each request ends with exactly one answer or failure; a passed deadline is a
+failure. All methods and all callbacks are called on the driver's loop. Nothing here knows the protocol's quorums.
 """
 
 from __future__ import annotations
@@ -77,6 +78,17 @@ class ReadTrailer:
     fenced: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """What a bookie says about itself: the bytes of its data directories together, and the name of its software. Not
+    every wire has a field for the last two."""
+
+    total_bytes: int
+    free_bytes: int
+    read_only: bool = False
+    version: str = ""
+
+
 class Transport(Protocol):
     """Connections to bookies, made on first use and shared.
 
@@ -139,8 +151,64 @@ class Transport(Protocol):
         confirms the message: the bookie looks in the store itself, twice, before it deletes a ledger (S9)."""
         ...
 
+    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> BookieInfo:
+        """What a bookie says about itself; it is that bookie, and not another one at its address."""
+        ...
+
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
         """Set the bookies' addresses; they are used for new connections."""
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the links of a client have in common.
+
+    ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
+    bookie's log. ``connect_timeout_s`` bounds connecting and hello together.
+    """
+
+    instance_id: str = ""
+    client: str = "pyspark-bookkeeper"
+    connect_timeout_s: float = 5.0
+
+
+class Link(Protocol):
+    """One connection to one bookie over one lane. The methods are those of :class:`Transport`, without the bookie.
+
+    It connects on first use. A link breaks once: then all that waits on it fails, and the transport makes a new one.
+    """
+
+    @property
+    def broken(self) -> TransportError | None:
+        """Why the link broke."""
+        ...
+
+    def attach(
+        self, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, session: int, listener: AddListener
+    ) -> None: ...
+    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None: ...
+    def detach(self, session: int) -> None: ...
+    def read(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        *,
+        bytes_max: int,
+        fence_key: bytes | None = None,
+        deadline_s: float,
+    ) -> AsyncIterator[ReadPart | ReadTrailer]: ...
+    async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...
+    async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence: ...
+    async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence: ...
+    async def write_lac(
+        self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
+    ) -> None: ...
+    async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None: ...
+    async def bookie_info(self, *, deadline_s: float) -> BookieInfo: ...
+    async def close(self) -> None:
+        """Break the link; returns once its tasks and its connection have ended."""
+        ...

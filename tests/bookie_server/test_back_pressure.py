@@ -23,8 +23,8 @@ import pytest
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_frame
 from bk_core.model import BookieServiceInfo, Endpoint
-from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import ReadTrailer
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, ReadTrailer
 from bk_core.wire.frames_codec import pack
 from bk_core.wire.lane import AttachMode
 from bk_core.wire.proto import lane_pb2
@@ -78,7 +78,7 @@ class Server:
         self.raw: list[RawConnection] = []
 
     def lane(self) -> Lane:
-        transport = GrpcTransport()
+        transport = LaneTransport(Caller())
         transport.update_bookies([BookieServiceInfo("b1", (Endpoint("grpc", "127.0.0.1", self.port, "grpc"),), {})])
         self.lanes.append(Lane("grpc", transport, "b1"))
         return self.lanes[-1]

@@ -21,8 +21,8 @@ import pytest
 
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import RefusedError
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, RefusedError
 from bk_core.wire.lane import AttachMode, Reason
 from tests.kit.lanes import KEY, Lane, Listener
 
@@ -88,7 +88,7 @@ class World:
         assert self._process.stdout
         line = await asyncio.to_thread(self._process.stdout.readline)
         assert line.startswith("ready b1 "), line
-        transport = GrpcTransport(instance_id=self.store.instance_id())
+        transport = LaneTransport(Caller(self.store.instance_id()))
         transport.update_bookies([*self.store.writable_bookies().values(), *self.store.read_only_bookies().values()])
         return Lane("grpc", transport, "b1")
 

@@ -23,8 +23,8 @@ from bk_core.entries.frame import encode_frame
 from bk_core.errors import TransportError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import ReadTrailer, RefusedError
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, ReadTrailer, RefusedError
 from bk_core.wire.lane import Reason
 from tests.kit.lanes import Lane, Listener, digester
 
@@ -126,7 +126,7 @@ def process(store: MetadataStore, tmp_path: Path) -> Iterator[Process]:
 
 
 def connected(store: MetadataStore) -> Lane:
-    transport = GrpcTransport(instance_id=store.instance_id())
+    transport = LaneTransport(Caller(store.instance_id()))
     transport.update_bookies(list(store.writable_bookies().values()))
     return Lane("grpc", transport, "b1")
 

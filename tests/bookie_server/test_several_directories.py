@@ -23,7 +23,8 @@ from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import Fragment, LedgerMetadata
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine.events import LedgersDeleted
 from bookie_server.main import Bookie, _ledgers_held
@@ -50,7 +51,7 @@ async def running(
     one = bookie_config(path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
     config = replace(one, data_dir=None, data_dirs=tuple(path / name for name in names))
     bookie = await Bookie.start(config, accept_loss=accept_loss)
-    transport = GrpcTransport(instance_id=store.instance_id())
+    transport = LaneTransport(Caller(store.instance_id()))
     transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
     try:
         yield bookie, Lane("grpc", transport, "b1")

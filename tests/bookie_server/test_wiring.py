@@ -23,7 +23,8 @@ from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 from bookie_server import main
 from bookie_server.main import Bookie
 from tests.kit.lanes import Lane, Listener, bookie_config
@@ -77,7 +78,7 @@ def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataStore, t
 
     async def story() -> None:
         bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        transport = GrpcTransport(instance_id=store.instance_id())
+        transport = LaneTransport(Caller(store.instance_id()))
         transport.update_bookies(list(store.writable_bookies().values()))
         lane, listener = Lane("grpc", transport, bookie.bookie_id), Listener()
         session = lane.attach(1, listener)

@@ -17,8 +17,8 @@ from bk_core.client import BookKeeper, ClientConfig
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataCorruptError, MetadataUnavailableError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId
-from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import RefusedError
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, RefusedError
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.garbage.collector import CollectorConfig
 from bookie_server.garbage.garbage_thread import GarbageThread, StoreEvidence
@@ -319,7 +319,7 @@ def with_a_bookie(world: MetadataWorld, path: Path, story: Story, **settings: fl
         await asyncio.to_thread(store.initialize_cluster)
         config = bookie_config(path, "zk://unused/ledgers", **settings)
         bookie = await Bookie.start(config, await asyncio.to_thread(world.open))
-        transport = GrpcTransport(instance_id=store.instance_id())
+        transport = LaneTransport(Caller(store.instance_id()))
         client = BookKeeper(store, transport, instance_id=store.instance_id(), config=ClientConfig())
         try:
             await client.refresh_bookies()

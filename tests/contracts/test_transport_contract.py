@@ -10,8 +10,8 @@ import pytest
 
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import decode_frame
-from bk_core.errors import BookieUnreachableError
-from bk_core.transport.port import ReadPart, RefusedError
+from bk_core.errors import BookieUnreachableError, TransportError
+from bk_core.transport.port import BookieInfo, ReadPart, RefusedError
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from tests.kit.lanes import DEADLINE_S, KEY, Lane, Listener, digester, frame, on_each_lane
 
@@ -269,6 +269,27 @@ async def test_a_hint_of_deletion_is_heard_and_nothing_is_lost_by_it(lane: Lane)
     assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
     with pytest.raises(BookieUnreachableError):
         await lane.transport.delete_hint("nobody:1", [7], deadline_s=DEADLINE_S)
+
+
+# --- what a bookie says about itself ---
+
+
+@on_each_lane
+async def test_a_bookie_tells_its_space_and_its_software(lane: Lane) -> None:
+    said = await lane.transport.bookie_info(lane.bookie_id, deadline_s=DEADLINE_S)
+    assert type(said) is BookieInfo, "a lane's own message would tie callers to that lane"
+    assert 0 < said.free_bytes <= said.total_bytes
+    assert not said.read_only
+    assert said.version
+
+
+@on_each_lane
+async def test_a_bookie_that_nobody_knows_tells_nothing(lane: Lane) -> None:
+    with pytest.raises(BookieUnreachableError):
+        await lane.transport.bookie_info("nobody:1", deadline_s=DEADLINE_S)
+    await lane.transport.close()
+    with pytest.raises(TransportError, match="closed"):
+        await lane.transport.bookie_info(lane.bookie_id, deadline_s=DEADLINE_S)
 
 
 # --- ends ---

@@ -18,8 +18,8 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.metadata import open_store
 from bk_core.model import DigestType, LedgerId
-from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import LacEvidence, ReadPart, ReadTrailer, Transport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, LacEvidence, ReadPart, ReadTrailer, Transport
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
@@ -143,7 +143,7 @@ async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
     store = open_store(uri)
     store.initialize_cluster()
     bookie = await Bookie.start(bookie_config(data_dir, uri))
-    transport = GrpcTransport(instance_id=store.instance_id())
+    transport = LaneTransport(Caller(store.instance_id()))
     transport.update_bookies(list(store.writable_bookies().values()))
     try:
         yield Lane(name, transport, bookie.bookie_id)

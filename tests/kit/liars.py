@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ import grpc
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo, Endpoint
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.grpc import GrpcLink
+from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import SERVICE
+from bk_core.transport.port import Caller, Link
 from bookie_server.main import Bookie
 from tests.kit.lanes import bookie_config
 
@@ -70,32 +72,30 @@ async def _pass_on(read: Any, write: Any) -> None:
         await write(message)
 
 
-class _Misled(GrpcTransport):
-    """Takes the liar's address for that of its bookie, and hears the others ``HONEST_LATE_S`` later."""
+class _LateLink(GrpcLink):
+    """Hears a bookie ``HONEST_LATE_S`` later."""
 
-    def __init__(self, liar: Liar, instance_id: str) -> None:
-        super().__init__(instance_id=instance_id, connect_timeout_s=2)
-        self._liar = liar
-
-    def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
-        lies = (Endpoint("grpc", "127.0.0.1", self._liar.port, "grpc"),)
-        its = self._liar.bookie_id
-        super().update_bookies([replace(info, endpoints=lies) if info.bookie_id == its else info for info in infos])
-
-    async def _call(self, bookie_id: str, *args: Any, **call: Any) -> Any:
-        answer = await super()._call(bookie_id, *args, **call)
-        await self._late(bookie_id)
+    async def call(self, *args: Any, **call: Any) -> Any:
+        answer = await super().call(*args, **call)
+        await asyncio.sleep(HONEST_LATE_S)
         return answer
 
-    async def read(self, bookie_id: str, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        async with contextlib.aclosing(super().read(bookie_id, *args, **options)) as answers:
+    async def read(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with contextlib.aclosing(super().read(*args, **options)) as answers:
             async for answer in answers:
-                await self._late(bookie_id)
+                await asyncio.sleep(HONEST_LATE_S)
                 yield answer
 
-    async def _late(self, bookie_id: str) -> None:
-        if bookie_id != self._liar.bookie_id:
-            await asyncio.sleep(HONEST_LATE_S)
+
+def _misled(liar: Liar, instance_id: str) -> LaneTransport:
+    """Takes the liar's address for that of its bookie, and hears the others late."""
+
+    def connect(info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> Link:
+        if info.bookie_id == liar.bookie_id:
+            return GrpcLink(info, replace(endpoint, host="127.0.0.1", port=liar.port), caller)
+        return _LateLink(info, endpoint, caller)
+
+    return LaneTransport(Caller(instance_id, connect_timeout_s=2), {"grpc": lambda: connect})
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +115,7 @@ async def cluster_with_a_liar(
         await liar.start()
         stack.push_async_callback(liar.stop)
         mine = open_store(uri)
-        transport = _Misled(liar, store.instance_id())
+        transport = _misled(liar, store.instance_id())
         client = BookKeeper(mine, transport, instance_id=store.instance_id(), config=config)
         async with client:
             yield client, liar

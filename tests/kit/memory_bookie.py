@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from bk_core.errors import BookieUnreachableError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
-from bk_core.transport.port import ReadPart
+from bk_core.transport.port import BookieInfo, ReadPart
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
@@ -24,6 +24,7 @@ from bookie_server.machine.state import MachineLimits
 from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
 from tests.kit.memory_transport import (
     Answer,
+    BookieInfoCall,
     Call,
     DeleteHintCall,
     FenceCall,
@@ -36,6 +37,9 @@ from tests.kit.memory_transport import (
     WriteLacCall,
 )
 
+SPACE_BYTES = 1 << 30
+"""What a bookie in memory says of its disk."""
+
 
 class MemoryBookie:
     """One bookie. ``store`` survives :meth:`kill`, as a disk does; what was not committed does not.
@@ -47,7 +51,7 @@ class MemoryBookie:
     def __init__(self, bookie_id: BookieId, limits: MachineLimits | None = None) -> None:
         self.bookie_id = bookie_id
         self.store = MemoryHoldings()
-        self.alive = True
+        self.alive, self.read_only = True, False
         self.effects: deque[ev.Effect] = deque(maxlen=1000)
         self._limits = limits
         self._failure: ev.CommitFailed | None = None
@@ -97,7 +101,11 @@ class MemoryBookie:
             connection.broken(message)
 
     def set_read_only(self, read_only: bool) -> None:
+        self.read_only = read_only
         self.feed(ev.ReadOnlyChanged(read_only))
+
+    def info(self) -> BookieInfo:
+        return BookieInfo(SPACE_BYTES, SPACE_BYTES, self.read_only, "a bookie in memory")
 
     def frames_of(self, ledger_id: LedgerId) -> list[StoredFrame]:
         """What is durable of a ledger."""
@@ -186,7 +194,10 @@ class MemoryConnection:
         self._requests += 1
         request = (self._stream, self._requests)
         self._answers[request] = answer
-        self._feed(_event_of(call, request))
+        if isinstance(call, BookieInfoCall):
+            asyncio.get_running_loop().call_soon(self._end, request, self._bookie.info())
+        else:
+            self._feed(_event_of(call, request))
         return lambda: self._cancel(request)
 
     def _cancel(self, request: ev.RequestId) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.transport.port import AddListener, LacEvidence, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import AddListener, BookieInfo, LacEvidence, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.lane import AttachMode, Reason
 
 
@@ -59,6 +59,11 @@ class DeleteHintCall:
 
 
 @dataclass(frozen=True, slots=True)
+class BookieInfoCall:
+    """What does the bookie say about itself?"""
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The end of a call without evidence: done (REASON_NONE) or refused."""
 
@@ -66,8 +71,8 @@ class Reply:
     message: str = ""
 
 
-Call: TypeAlias = ReadCall | FenceCall | ReadLacCall | WatchLacCall | WriteLacCall | DeleteHintCall
-Answer: TypeAlias = ReadPart | ReadTrailer | LacEvidence | Reply
+Call: TypeAlias = ReadCall | FenceCall | ReadLacCall | WatchLacCall | WriteLacCall | DeleteHintCall | BookieInfoCall
+Answer: TypeAlias = ReadPart | ReadTrailer | LacEvidence | BookieInfo | Reply
 
 
 class LocalPeer(Protocol):
@@ -181,6 +186,12 @@ class MemoryTransport:
 
     async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
         await self._tell(bookie_id, DeleteHintCall(tuple(ledger_ids)), deadline_s)
+
+    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> BookieInfo:
+        answer = await self._call(bookie_id, BookieInfoCall(), deadline_s)
+        if not isinstance(answer, BookieInfo):
+            raise _refused(answer)
+        return answer
 
     async def _tell(self, bookie_id: BookieId, call: Call, deadline_s: float) -> None:
         answer = await self._call(bookie_id, call, deadline_s)

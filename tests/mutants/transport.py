@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 FORK = "tests/transport/test_after_fork.py::"
+LANES = "tests/transport/test_lanes.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -34,5 +35,29 @@ MUTANTS: tuple[Mutant, ...] = (
         (FORK + "test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program",),
         "a child hangs or crashes when it collects garbage or ends",
         "K4",
+    ),
+    Mutant(
+        "a broken link is used again",
+        "bk_core/transport/lanes.py",
+        "        if link is None or link.broken:\n",
+        "        if link is None:\n",
+        (LANES + "a_broken_link_is_replaced_on_the_next_call_by_one_to_the_newest_address",),
+        "a client never finds a bookie again that was started anew",
+    ),
+    Mutant(
+        "the last lane is taken that a bookie offers",
+        "bk_core/transport/lanes.py",
+        "next((endpoint for lane in lanes if",
+        "next((endpoint for lane in reversed(lanes) if",
+        (LANES + "the_first_lane_of_the_client_that_a_bookie_offers_is_taken",),
+        "a slower lane is used although there is a faster one",
+    ),
+    Mutant(
+        "a frame for a session that ended makes a connection",
+        "bk_core/transport/lanes.py",
+        "        link = self._links.get(bookie_id)\n        if link:\n            link.send(session, frame)\n",
+        "        self._link(bookie_id).send(session, frame)\n",
+        (LANES + "a_broken_link_is_replaced_on_the_next_call_by_one_to_the_newest_address",),
+        "a writer fails by an error of a bookie that it has given up",
     ),
 )

@@ -17,13 +17,14 @@ from typing import Any
 from bk_core.client.detached import DetachedReader
 from bk_core.errors import BookKeeperError, ForkedHandleError
 from bk_core.model import BookieServiceInfo, Endpoint
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 
 CHILDREN = 4
 INFO = BookieServiceInfo("b0", endpoints=(Endpoint("grpc", "127.0.0.1", 1, "grpc"),))  # nobody listens there
 
 
-async def use(transport: GrpcTransport) -> None:
+async def use(transport: LaneTransport) -> None:
     """Nobody answers, but channel, poller and threads are there."""
     transport.update_bookies([INFO])
     try:
@@ -35,7 +36,7 @@ async def use(transport: GrpcTransport) -> None:
 
 async def unused_link(held: list[Any]) -> None:
     """A channel that nothing holds but its transport: it goes when that goes, without a garbage collection."""
-    transport = GrpcTransport()
+    transport = LaneTransport(Caller())
     transport.update_bookies([INFO])
     transport._link("b0")
     held.append(transport)
@@ -43,7 +44,7 @@ async def unused_link(held: list[Any]) -> None:
 
 async def used_and_closed() -> None:
     for _ in range(3):
-        transport = GrpcTransport()
+        transport = LaneTransport(Caller())
         await use(transport)
         await transport.close()
 
@@ -59,7 +60,7 @@ def child(when: str, loop: asyncio.AbstractEventLoop, held: list[Any]) -> None:
         grandchild = os.fork()
         if not grandchild:
             try:
-                GrpcTransport()
+                LaneTransport(Caller())
             except ForkedHandleError:
                 sys.exit(0)
             sys.exit(1)
@@ -75,7 +76,7 @@ def main(when: str) -> None:
     loop = asyncio.new_event_loop()
     held: list[Any] = []
     if when == "open":
-        held.append(GrpcTransport())
+        held.append(LaneTransport(Caller()))
         loop.run_until_complete(use(held[0]))
         loop.run_until_complete(unused_link(held))
     elif when == "closed":

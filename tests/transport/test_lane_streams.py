@@ -19,6 +19,7 @@ from bk_core.transport.lane_streams import (
     ReadStream,
     too_late,
 )
+from bk_core.transport.messages import hello
 from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.frames_codec import pack
 from bk_core.wire.lane import AttachMode, Reason
@@ -39,7 +40,7 @@ def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], No
 
 def opened(kind: type[Any]) -> Any:
     """A stream that was welcomed."""
-    stream = kind("b1", "c", "", "test")
+    stream = kind(hello("b1", "c", "", "test"))
     stream.next_message()
     answer = {
         AddStream: lane_pb2.AddResponse,
@@ -188,7 +189,7 @@ async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in
 
 @on_a_loop
 async def test_a_version_that_was_not_offered_is_refused() -> None:
-    stream = ControlStream("b1", "c", "", "test")
+    stream = ControlStream(hello("b1", "c", "", "test"))
     stream.next_message()
     answer = lane_pb2.ControlResponse(hello=lane_pb2.HelloAnswer(version=2, bookie_id="b1", instance_id="c"))
     with pytest.raises(RemoteProtocolError, match="version"):
@@ -272,7 +273,7 @@ async def test_an_answer_for_a_call_that_was_cancelled_in_the_same_turn_is_dropp
 )
 def test_wrong_answer_to_hello_is_an_error(kind: type[LaneStream], answer: lane_pb2.HelloAnswer | None) -> None:
     async def story() -> None:
-        stream = kind("b1", "c", "", "test")
+        stream = kind(hello("b1", "c", "", "test"))
         response = {"AddStream": lane_pb2.AddResponse, "ReadStream": lane_pb2.ReadResponse}.get(
             kind.__name__, lane_pb2.ControlResponse
         )

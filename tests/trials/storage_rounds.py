@@ -19,8 +19,8 @@ from pathlib import Path
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
-from bk_core.transport.grpc import GrpcTransport
-from bk_core.transport.port import RefusedError
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, RefusedError
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from tests.kit.lanes import Lane, Listener
 from tests.trials.nursery import Child, Nursery
@@ -308,6 +308,6 @@ async def _connected(store: MetadataStore) -> Lane:
         if time.monotonic() > deadline:
             raise RuntimeError("the bookie is ready and not registered")
         await asyncio.sleep(0.05)
-    transport = GrpcTransport(instance_id=await asyncio.to_thread(store.instance_id))
+    transport = LaneTransport(Caller(await asyncio.to_thread(store.instance_id)))
     transport.update_bookies(list(bookies.values()))
     return Lane("grpc", transport, BOOKIE_ID)

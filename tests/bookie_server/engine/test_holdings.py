@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, parse_header
 from bk_core.metadata import open_store
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.machine.places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending, Plan
@@ -165,7 +166,7 @@ def test_striped_frames_are_served_before_and_after_a_restart(tmp_path: Path) ->
         store.initialize_cluster()
         for start in range(3):
             bookie = await Bookie.start(bookie_config(tmp_path, uri, segment_size_bytes=9 << 20))
-            transport = GrpcTransport()
+            transport = LaneTransport(Caller())
             transport.update_bookies(list(store.writable_bookies().values()))
             lane = Lane("grpc", transport, bookie.bookie_id)
             if not start:

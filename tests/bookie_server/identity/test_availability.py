@@ -21,7 +21,8 @@ from bk_core.errors import BookieIdentityError, LocalProtocolError
 from bk_core.metadata import open_store
 from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.main import Bookie
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
@@ -68,7 +69,7 @@ def store() -> Iterator[MemoryStore]:
 async def running(store: MemoryStore, path: Path, **changes: Any) -> AsyncIterator[tuple[Bookie, Lane]]:
     config = bookie_config(path, store.uri, **{"bookie_id": "b1", "disk_check_interval_s": 0.02, **changes})
     bookie = await Bookie.start(config)
-    transport = GrpcTransport(instance_id=store.instance_id())
+    transport = LaneTransport(Caller(store.instance_id()))
     transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
     try:
         yield bookie, Lane("grpc", transport, "b1")

@@ -17,7 +17,8 @@ from bk_core.client.connect import connect
 from bk_core.errors import BookieIdentityError, EntryUnreadableError, QuorumError
 from bk_core.metadata import open_store
 from bk_core.model import LedgerId, LedgerState
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 from bk_core.wire.lane import Reason
 from bookie_server.main import Bookie
 from tests.kit.lanes import Lane, bookie_config
@@ -125,7 +126,7 @@ def test_reader_of_a_closed_ledger_is_never_told_that_the_lost_copies_do_not_exi
 async def assert_unknown(cluster: Cluster, ledger_id: LedgerId) -> None:
     """What b1 itself says."""
     store = await asyncio.to_thread(open_store, cluster.uri)
-    transport = GrpcTransport(instance_id=store.instance_id())
+    transport = LaneTransport(Caller(store.instance_id()))
     transport.update_bookies(list(store.writable_bookies().values()))
     entries, trailer = await Lane("grpc", transport, "b1").read(ledger_id, 0, 100)
     await transport.close()

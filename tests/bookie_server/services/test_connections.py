@@ -16,8 +16,9 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError, PortInUseError
 from bk_core.metadata import open_store
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import hello
+from bk_core.transport.port import Caller
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
 from bookie_server.services import grpc as served
@@ -116,7 +117,7 @@ def test_one_address_does_not_keep_others_out(
         for each in greedy:
             each.setblocking(False)
         await eventually(lambda: sum(map(is_lost, greedy)) == 4)
-        transport = GrpcTransport(instance_id=store.instance_id())
+        transport = LaneTransport(Caller(store.instance_id()))
         transport.update_bookies(list(store.writable_bookies().values()))
         said = await transport.bookie_info(bookie.bookie_id, deadline_s=10)
         assert said.version.startswith("pyspark-bookkeeper")

@@ -15,7 +15,8 @@ import pytest
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.metadata import open_store
 from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
-from bk_core.transport.grpc import GrpcTransport
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
@@ -113,7 +114,7 @@ def test_mismatch_is_answered_and_the_stream_closed(
 @pytest.mark.rule("L1")
 def test_frames_for_another_bookie_are_never_stored(tmp_path: Path) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
-        transport = GrpcTransport(instance_id=store.instance_id())
+        transport = LaneTransport(Caller(store.instance_id()))
         address = Endpoint("grpc", "127.0.0.1", bookie.port, "grpc")
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
         listener = Listener()
@@ -154,7 +155,7 @@ def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
 @pytest.mark.rule("L5")
 def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
-        transport = GrpcTransport()
+        transport = LaneTransport(Caller())
         transport.update_bookies(list(store.writable_bookies().values()))
         listener = Listener()
         transport.attach(bookie.bookie_id, 7, KEY, AttachMode.WRITE, 1, listener)
@@ -171,7 +172,7 @@ def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path) -> None:
 @pytest.mark.rule("E1")
 def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: Path) -> None:
     async def run() -> None:
-        transport = GrpcTransport(connect_timeout_s=2)
+        transport = LaneTransport(Caller(connect_timeout_s=2))
         transport.update_bookies([BookieServiceInfo("b9:1", (Endpoint("grpc", "127.0.0.1", 1, "grpc"),))])
         with pytest.raises(BookieUnreachableError, match="from host"):
             await transport.fence("b9:1", 7, KEY, deadline_s=DEADLINE_S)
@@ -186,7 +187,7 @@ def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path) -> 
         store = open_store(uri)
         store.initialize_cluster()
         bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        transport = GrpcTransport(instance_id=store.instance_id())
+        transport = LaneTransport(Caller(store.instance_id()))
         transport.update_bookies(list(store.writable_bookies().values()))
         name, listener = bookie.bookie_id, Listener()
         transport.attach(name, 7, KEY, AttachMode.WRITE, 1, listener)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's transport: to each bookie one connection, over the first of :data:`LANES` that the bookie offers.
+
+A bookie publishes an endpoint for each lane that it serves. A connection is made on first use and again after a break;
+nothing is made at import or in ``__init__``, because Spark forks (K4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from bk_core.after_fork import check_can_connect
+from bk_core.errors import BookieUnreachableError, Outcome, TransportError
+from bk_core.model import BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.transport.port import AddListener, BookieInfo, Caller, LacEvidence, Link, ReadPart, ReadTrailer
+from bk_core.wire.lane import AttachMode
+
+Connect = Callable[[BookieServiceInfo, Endpoint, Caller], Link]
+"""Makes a link to a bookie at an endpoint of its registration. It does not connect yet, and does not block."""
+
+
+def _grpc() -> Connect:
+    from bk_core.transport.grpc import GrpcLink
+
+    return GrpcLink
+
+
+LANES: Mapping[str, Callable[[], Connect]] = {"grpc": _grpc}
+"""The lanes of this client, best first, by the protocol of a bookie's endpoint. Each is imported when a transport is
+made, not before."""
+
+
+def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) -> Endpoint | None:
+    """Where this client talks to a bookie; None if the bookie offers no lane of this client."""
+    return next((endpoint for lane in lanes if (endpoint := info.endpoint(lane))), None)
+
+
+class LaneTransport:
+    """:class:`~bk_core.transport.port.Transport` to the bookies of a cluster. Belongs to the loop it is first used on.
+
+    Raises ForkedHandleError in a child of a process that used gRPC (:mod:`bk_core.after_fork`).
+    """
+
+    def __init__(self, caller: Caller, lanes: Mapping[str, Callable[[], Connect]] = LANES) -> None:
+        check_can_connect()
+        self._caller = caller
+        self._lanes = {lane: load() for lane, load in lanes.items()}
+        self._infos: dict[BookieId, BookieServiceInfo] = {}
+        self._links: dict[BookieId, Link] = {}
+        self._closed = False
+
+    def attach(
+        self,
+        bookie_id: BookieId,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
+    ) -> None:
+        try:
+            link = self._link(bookie_id)
+        except TransportError as error:
+            asyncio.get_running_loop().call_soon(listener.on_broken, session, str(error))
+            return
+        link.attach(ledger_id, ledger_key, mode, session, listener)
+
+    def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
+        link = self._links.get(bookie_id)
+        if link:
+            link.send(session, frame)
+
+    def detach(self, bookie_id: BookieId, session: int) -> None:
+        link = self._links.get(bookie_id)
+        if link:
+            link.detach(session)
+
+    def read(
+        self,
+        bookie_id: BookieId,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        *,
+        bytes_max: int,
+        fence_key: bytes | None = None,
+        deadline_s: float,
+    ) -> AsyncIterator[ReadPart | ReadTrailer]:
+        link = self._link(bookie_id)
+        return link.read(ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, deadline_s=deadline_s)
+
+    async def fence(
+        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float
+    ) -> LacEvidence:
+        return await self._link(bookie_id).fence(ledger_id, ledger_key, deadline_s=deadline_s)
+
+    async def read_lac(self, bookie_id: BookieId, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
+        return await self._link(bookie_id).read_lac(ledger_id, deadline_s=deadline_s)
+
+    async def watch_lac(
+        self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float
+    ) -> LacEvidence:
+        return await self._link(bookie_id).watch_lac(ledger_id, previous_lac, timeout_s=timeout_s)
+
+    async def write_lac(
+        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
+    ) -> None:
+        await self._link(bookie_id).write_lac(ledger_id, ledger_key, lac_body, deadline_s=deadline_s)
+
+    async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
+        await self._link(bookie_id).delete_hint(ledger_ids, deadline_s=deadline_s)
+
+    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> BookieInfo:
+        return await self._link(bookie_id).bookie_info(deadline_s=deadline_s)
+
+    def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
+        self._infos.update((info.bookie_id, info) for info in infos)
+
+    def _link(self, bookie_id: BookieId) -> Link:
+        """The connection to a bookie, made if there is none. Raises BookieUnreachableError, TransportError."""
+        if self._closed:
+            raise TransportError("the transport is closed", value=f"bookie {bookie_id}")
+        link = self._links.get(bookie_id)
+        if link is None or link.broken:
+            info = self._infos.get(bookie_id)
+            endpoint = endpoint_of(info, self._lanes) if info else None
+            if info is None or endpoint is None:
+                raise _no_way_to(bookie_id, info)
+            link = self._links[bookie_id] = self._lanes[endpoint.protocol](info, endpoint, self._caller)
+        return link
+
+    async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+
+def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None) -> BookieUnreachableError:
+    if info is None:
+        what, value = f"no address of bookie {bookie_id} is known", "it is not registered"
+        remedy = "start the bookie, or wait until it registers"
+    else:
+        what = f"bookie {bookie_id} offers no lane that this client knows"
+        value = ", ".join(each.protocol for each in info.endpoints) or "it published no endpoint"
+        remedy = "look at its version"
+    return BookieUnreachableError(what, value=value, remedy=remedy, outcome=Outcome.NOT_APPLIED)
