@@ -38,9 +38,10 @@ from bookie_server.identity.registration import advertised_address, service_info
 from bookie_server.machine.events import ReadOnlyChanged
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import Holdings
-from bookie_server.services.grpc import GrpcServer
+from bookie_server.services.clients import Clients
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import raise_files_max
+from bookie_server.services.service import Service, listen
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatches, Usage
 
@@ -148,13 +149,15 @@ class Bookie:
     """A bookie that runs on the current loop; tests start it in their own process. ``failed`` is set when it must end
     because of ``error``."""
 
-    def __init__(self, config: BookieConfig, store: MetadataStore, server: GrpcServer, address: str) -> None:
-        self._config, self._store, self._server, self._address = config, store, server, address
+    def __init__(self, config: BookieConfig, store: MetadataStore, address: str) -> None:
+        self._config, self._store, self._address = config, store, address
+        self._clients = Clients(config.server_limits())
+        self._services: list[Service] = []
         self._opened: tuple[OpenStorage, ...] = ()
         self._engine: BookieEngine | None = None
         self._garbage: GarbageThread | None = None
         self.bookie_id: BookieId = ""
-        self.port = server.port
+        self.port = 0
         self.failed = asyncio.Event()
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
@@ -178,13 +181,12 @@ class Bookie:
                 timeout_s=config.metadata_timeout_s,
                 session_timeout_s=config.session_timeout_s,
             )
+        bookie = cls(config, store, address)
         try:
             await asyncio.to_thread(find_cluster, config, store, make=init_cluster)
-            bookie = cls(config, store, GrpcServer(config.listen_address, config.port, config.server_limits()), address)
-        except BaseException:
-            await asyncio.to_thread(store.close)
-            raise
-        try:
+            for service in listen(config, bookie._clients):
+                bookie._services.append(service)
+            bookie.port = bookie._services[0].port
             await bookie._open(accept_loss)
         except BaseException:
             await bookie.stop()
@@ -228,7 +230,9 @@ class Bookie:
             look,
             watches,
             store,
-            await asyncio.to_thread(service_info, directories, self._address, self.port),
+            await asyncio.to_thread(
+                service_info, directories, [each.endpoint(self._address) for each in self._services]
+            ),
             paths=[directory.path for directory in directories],
             interval_s=config.disk_check_interval_s,
             positions=lambda: {each.directory.identity.incarnation: each.log.position for each in opened},
@@ -244,7 +248,9 @@ class Bookie:
             version=_version(),
             space=lambda: _space(directories),
         )
-        await self._server.start(self._engine, facts)
+        for service in self._services:
+            await service.start(engine, facts)
+        self._clients.watch([service.port for service in self._services])
         await availability.begin()
         garbage.start()
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
@@ -263,7 +269,8 @@ class Bookie:
             self._garbage.stop()
         if self._engine:
             self._engine.end_streams("the bookie stops")
-        await self._server.stop(self._config.stop_grace_s)
+        self._clients.stop()
+        await asyncio.gather(*(service.stop(self._config.stop_grace_s) for service in self._services))
         if self._engine:
             await self._engine.stop()
         for each in self._opened:

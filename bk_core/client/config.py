@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.transport.port import Caller
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 
@@ -76,6 +77,10 @@ class ClientConfig:
                 value=f"frame_bytes={self.frame_bytes}",
                 remedy="at most 4 MiB",
             )
+
+    def caller(self, instance_id: str) -> Caller:
+        """The settings for connections to the bookies of a cluster."""
+        return Caller(instance_id)
 
     def writer(self) -> WriterConfig:
         return WriterConfig(

@@ -44,7 +44,7 @@ from bk_core.placement import choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, Transport
+from bk_core.transport.port import Transport
 
 H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
@@ -368,7 +368,7 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
         raise
     try:
         instance_id = await asyncio.to_thread(store.instance_id)
-        transport = LaneTransport(Caller(instance_id))
+        transport = LaneTransport(settings.caller(instance_id))
     except BaseException:
         await asyncio.to_thread(store.close)
         raise

@@ -22,7 +22,6 @@ from bk_core.entries.digest import Digester
 from bk_core.errors import EntryUnreadableError, NoSuchEntryError
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 
 Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]]
 """Reads the ledger's record and the bookies' addresses again; blocks."""
@@ -45,7 +44,7 @@ class DetachedReader:
         self._config, self._refresh = config or ClientConfig(), refresh
         self._slow = SlowBookies()
         self._guard = ForkGuard()
-        self._transport = LaneTransport(Caller(instance_id))
+        self._transport = LaneTransport(self._config.caller(instance_id))
         self._transport.update_bookies(list(infos.values()))
 
     async def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:

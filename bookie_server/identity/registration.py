@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bk_core.errors import (
     BookieIdentityError,
@@ -61,10 +61,9 @@ def _is_loopback(address: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(each.split("%")[0]).is_loopback for each in found)
 
 
-def service_info(directories: Sequence[DataDirectory], address: str, port: int) -> BookieServiceInfo:
-    """The record that this bookie registers: the one service that it has, and its directories."""
-    endpoint = Endpoint("grpc", address, port, "grpc")
-    return BookieServiceInfo(directories[0].identity.bookie_id, (endpoint,), properties_of(directories))
+def service_info(directories: Sequence[DataDirectory], endpoints: Iterable[Endpoint]) -> BookieServiceInfo:
+    """The record that this bookie registers: its services and its directories."""
+    return BookieServiceInfo(directories[0].identity.bookie_id, tuple(endpoints), properties_of(directories))
 
 
 def properties_of(directories: Sequence[DataDirectory]) -> dict[str, str]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps each client address to its share of the connections. Pure: it is told who is connected, and returns which
-connections to end.
+"""Keeps clients to ``connections_max``, and each client address to its share of them. Pure: it is told who is
+connected, and returns which connections to end.
 
 gRPC refuses clients beyond ``connections_max`` without telling anybody, so the first client might take them all. So
-each address has a share. The newest connections beyond it are ended; the older ones go on.
+each address has a share. The newest connections beyond it are ended; the older ones go on. The bound holds for all
+services of a bookie together, of which each knows only its own connections: here, too, the newest ones are ended.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from collections.abc import Collection
 
 logger = logging.getLogger(__name__)
 
-Address = tuple[str, int]
-"""Host and port of a client."""
+Address = tuple[str, int, int]
+"""Host and port of a client, and the port of ours that it is connected to."""
 
 _TELL_AGAIN_S = 60.0
 _REPORT_S = 600.0
 
 
 class Connections:
-    """The connections of one port. ``looks_full`` counts the looks that found ``connections_max`` reached, ``ended``
-    the connections that were ended because their address had more than its share."""
+    """``looks_full`` counts the looks that found ``connections_max`` reached, ``ended`` the connections that were ended
+    because they were beyond it, or beyond their address's share."""
 
     def __init__(self, connections_max: int, share_max: int) -> None:
         self.connections_max, self.share_max = connections_max, share_max
@@ -39,7 +40,7 @@ class Connections:
         more than its share."""
         self._order = {each: self._order.get(each, self._seen + n) for n, each in enumerate(connected)}
         self._seen += len(connected)
-        hosts = Counter(host for host, _ in connected)
+        hosts = Counter(host for host, *_ in connected)
         self.most = max(self.most, len(connected))
         if len(connected) >= self.connections_max:
             self.looks_full += 1
@@ -50,15 +51,16 @@ class Connections:
                     self.connections_max, ", ".join(f"{host} ({count})" for host, count in hosts.most_common(3)),
                 )  # fmt: skip
         over = [host for host, count in hosts.items() if count > self.share_max]
-        excess = [each for host in over for each in self._newest_of(host, hosts[host] - self.share_max)]
-        self.ended += len(excess)
+        excess = [each for host in over for each in self._newest(hosts[host] - self.share_max, [host])]
+        beyond = self._newest(len(connected) - len(excess) - self.connections_max, hosts, without=set(excess))
+        self.ended += len(excess) + len(beyond)
         if excess and self._tells("share", now_s):
             logger.warning(
                 "%s has more than its share of %d connections: the newest %d are ended "
                 "(connections_per_address_max)",
                 ", ".join(over), self.share_max, len(excess),
             )  # fmt: skip
-        return excess
+        return excess + beyond
 
     def report(self, now_s: float) -> None:
         """Log the numbers every ten minutes if they changed."""
@@ -70,9 +72,10 @@ class Connections:
     def _line(self) -> str:
         return f"most={self.most} looks_full={self.looks_full} ended={self.ended}"
 
-    def _newest_of(self, host: str, count: int) -> list[Address]:
-        own = sorted((each for each in self._order if each[0] == host), key=self._order.__getitem__)
-        return own[-count:]
+    def _newest(self, count: int, hosts: Collection[str], without: Collection[Address] = ()) -> list[Address]:
+        """The newest connections of these hosts, at most ``count``, oldest first."""
+        own = [each for each in self._order if each[0] in hosts and each not in without] if count > 0 else []
+        return sorted(own, key=self._order.__getitem__)[-count:] if own else []
 
     def _tells(self, what: str, now_s: float) -> bool:
         if now_s - self._told.get(what, -math.inf) < _TELL_AGAIN_S:

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from dataclasses import replace
 
-from bk_core.transport.messages import evidence_to_proto, proto_reason
+from bk_core.transport.messages import evidence_to_proto, info_to_proto, proto_reason
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, MESSAGE_OVERHEAD_BYTES
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
@@ -72,11 +72,7 @@ class ControlStream(LaneStream):
         if call != "bookie_info":
             message = f"{call} is not built yet"
             return lane_pb2.ControlResponse(id=request, reason=lane_pb2.UNIMPLEMENTED, message=message)
-        total, free = self.facts.space()
-        info = lane_pb2.BookieInfo(
-            total_bytes=total, free_bytes=free, read_only=self.facts.read_only(), version=self.facts.version
-        )
-        return lane_pb2.ControlResponse(id=request, info=info)
+        return lane_pb2.ControlResponse(id=request, info=info_to_proto(self.facts.info()))
 
     def _too_late(self, request: int) -> None:
         if request in self._deadlines:

@@ -14,38 +14,16 @@ from typing import Any
 import grpc
 
 from bk_core.errors import BookKeeperError, PortInUseError
+from bk_core.model import Endpoint
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
-from bookie_server.config import ServerLimits
 from bookie_server.engine.engine import BookieEngine
-from bookie_server.services.connections import Connections
+from bookie_server.services.clients import Clients
 from bookie_server.services.control_stream import ControlStream
-from bookie_server.services.hang_up import connected, files_open, hang_up, shut_down
+from bookie_server.services.hang_up import hang_up
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
-from bookie_server.services.room import (
-    STREAMS_MAX,
-    MemoryWatch,
-    connections_allowed,
-    give_memory_back,
-    memory_bytes_usable,
-    resident_bytes,
-)
+from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, STREAMS_MAX, WRITE_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
-
-WRITE_TIMEOUT_S = 60.0
-"""A client that takes nothing for so long is cut off; sooner, if others wait for the memory."""
-
-GRACE_S = 2.0
-"""How long the queued answers of an ending stream may take to be written."""
-
-SILENT_S = 0.5
-"""When memory is short, streams are ended that have sent no whole message for so long."""
-
-_WATCH_INTERVAL_S = 0.25
-_COUNT_INTERVAL_S = 1.0
-
-HELLO_TIMEOUT_S = 10.0
-"""A client that sends nothing for so long after opening a stream is cut off."""
 
 _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
@@ -61,23 +39,14 @@ _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutEr
 
 
 class GrpcServer:
-    """A port that serves the lane. It is bound when made, so that a port in use is noticed first of all."""
+    """:class:`~bookie_server.services.service.Service` over gRPC."""
 
-    def __init__(self, listen_address: str, port: int, limits: ServerLimits | None = None) -> None:
+    def __init__(self, listen_address: str, port: int, clients: Clients) -> None:
         """Raises PortInUseError."""
-        limits = limits or ServerLimits()
-        connections_max = connections_allowed(limits.connections_max, limits.files_kept)
-        if connections_max < limits.connections_max:
-            logger.warning("at most %d clients can connect: raise the limit of open files", connections_max)
-        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
+        most = clients.connections.connections_max
+        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
-        self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
-        self._read_stall_s = limits.read_stall_s
-        self.connections = Connections(
-            connections_max, min(limits.connections_per_address_max or max(1, connections_max // 2), connections_max)
-        )
-        self._streams: set[LaneStream] = set()
-        self._watches: list[asyncio.Task[None]] = []
+        self._clients, self._started = clients, False
         try:
             self.port: int = self._server.add_insecure_port(f"{_bracketed(listen_address)}:{port}")
         except RuntimeError as error:
@@ -87,49 +56,19 @@ class GrpcServer:
                 remedy="stop the other program, or name another --port",
             ) from error
 
+    def endpoint(self, host: str) -> Endpoint:
+        return Endpoint("grpc", host, self.port, "grpc")
+
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         handlers = {name: self._handler(kind, engine, facts) for name, kind in _STREAMS.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         await self._server.start()
-        self._watches = [
-            asyncio.create_task(self._watch_memory(), name="memory watch"),
-            asyncio.create_task(self._watch_connections(), name="connection watch"),
-        ]
+        self._started = True
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more messages; streams end within ``grace_s``."""
-        for watch in self._watches:
-            watch.cancel()
+        if not self._started:  # gRPC lets go of a port only if it served there
+            await self._server.start()
         await self._server.stop(grace_s)
-
-    async def _watch_memory(self) -> None:
-        """End silent streams when memory is short: each may hold most of a message that never ends."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_WATCH_INTERVAL_S)
-            taken = resident_bytes()
-            if not self._memory.shed(taken):
-                continue
-            silent = [stream for stream in self._streams if loop.time() - stream.reading_since > SILENT_S]
-            if not silent:
-                continue
-            logger.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
-            for stream in silent:
-                stream.cut("memory is short, and nothing came on this stream")
-            await asyncio.sleep(_WATCH_INTERVAL_S)  # until gRPC has released them
-            give_memory_back()
-            self._memory.has_shed(resident_bytes())
-
-    async def _watch_connections(self) -> None:
-        """Keep each address to its share of the connections; gRPC keeps the total to its bound."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            await asyncio.sleep(_COUNT_INTERVAL_S)
-            if files_open() > self.connections.share_max:  # else there are too few connections to look
-                excess = self.connections.look(connected(self.port), clock())
-                if excess:
-                    shut_down(set(excess), self.port)
-            self.connections.report(clock())
 
     def _handler(self, kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
         async def serve(_: Any, context: Any) -> None:
@@ -142,14 +81,14 @@ class GrpcServer:
         otherwise gRPC would keep the unwritten messages for as long as the client likes."""
         tasks = [
             asyncio.ensure_future(_read(stream, context)),
-            asyncio.ensure_future(_write(stream, context, self._read_stall_s)),
+            asyncio.ensure_future(_write(stream, context, self._clients.read_stall_s)),
         ]
         stream.on_cut = lambda: [task.cancel() for task in tasks]
-        self._streams.add(stream)
+        self._clients.streams.add(stream)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._streams.discard(stream)
+            self._clients.streams.discard(stream)
             stream.end()
             tasks[0].cancel()  # the writer ends by itself, once it has written the queued answers
             _, late = await asyncio.wait(tasks[1:], timeout=GRACE_S)

@@ -23,14 +23,14 @@ _OPEN_FILES = "/dev/fd"
 def hang_up(peer: str, port: int) -> bool:
     """Shut down this process's connection from ``peer``, in gRPC's notation (``ipv4:127.0.0.1:4711``), to its own
     ``port``. False if there is none, or the system does not tell. All streams of the connection fail then."""
-    address = _address(peer)
-    return address is not None and shut_down({address}, port) > 0
+    address = _address(peer, port)
+    return address is not None and shut_down({address}) > 0
 
 
-def shut_down(addresses: Collection[Address], port: int) -> int:
-    """Shut down this process's connections from ``addresses`` to its own ``port``; returns how many there were."""
+def shut_down(addresses: Collection[Address]) -> int:
+    """Shut down these connections; returns how many there were."""
     ended = 0
-    for found, address in _connections(port):
+    for found, address in _connections({port for *_, port in addresses}):
         if address in addresses:
             with contextlib.suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
@@ -38,9 +38,9 @@ def shut_down(addresses: Collection[Address], port: int) -> int:
     return ended
 
 
-def connected(port: int) -> list[Address]:
-    """The clients connected to this process's own ``port``; empty if the system does not tell."""
-    return [address for _, address in _connections(port)]
+def connected(ports: Collection[int]) -> list[Address]:
+    """The clients connected to ``ports`` of this process; empty if the system does not tell."""
+    return [address for _, address in _connections(ports)]
 
 
 def files_open() -> int:
@@ -52,10 +52,10 @@ def files_open() -> int:
         return 0
 
 
-def _connections(port: int) -> Iterator[tuple[socket.socket, Address]]:
-    """A duplicate of the socket of each connection to ``port``; it is closed when the next one is requested. A
-    duplicate stays the same connection whatever other threads close. ``port`` is compared because a client may use one
-    port of its own for connections to several ports here."""
+def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, Address]]:
+    """A duplicate of the socket of each connection to one of ``ports``; it is closed when the next one is requested. A
+    duplicate stays the same connection whatever other threads close. Our port is part of the address because a client
+    may use one port of its own for connections to several ports here."""
     try:
         names = os.listdir(_OPEN_FILES)
     except OSError:
@@ -77,16 +77,16 @@ def _connections(port: int) -> Iterator[tuple[socket.socket, Address]]:
                 peer, own = found.getpeername(), found.getsockname()
             except OSError:  # it listens, or has ended
                 continue
-            if isinstance(peer, tuple) and own[1] == port:
-                yield found, (_plain(peer[0]), peer[1])
+            if isinstance(peer, tuple) and own[1] in ports:
+                yield found, (_plain(peer[0]), peer[1], own[1])
 
 
-def _address(peer: str) -> Address | None:
+def _address(peer: str, port: int) -> Address | None:
     family, _, rest = unquote(peer).partition(":")
-    host, _, port = rest.rpartition(":")
-    if family not in ("ipv4", "ipv6") or not port.isdigit():
+    host, _, its_port = rest.rpartition(":")
+    if family not in ("ipv4", "ipv6") or not its_port.isdigit():
         return None
-    return _plain(host.strip("[]")), int(port)
+    return _plain(host.strip("[]")), int(its_port), port
 
 
 def _plain(host: str) -> str:

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
 from bk_core.transport.messages import LANE_VERSION, proto_reason, trailer_to_proto
-from bk_core.transport.port import ReadTrailer
+from bk_core.transport.port import BookieInfo, ReadTrailer
 from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
@@ -39,7 +39,7 @@ _ENDS_OF_A_MESSAGE = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieFacts:
-    """What this bookie says about itself in the answer to hello (RULES L1)."""
+    """What this bookie says about itself, in the answer to hello (RULES L1) and when it is asked."""
 
     bookie_id: BookieId
     instance_id: str
@@ -51,6 +51,10 @@ class BookieFacts:
     """Total and free bytes of the data directory."""
     answers: AnswerRoom = field(default_factory=AnswerRoom)
     """The bound on control answers of all streams."""
+
+    def info(self) -> BookieInfo:
+        total, free = self.space()
+        return BookieInfo(total, free, self.read_only(), self.version)
 
 
 class LaneStream:

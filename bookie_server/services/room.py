@@ -26,6 +26,15 @@ _FILES_WANTED = 1 << 16
 _GROWTH = 64 << 20
 _NO_LIMIT = 1 << 63
 
+HELLO_TIMEOUT_S = 10.0
+"""A client that sends nothing for so long after opening a stream is cut off."""
+
+WRITE_TIMEOUT_S = 60.0
+"""A client that takes nothing for so long is cut off; sooner, if others wait for the memory."""
+
+GRACE_S = 2.0
+"""How long the queued answers of an ending stream may take to be written."""
+
 
 class AnswerRoom:
     """The bytes of control answers of all streams."""

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from bk_core.errors import (
     BookieIdentityError,
     BookKeeperError,
     DataDirectoryError,
+    PortInUseError,
     StorageFailedError,
 )
 from bk_core.metadata import open_store
@@ -26,7 +29,11 @@ from bk_core.model import BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bookie_server import main
+from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
+from bookie_server.services.clients import Clients
+from bookie_server.services.grpc import GrpcServer
+from bookie_server.services.service import Service
 from tests.kit.lanes import Lane, Listener, bookie_config
 
 
@@ -92,6 +99,54 @@ def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataStore, t
         await transport.close()
 
     asyncio.run(story())
+
+
+def serve_twice(monkeypatch: pytest.MonkeyPatch, *second: int) -> None:
+    """A bookie's services are the usual one and others of its kind on these ports."""
+
+    def both(config: BookieConfig, clients: Clients) -> Iterator[Service]:
+        for port in (config.port, *second):
+            yield GrpcServer(config.listen_address, port, clients)
+
+    monkeypatch.setattr(main, "listen", both)
+
+
+def test_all_services_are_published_serve_the_same_ledgers_and_have_one_bound(
+    store: MetadataStore, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_twice(monkeypatch, 0)
+
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri))
+        (info,) = store.writable_bookies().values()
+        ports = [endpoint.port for endpoint in info.endpoints]
+        assert ports[0] == bookie.port
+        assert ports[1] not in (0, bookie.port)
+        transports = [LaneTransport(Caller(store.instance_id())) for _ in ports]
+        for transport, endpoint in zip(transports, info.endpoints, strict=True):
+            transport.update_bookies([replace(info, endpoints=(endpoint,))])
+        first, second = [Lane("grpc", transport, bookie.bookie_id) for transport in transports]
+        await first.write(1, 0, [b"a"])
+        assert (await second.read(1, 0, 0))[0] == {0: b"a"}
+        assert len(bookie._clients.streams) == 2, "memory is watched for both"
+        for transport in transports:
+            await transport.close()
+        await bookie.stop()
+
+    asyncio.run(story())
+
+
+def test_a_service_without_its_port_leaves_nothing_of_the_others_behind(
+    store: MetadataStore, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        first, second = free.getsockname()[1], taken.getsockname()[1]
+        free.close()
+        serve_twice(monkeypatch, second)
+        with pytest.raises(PortInUseError, match=str(second)):
+            asyncio.run(Bookie.start(bookie_config(tmp_path, uri, port=first)))
+        socket.create_server(("127.0.0.1", first)).close()
+    assert not list(tmp_path.iterdir()), "the data directory is not touched"
 
 
 @pytest.mark.rule("S6")

@@ -9,6 +9,7 @@ _ROOM = "tests/bookie_server/services/test_room.py"
 _CONNECTIONS = "tests/bookie_server/services/test_connections.py"
 _STREAMS = "tests/bookie_server/services/test_streams_end.py"
 _GRPC = "bookie_server/services/grpc.py"
+_CLIENTS = "bookie_server/services/clients.py"
 _CONTROL = "bookie_server/services/control_stream.py"
 _HANG_UP = "bookie_server/services/hang_up.py"
 
@@ -31,11 +32,27 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "connections beyond an address's share are counted and kept",
-        _GRPC,
-        "                    shut_down(set(excess), self.port)",
+        _CLIENTS,
+        "                    shut_down(set(excess))",
         "                    pass",
         (f"{_CONNECTIONS}::test_one_address_does_not_keep_others_out",),
         "one host takes all connections of a bookie",
+    ),
+    Mutant(
+        "a service that never served keeps its port",
+        _GRPC,
+        "        if not self._started:",
+        "        if False:",
+        ("tests/bookie_server/test_wiring.py::test_a_service_without_its_port_leaves_nothing_of_the_others_behind",),
+        "a start that tries again because the metadata store was away finds its own port in use",
+    ),
+    Mutant(
+        "each service has the bound of all for itself",
+        "bookie_server/services/connections.py",
+        "        return excess + beyond",
+        "        return excess",
+        (f"{_CONNECTIONS}::test_the_newest_of_several_services_beyond_the_bound_of_all_together_end",),
+        "two services take twice the connections, and the files that storage needs",
     ),
     Mutant(
         "two bookies share a port",
@@ -64,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "silent streams are remembered when they are gone",
         _GRPC,
-        "            self._streams.discard(stream)\n",
+        "            self._clients.streams.discard(stream)\n",
         "",
         (f"{_STREAMS}::test_a_stream_that_ended_is_forgotten",),
         "each client that comes and goes leaves memory behind",
@@ -97,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a connection to another port is ended",
         _HANG_UP,
-        "            if isinstance(peer, tuple) and own[1] == port:",
+        "            if isinstance(peer, tuple) and own[1] in ports:",
         "            if isinstance(peer, tuple):",
         (f"{_ROOM}::test_hang_up_knows_connections_from_one_port_to_several",),
         "a slow reader of one bookie loses its connection to another",

@@ -95,8 +95,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a bookie registers before it listens",
         "bookie_server/main.py",
-        "        await self._server.start(self._engine, facts)\n        await availability.begin()\n",
-        "        await availability.begin()\n        await self._server.start(self._engine, facts)\n",
+        "        for service in self._services:\n            await service.start(engine, facts)\n",
+        "        await availability.begin()\n        for service in self._services:\n"
+        "            await service.start(engine, facts)\n",
         (f"{_WIRING}::test_who_finds_a_bookie_registered_can_talk_to_it",),
         "writers meet refused connections at every start, and replace a healthy bookie",
     ),

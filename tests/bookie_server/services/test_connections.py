@@ -21,16 +21,17 @@ from bk_core.transport.messages import hello
 from bk_core.transport.port import Caller
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
-from bookie_server.services import grpc as served
-from bookie_server.services.connections import Connections
+from bookie_server.services import clients as watched
+from bookie_server.services.connections import Address, Connections
+from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import AddStream
 from tests.kit.lanes import bookie_config
 
 LOG = "bookie_server.services"
 
 
-def clients(host: str, *ports: int) -> list[tuple[str, int]]:
-    return [(host, port) for port in ports]
+def clients(host: str, *ports: int, to: int = 3181) -> list[Address]:
+    return [(host, port, to) for port in ports]
 
 
 def test_the_newest_beyond_an_addresss_share_end_and_nobody_elses() -> None:
@@ -39,6 +40,16 @@ def test_the_newest_beyond_an_addresss_share_end_and_nobody_elses() -> None:
     assert seen.look(clients("a", 1, 2, 8, 9) + clients("b", 1, 2, 3), 1) == clients("a", 2)
     assert seen.look(clients("a", 8, 9, 1, 5, 4) + clients("b", 1, 2, 3), 2) == clients("a", 5, 4)
     assert (seen.ended, seen.most, seen.looks_full) == (3, 8, 0)
+
+
+def test_the_newest_of_several_services_beyond_the_bound_of_all_together_end() -> None:
+    """Each service by itself keeps to the bound; one port of a client may be connected to two of ours."""
+    seen = Connections(connections_max=3, share_max=2)
+    assert seen.look(clients("a", 1) + clients("b", 1), 0) == []
+    both = clients("a", 1) + clients("c", 1, to=3182) + clients("b", 1) + clients("a", 1, to=3182)
+    assert seen.look(both, 1) == clients("a", 1, to=3182)
+    assert seen.look([*both, *clients("a", 2)], 2) == clients("a", 2) + clients("a", 1, to=3182)
+    assert seen.ended == 3
 
 
 def test_reaching_the_bound_is_counted_each_time_and_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -108,7 +119,7 @@ def test_one_address_does_not_keep_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The greedy one comes first and takes all that gRPC gives; another address is served all the same."""
-    monkeypatch.setattr(served, "_COUNT_INTERVAL_S", 0.1)
+    monkeypatch.setattr(watched, "_COUNT_INTERVAL_S", 0.1)
 
     async def story(bookie: Bookie, store: Any) -> None:
         greedy = [
@@ -136,7 +147,7 @@ def test_two_bookies_do_not_share_a_port(tmp_path: Path) -> None:
 
     async def story(bookie: Bookie, _: Any) -> None:
         with pytest.raises(PortInUseError):
-            served.GrpcServer("127.0.0.1", bookie.port)
+            GrpcServer("127.0.0.1", bookie.port, bookie._clients)
 
     play(tmp_path, story)
 
@@ -148,7 +159,7 @@ def test_the_share_of_an_address_is_a_setting(tmp_path: Path) -> None:
         limits = bookie_config(tmp_path, "memory://x", connections_max=16, connections_per_address_max=given)
 
         async def story(bookie: Bookie, _: Any, expected: int = expected) -> None:
-            assert bookie._server.connections.share_max == expected
+            assert bookie._clients.connections.share_max == expected
 
         play(tmp_path / str(given), story, connections_max=16, connections_per_address_max=given)
         assert limits.server_limits().connections_per_address_max == given

@@ -56,17 +56,17 @@ def test_a_client_that_opens_a_stream_and_says_nothing_is_cut_off(
 
 def test_a_stream_that_ended_is_forgotten(tmp_path: Path) -> None:
     async def story(bookie: Bookie, channel: Any) -> None:
-        engine, server = bookie._engine, bookie._server
+        engine, clients = bookie._engine, bookie._clients
         assert engine is not None
         for method in ("Add", "Read", "Control"):
             call = channel.stream_stream(f"/bookkeeper.lane.Bookie/{method}")()
             request = getattr(lane_pb2, f"{method}Request")(hello=hello(bookie.bookie_id, "", "", "test"))
             await call.write(request.SerializeToString())
             await call.read()
-            assert len(engine._streams) == len(server._streams) == 1
+            assert len(engine._streams) == len(clients.streams) == 1
             call.cancel()
             async with asyncio.timeout(5):
-                while engine._streams or server._streams:
+                while engine._streams or clients.streams:
                     await asyncio.sleep(0.01)
 
     with_bookie(tmp_path, story)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clients of a bookie over all its services: how many are connected, and who is ended when memory is short.
+
+A bookie has one :class:`Clients`, which each service is given when it is made, so that the bounds hold for all services
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Protocol
+
+from bookie_server.config import ServerLimits
+from bookie_server.services.connections import Connections
+from bookie_server.services.hang_up import connected, files_open, shut_down
+from bookie_server.services.room import (
+    MemoryWatch,
+    connections_allowed,
+    give_memory_back,
+    memory_bytes_usable,
+    resident_bytes,
+)
+
+logger = logging.getLogger(__name__)
+
+SILENT_S = 0.5
+"""When memory is short, streams are ended that have sent no whole message for so long."""
+
+_WATCH_INTERVAL_S = 0.25
+_COUNT_INTERVAL_S = 1.0
+
+
+class ClientStream(Protocol):
+    """A stream of a client. ``reading_since`` is the loop's time when it began to wait for a message; infinite while it
+    does not wait."""
+
+    reading_since: float
+
+    def cut(self, message: str) -> None:
+        """End it at once."""
+        ...
+
+
+class Clients:
+    """Services add their streams to ``streams`` and discard those that have ended. ``connections.connections_max``
+    bounds the clients; a service that can refuse more than that by itself does so."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        most = connections_allowed(limits.connections_max, limits.files_kept)
+        if most < limits.connections_max:
+            logger.warning("at most %d clients can connect: raise the limit of open files", most)
+        self.connections = Connections(most, min(limits.connections_per_address_max or max(1, most // 2), most))
+        self.streams: set[ClientStream] = set()
+        self.read_stall_s = limits.read_stall_s
+        self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
+        self._watches: list[asyncio.Task[None]] = []
+
+    def watch(self, ports: Collection[int]) -> None:
+        """Begin to watch the memory, and the connections to the ports of the services."""
+        self._watches = [
+            asyncio.create_task(self._watch_memory(), name="memory watch"),
+            asyncio.create_task(self._watch_connections(ports), name="connection watch"),
+        ]
+
+    def stop(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+
+    async def _watch_memory(self) -> None:
+        """End silent streams when memory is short: each may hold most of a message that never ends."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            taken = resident_bytes()
+            if not self._memory.shed(taken):
+                continue
+            silent = [stream for stream in self.streams if loop.time() - stream.reading_since > SILENT_S]
+            if not silent:
+                continue
+            logger.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
+            for stream in silent:
+                stream.cut("memory is short, and nothing came on this stream")
+            await asyncio.sleep(_WATCH_INTERVAL_S)  # until their service has released them
+            give_memory_back()
+            self._memory.has_shed(resident_bytes())
+
+    async def _watch_connections(self, ports: Collection[int]) -> None:
+        """Keep each address to its share of the connections, and all services together to their bound."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_COUNT_INTERVAL_S)
+            if files_open() > self.connections.share_max:  # else there are too few connections to look
+                excess = self.connections.look(connected(ports), clock())
+                if excess:
+                    shut_down(set(excess))
+            self.connections.report(clock())

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a service of a bookie owes, and the list of the services: one port for each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from bk_core.model import Endpoint
+from bookie_server.config import BookieConfig
+from bookie_server.engine.engine import BookieEngine
+from bookie_server.services.clients import Clients
+from bookie_server.services.grpc import GrpcServer
+from bookie_server.services.lane_streams import BookieFacts
+
+
+class Service(Protocol):
+    """A port that is bound when the service is made, so that a port in use is noticed first of all. Its streams are
+    sinks of the engine (:class:`~bookie_server.engine.engine.StreamSink`)."""
+
+    port: int
+
+    def endpoint(self, host: str) -> Endpoint:
+        """What the bookie publishes of this service, if clients reach it at ``host``."""
+        ...
+
+    async def start(self, engine: BookieEngine, facts: BookieFacts) -> None: ...
+    async def stop(self, grace_s: float) -> None:
+        """Take no more messages; streams end within ``grace_s``. It may not have been started."""
+        ...
+
+
+def listen(config: BookieConfig, clients: Clients) -> Iterator[Service]:
+    """Bind the port of each service of a bookie, one after the other; the first one's is part of a new bookie's id.
+    Raises PortInUseError."""
+    yield GrpcServer(config.listen_address, config.port, clients)
