@@ -16,11 +16,9 @@ from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataCorr
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 from bk_core.transport.port import Transport
+from bk_core.wire.lane import HINT_IDS_MAX
 
 logger = logging.getLogger(__name__)
-
-HINT_IDS_MAX = 10_000
-"""The most ledgers in one hint."""
 
 
 def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None = None) -> LedgerMetadata | None:

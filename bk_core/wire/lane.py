@@ -61,3 +61,6 @@ FRAME_BYTES_MAX = 8 << 20
 
 ENTRY_BYTES_MAX = (5 << 20) - 1024
 """The largest payload of an entry on any lane (L5); any Java reader can fetch it."""
+
+HINT_IDS_MAX = 10_000
+"""The most ledgers in one hint of deletion."""

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.logs.machines.publication import LOGS_MAX
 from bk_spark.options.selection import LOG_COLUMN, parse_log_name
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bk_spark.write.log_writer")
 
-LOGS_MAX = 100
-"""How many logs one write may go to (RULES K10)."""
 FIXED_CODECS = ("raw", "envelope")
 """Codecs that cannot hold a column ``log`` of the user's."""
 

@@ -13,14 +13,11 @@ from collections.abc import Callable, Container, Iterable
 
 from bk_core.entries.frame import FrameKind
 from bk_core.model import LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import HINT_IDS_MAX, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import DeleteHintRequested, LedgersDeleted, LookForDeletion, SendReply
 from bookie_server.machine.requests import LEDGER_ID_MAX, Requests
 from bookie_server.machine.state import Ledger, Pending
-
-HINT_IDS_MAX = 10_000
-"""How many ledgers one hint may name."""
 
 
 class Deletions:
