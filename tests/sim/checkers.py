@@ -164,7 +164,7 @@ class Checker:
 
     def _check_marked(self, truth: LedgerTruth, metadata: LedgerMetadata, ids: range, by: Host) -> None:
         """P7, P8: a copy that is missing when the ledger is closed is known to be missing."""
-        marked = {b for ledger, names in by.store.underreplicated if ledger == truth.ledger_id for b in names}
+        marked = by.store.marked(truth.ledger_id)
         for entry in ids:
             ensemble = metadata.fragment_of(entry).ensemble
             for index in quorum.write_set(entry, metadata.ensemble_size, metadata.write_quorum_size):

@@ -385,7 +385,7 @@ def no_spare_where_all_is_confirmed() -> None:
     writer.close()
     world.run_for(1_000)
     require(writer.closed is not None, "P8", f"the close failed: {writer.error!r}")
-    require((writer.ledger_id, ("b1",)) in world.store.underreplicated, "P8", "b1 was not marked")
+    require(world.store.marked(writer.ledger_id) == ("b1",), "P8", "b1 was not marked")
 
 
 CORNERS: dict[str, Callable[[], None]] = {

@@ -45,7 +45,6 @@ class SimStore:
         self.store = MemoryStore(self.cluster)
         self.store.initialize_cluster()
         self.registered: dict[BookieId, None] = {}  # writable ones, in a fixed order
-        self.underreplicated: list[tuple[LedgerId, tuple[BookieId, ...]]] = []
         self.on_write: Callable[[LedgerId, Record | None, str], None] = lambda *_: None
         self.closed_by: dict[LedgerId, str] = {}
         self._history: dict[LedgerId, list[Record]] = {}
@@ -107,7 +106,11 @@ class SimStore:
 
     def mark(self, client: str, ledger_id: LedgerId, bookies: tuple[BookieId, ...]) -> None:
         self.scheduler.reached("missing copies were marked")
-        self.underreplicated.append((ledger_id, bookies))
+        self.store.mark_underreplicated(ledger_id, bookies)
+
+    def marked(self, ledger_id: LedgerId) -> tuple[BookieId, ...]:
+        """The bookies that are known to miss copies of a ledger."""
+        return dict(self.store.list_underreplicated()).get(ledger_id, ())
 
     def watch(self, client: str, ledger_id: LedgerId, call: Callable[[Record | None], None]) -> BookKeeperError | None:
         """Set a watch; what stands in the way."""
