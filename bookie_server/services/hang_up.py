@@ -30,7 +30,7 @@ def hang_up(peer: str, port: int) -> bool:
 def shut_down(addresses: Collection[Address]) -> int:
     """Shut down these connections; returns how many there were."""
     ended = 0
-    for found, address in _connections({port for *_, port in addresses}):
+    for found, address in _connections():
         if address in addresses:
             with contextlib.suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
@@ -40,7 +40,7 @@ def shut_down(addresses: Collection[Address]) -> int:
 
 def connected(ports: Collection[int]) -> list[Address]:
     """The clients connected to ``ports`` of this process; empty if the system does not tell."""
-    return [address for _, address in _connections(ports)]
+    return [address for _, address in _connections() if address[2] in ports]
 
 
 def files_open() -> int:
@@ -52,8 +52,8 @@ def files_open() -> int:
         return 0
 
 
-def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, Address]]:
-    """A duplicate of the socket of each connection to one of ``ports``; it is closed when the next one is requested. A
+def _connections() -> Iterator[tuple[socket.socket, Address]]:
+    """A duplicate of the socket of each connection of this process; it is closed when the next one is requested. A
     duplicate stays the same connection whatever other threads close. Our port is part of the address because a client
     may use one port of its own for connections to several ports here."""
     try:
@@ -77,7 +77,7 @@ def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, Addres
                 peer, own = found.getpeername(), found.getsockname()
             except OSError:  # it listens, or has ended
                 continue
-            if isinstance(peer, tuple) and own[1] in ports:
+            if isinstance(peer, tuple):
                 yield found, (_plain(peer[0]), peer[1], own[1])
 
 

@@ -114,10 +114,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a connection to another port is ended",
         _HANG_UP,
-        "            if isinstance(peer, tuple) and own[1] in ports:",
-        "            if isinstance(peer, tuple):",
+        "        if address in addresses:",
+        "        if address[:2] in {each[:2] for each in addresses}:",
         (f"{_ROOM}::test_hang_up_knows_connections_from_one_port_to_several",),
         "a slow reader of one bookie loses its connection to another",
+    ),
+    Mutant(
+        "connections to other ports are counted",
+        _HANG_UP,
+        " for _, address in _connections() if address[2] in ports]",
+        " for _, address in _connections()]",
+        (f"{_ROOM}::test_only_connections_to_the_ports_that_are_asked_for_are_counted",),
+        "a bookie ends its own session with the metadata store",
     ),
     Mutant(
         "a client on a dual-stack socket is not recognised",

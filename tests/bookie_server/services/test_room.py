@@ -21,7 +21,7 @@ from bk_core.wire.lane import Reason
 from bk_core.wire.proto import lane_pb2
 from bookie_server.machine import events as ev
 from bookie_server.services.control_stream import ControlStream
-from bookie_server.services.hang_up import hang_up
+from bookie_server.services.hang_up import connected, hang_up
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
 from bookie_server.services.room import (
     AnswerRoom,
@@ -182,6 +182,19 @@ def test_hang_up_knows_connections_from_one_port_to_several() -> None:
         ends[0].sendall(b"x")
         assert first.recv(1) == b"x"
         for each in (first, second, *ends):
+            each.close()
+
+
+def test_only_connections_to_the_ports_that_are_asked_for_are_counted() -> None:
+    """The others are the process's own: to the metadata store, or of another bookie in it."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [server.getsockname()[1] for server in (one, other)]
+        mine = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+        ends = [server.accept()[0] for server in (one, other)]
+        came = [("127.0.0.1", client.getsockname()[1], port) for client, port in zip(mine, ports, strict=True)]
+        assert connected(ports[:1]) == came[:1]
+        assert set(connected(ports)) == set(came)
+        for each in (*mine, *ends):
             each.close()
 
 
