@@ -75,12 +75,12 @@ def not_built(what: str, value: str, remedy: str) -> NotBuiltError:
     return NotBuiltError(f"{what} is not built yet", value=value, remedy=remedy)
 
 
-def no_value_column(columns: Sequence[tuple[str, str]], log: str) -> InvalidArgumentError:
+def no_value_column(columns: Sequence[tuple[str, str]], target: str) -> InvalidArgumentError:
     """The error of a DataFrame that is not exactly one binary or string column ``value``; it prints the ``select`` to
-    paste. ``columns`` are (name, Spark type) in order."""
+    paste. ``columns`` are (name, Spark type) in order; ``target`` is what is written."""
     shown = ", ".join(f"{name} {kind}" for name, kind in columns) or "no columns"
     return InvalidArgumentError(
-        f"log {log} takes one column, value BINARY or STRING",
+        f"{target} takes one column, value BINARY or STRING",
         value=f"the DataFrame has {shown}",
         remedy=f"write {_select_to_paste(columns)}, or another codec: {see('codecs')}",
     )

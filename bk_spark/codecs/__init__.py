@@ -8,35 +8,42 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark import compat
-from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw, spark_types
-from bk_spark.codecs.arrow_entries import ENTRY_BYTES_WANTED, ArrowEntries
-from bk_spark.codecs.arrow_rows import ArrowRows
-from bk_spark.codecs.codec import EntryCodec, LedgerAt, LogSchemas, RowCodec
-from bk_spark.options.selection import LedgerSelection, LogSelection
+from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw
+from bk_spark.codecs.codec import Codec, EntryCodec, LedgerAt, LogSchemas, RowCodec
+from bk_spark.codecs.read_columns import ReadColumns
 
 if TYPE_CHECKING:
     from bk_spark.options.options import BkOptions
 
 __all__ = [
+    "CODECS",
     "EntryCodec",
     "LedgerAt",
     "LogSchemas",
     "RowCodec",
     "check_input",
+    "codec_of",
     "default_schema",
     "entry_codec",
-    "needs_schemas",
+    "keeps_schema",
     "row_codec",
 ]
 
-NO_SCHEMAS: Mapping[str, Mapping[int, bytes]] = {}
+CODECS: Mapping[str, Codec] = {
+    codec.name: codec for codec in (raw.CODEC, envelope.CODEC, json_codec.CODEC, arrow.CODEC)
+}
+"""All codecs by name: the choices of option ``codec``."""
+NO_SCHEMAS: LogSchemas = {}
 
 
-def needs_schemas(options: BkOptions) -> bool:
-    """Whether the functions here need the schemas of the logs."""
-    return options.codec == arrow.NAME
+def codec_of(options: BkOptions) -> Codec:
+    return CODECS[options.codec]
+
+
+def keeps_schema(options: BkOptions) -> bool:
+    """Whether the log keeps the codec's columns: then the functions here need the schemas of the logs."""
+    return codec_of(options).keeps_schema
 
 
 def default_schema(options: BkOptions, schemas: LogSchemas = NO_SCHEMAS) -> Any:
@@ -47,19 +54,8 @@ def default_schema(options: BkOptions, schemas: LogSchemas = NO_SCHEMAS) -> Any:
     for logs without an Arrow schema. Raises SchemaMismatchError for logs whose schemas do not go together.
     """
     _check_selection(options)
-    match options.codec:
-        case arrow.NAME:
-            found = arrow.default_schema(schemas, include_metadata=options.include_metadata)
-        case json_codec.NAME:
-            raise InvalidArgumentError(
-                "codec json needs to know the columns",
-                value="codec=json",
-                remedy='.schema("id BIGINT, name STRING, offset BIGINT"), or codec=raw and from_json',
-            )
-        case _:
-            data = envelope.DATA if options.codec == envelope.NAME else raw.DATA
-            more = metadata_columns.MORE if options.include_metadata else {}
-            found = spark_types.struct_of({**data, **metadata_columns.PLACES, **more})
+    codec = codec_of(options)
+    found = codec.default_schema(schemas, codec.metadata if options.include_metadata else metadata_columns.PLACES)
     return found if options.columns is None else _pruned(found, options.columns)
 
 
@@ -73,53 +69,25 @@ def row_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SC
             value=f"columns={','.join(options.columns)}, schema {', '.join(spark_schema.names)}",
             remedy="leave one of the two out",
         )
-    has_log, policy = not isinstance(options.selection, LedgerSelection), options.corrupt_entries
-    match options.codec:
-        case arrow.NAME:
-            return ArrowRows.of(spark_schema, schemas, corrupt_entries=policy)
-        case json_codec.NAME:
-            return json_codec.JsonRows.of(spark_schema, has_log=has_log, corrupt_entries=policy)
-        case envelope.NAME:
-            return envelope.EnvelopeRows.of(spark_schema, has_log=has_log, corrupt_entries=policy)
-    return raw.RawRows.of(spark_schema, has_log=has_log)
+    codec, has_log = codec_of(options), not options.reads_ledgers
+    columns = ReadColumns.of(spark_schema, has_log=has_log, data=codec.columns, metadata=codec.metadata)
+    return codec.reader(columns, spark_schema, schemas, options)
 
 
 def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SCHEMAS) -> EntryCodec:
     """The codec of a write of ``spark_schema``, a StructType. ``schemas`` are those of the one log to write. Raises as
     :func:`check_input`, and SchemaMismatchError for columns that do not fit the log's (RULES K8)."""
     check_input(options, spark_schema)
-    columns = _written(options, spark_schema)
-    most = options.max_entry_bytes or ENTRY_BYTES_MAX
-    match options.codec:
-        case arrow.NAME:
-            newest = arrow.newest(schemas.get(_target_log(options) or "", {}))
-            return ArrowEntries.of(
-                columns,
-                newest,
-                merge=options.merge_schema,
-                compression=options.compression,
-                entry_bytes_wanted=options.max_entry_bytes or ENTRY_BYTES_WANTED,
-                entry_bytes_max=most,
-            )
-        case json_codec.NAME:
-            return json_codec.JsonEntries.of(columns, most)
-        case envelope.NAME:
-            return envelope.EnvelopeEntries(most)
-    return raw.RawEntries(options.null_values, most)
+    of_log = schemas.get(options.log or "", {})
+    newest = of_log[max(of_log)] if of_log else None
+    return codec_of(options).writer(_written(options, spark_schema), newest, options)
 
 
 def check_input(options: BkOptions, spark_schema: Any) -> None:
     """Raises InvalidArgumentError if a DataFrame of this schema cannot be written. It names all columns that prevent it
     and, where that helps, prints the ``select`` to paste."""
     columns = [(name, kind) for name, kind, _ in compat.columns_of(_written(options, spark_schema))]
-    log = _target_log(options)
-    target = "each log" if log is None else f"log {log}"
-    checks = {
-        arrow.NAME: arrow.check_input,
-        json_codec.NAME: json_codec.check_input,
-        envelope.NAME: envelope.check_input,
-    }
-    checks.get(options.codec, raw.check_input)(columns, target)
+    codec_of(options).check_input(columns, "each log" if options.log is None else f"log {options.log}")
 
 
 def _written(options: BkOptions, spark_schema: Any) -> Any:
@@ -129,16 +97,10 @@ def _written(options: BkOptions, spark_schema: Any) -> Any:
     return _pruned(spark_schema, [name for name in spark_schema.names if name not in metadata_columns.RESERVED])
 
 
-def _target_log(options: BkOptions) -> str | None:
-    """The log to write, or None if a column names it."""
-    selection = options.selection
-    return selection.names[0] if isinstance(selection, LogSelection) and len(selection.names) == 1 else None
-
-
 def _check_selection(options: BkOptions) -> None:
-    if options.codec == arrow.NAME and isinstance(options.selection, LedgerSelection):
+    if keeps_schema(options) and options.reads_ledgers:
         raise InvalidArgumentError(
-            "codec arrow reads logs: a ledger alone has no schema",
+            f"codec {options.codec} reads logs: a ledger alone has no schema",
             value=str(options.selection),
             remedy='name its log: .option("log", "events")',
         )

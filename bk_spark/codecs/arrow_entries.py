@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.codecs import arrow_message, arrow_schema, spark_types
 from bk_spark.codecs.arrow_message import Head, Shape
 from bk_spark.codecs.codec import too_large
+
+if TYPE_CHECKING:
+    from bk_spark.options.options import BkOptions
 
 ENTRY_BYTES_WANTED = 1 << 20
 """Entries are filled up to this (option maxEntryBytes)."""
@@ -57,12 +60,17 @@ class ArrowEntries:
     _ratio: float = field(default=1.0, repr=False)  # bytes written for each byte given, in the last batch
 
     @classmethod
-    def of(cls, spark_schema: Any, newest: bytes | None, *, merge: bool = False, **how: Any) -> ArrowEntries:
+    def of(cls, spark_schema: Any, newest: bytes | None, options: BkOptions) -> ArrowEntries:
         """For a StructType and the newest schema of the log. Raises SchemaMismatchError for columns that do not fit it,
         and InvalidArgumentError for types that Arrow does not have, or not in full."""
         spark_types.check_kept(spark_schema)
-        wanted = spark_types.arrow_schema_of(spark_types.all_nullable(spark_schema))
-        return cls(log_schemas.merged(newest, arrow_schema.to_bytes(wanted), merge), **how)
+        wanted = arrow_schema.to_bytes(spark_types.arrow_schema_of(spark_schema))
+        return cls(
+            log_schemas.merged(newest, wanted, options.merge_schema),
+            options.compression,
+            options.max_entry_bytes or ENTRY_BYTES_WANTED,
+            options.max_entry_bytes or ENTRY_BYTES_MAX,
+        )
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
         """One batch of entries, each of about as many rows."""

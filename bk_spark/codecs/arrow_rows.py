@@ -21,14 +21,19 @@ from bk_core.entries.arrow_directory import Directory
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import IntegrityError, SchemaChangedError, SchemaMismatchError
 from bk_spark.codecs import arrow_message, arrow_schema, metadata_columns
-from bk_spark.codecs.arrow import METADATA, NAME, PLANNED_WITH, check_columns, together
 from bk_spark.codecs.arrow_message import Head, NotABatch, Pair, Shape
+from bk_spark.codecs.arrow_schema import check_columns, together
 from bk_spark.codecs.codec import LedgerAt, LogSchemas, Written
 from bk_spark.codecs.read_columns import FAIL, NULL, ReadColumns, check_written, corrupt
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from bk_spark.options.options import BkOptions
+
+NAME = "arrow"
+PLANNED_WITH = "bookkeeper.schemas"
+"""Metadata key of the last column: for each log the number of the newest schema that the columns were made of."""
 ROWS_AT_ONCE, BYTES_AT_ONCE = 10_000, 4 << 20
 """Rows of small entries are joined into batches of up to this size."""
 
@@ -42,15 +47,14 @@ class ArrowRows:
     corrupt_entries: str = FAIL
 
     @classmethod
-    def of(cls, spark_schema: Any, schemas: LogSchemas, *, corrupt_entries: str = FAIL) -> ArrowRows:
-        """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`, and SchemaMismatchError for columns
-        that no log has, or has with another type. If no log has a schema yet, :meth:`check` does that."""
-        columns = ReadColumns.of(spark_schema, has_log=True, data=None, metadata=METADATA)
+    def of(cls, columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> ArrowRows:
+        """Raises SchemaMismatchError for columns that no log has, or has with another type. If no log has a schema yet,
+        :meth:`check` does that."""
         if any(schemas.values()):
             check_columns(columns, together(schemas), "no log has this column")
         marks = [mark for each in spark_schema.fields if (mark := (each.metadata or {}).get(PLANNED_WITH))]
         newest = {log: max(numbers, default=0) for log, numbers in schemas.items()}
-        return cls(columns, {**newest, **(dict(marks[0]) if marks else {})}, corrupt_entries)
+        return cls(columns, {**newest, **(dict(marks[0]) if marks else {})}, options.corrupt_entries)
 
     @property
     def reads_values(self) -> bool:

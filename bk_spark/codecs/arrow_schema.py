@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow schemas as the bytes that a log keeps, and back: Arrow's own JSON form, canonical (docs/formats.md §7).
+"""Arrow schemas as the bytes that a log keeps, and back: Arrow's own JSON form, canonical (docs/formats.md §7). Also
+those of several logs together, and whether columns fit them.
 
 Everything is nullable except keys of maps. Names inside lists and maps and metadata are not kept: they tell how a
 DataFrame was made and not what it holds.
@@ -9,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from bk_core.errors import MetadataCorruptError
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError, SchemaMismatchError
 from bk_core.logs.model import schemas
+
+if TYPE_CHECKING:
+    from bk_spark.codecs.codec import LogSchemas
+    from bk_spark.codecs.read_columns import ReadColumns
 
 _SIMPLE: dict[pa.DataType, dict[str, Any]] = {
     pa.bool_(): {"name": "bool"},
@@ -91,3 +96,52 @@ def _type(field: Mapping[str, Any]) -> pa.DataType:
             ((key, value),) = (entries["children"] for entries in children)
             return pa.map_(pa.field("key", _type(key), nullable=False), pa.field("value", _type(value)))
     raise ValueError(f"no such type: {described}")
+
+
+def together(logs: LogSchemas) -> pa.Schema:
+    """The columns of the logs' newest schemas. Raises InvalidArgumentError if no log has a schema, SchemaMismatchError
+    if they do not go together."""
+    found: pa.Schema | None = None
+    for log in sorted(logs):
+        if not logs[log]:
+            continue
+        mine = from_bytes(logs[log][max(logs[log])])
+        if found is None:
+            found = mine
+        wrong = [f"{f.name} {f.type} and {found.field(f.name).type}" for f in mine if _differs(f, found)]
+        if wrong:
+            raise SchemaMismatchError(
+                f"log {log} has columns of other types than the logs before it",
+                value=", ".join(wrong),
+                remedy="read the logs one by one and cast",
+            )
+        found = pa.schema([*found, *(f for f in mine if f.name not in found.names)])
+    if found is None:
+        raise InvalidArgumentError(
+            "nothing was written with codec arrow yet, so there are no columns",
+            value=", ".join(sorted(logs)) or "no log",
+            remedy='write first, or read the bytes: .option("codec", "raw")',
+        )
+    return found
+
+
+def _differs(column: pa.Field, schema: pa.Schema) -> bool:
+    return column.name in schema.names and schema.field(column.name).type != column.type
+
+
+def check_columns(columns: ReadColumns, stored: pa.Schema, missing: str | None) -> None:
+    """Raises SchemaMismatchError for a data column that ``stored`` has with another type or, if ``missing`` (the
+    message) is given, does not have."""
+    problems = []
+    for name in columns.data:
+        kind = columns.kind(name)
+        if name not in stored.names:
+            problems += [f"{name}: {missing}"] if missing else []
+        elif stored.field(name).type != kind:
+            problems.append(f"{name} is {stored.field(name).type}, asked for as {kind}")
+    if problems:
+        raise SchemaMismatchError(
+            "the columns are not those of the log",
+            value=", ".join(problems),
+            remedy=f"leave .schema(…) out, or choose from {', '.join(stored.names)}",
+        )

@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a codec is: it turns Spark's rows into entries and entries into rows, whole columns at a time.
 
-A codec is made on the driver and pickled into tasks. It knows nothing of ledgers, logs or the network;
-:class:`LedgerAt` has what it must know about the place of the rows.
+:class:`Codec` is what others know of one; each codec's module has its own. Its two halves, :class:`RowCodec` and
+:class:`EntryCodec`, are made on the driver and pickled into tasks. They know nothing of ledgers, logs or the network;
+:class:`LedgerAt` has what they must know about the place of the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bk_core.errors import EntryTooLargeError
 from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_spark.codecs import metadata_columns, spark_types
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from bk_core.entries.batch import EntryBatch
+    from bk_spark.codecs.read_columns import ReadColumns
+    from bk_spark.options.options import BkOptions
 
 Written: TypeAlias = tuple[str, int]
 """The codec and schema number of an extent."""
@@ -92,6 +96,39 @@ class EntryCodec(Protocol):
         for a null that is not allowed (RULES K9) and EntryTooLargeError; both name the row.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """A codec, by its ``name`` in option ``codec`` and in extents. ``columns`` are those that it always has, with
+    Spark's types; None: it holds any. ``keeps_schema``: the log keeps the columns (RULES K8), and an entry may have
+    many rows.
+
+    ``default_schema`` gives the columns of a read that names none, as a StructType, from the logs' schemas and the
+    metadata columns to add. ``reader`` gets the columns of a read, also as the StructType that they were made of;
+    ``writer`` the StructType to write and the newest schema of its log. ``check_input`` gets (name, Spark type) of the
+    columns to write, and what to call the log. All raise InvalidArgumentError for columns that the codec does not have,
+    and SchemaMismatchError for those that the logs do not have.
+    """
+
+    name: str
+    columns: Mapping[str, str] | None = None
+    keeps_schema: bool = False
+    default_schema: Callable[[LogSchemas, Mapping[str, str]], Any]
+    reader: Callable[[ReadColumns, Any, LogSchemas, BkOptions], RowCodec]
+    writer: Callable[[Any, bytes | None, BkOptions], EntryCodec]
+    check_input: Callable[[Sequence[tuple[str, str]], str], None]
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, str], **parts: Any) -> Codec:
+        """One that always has these columns."""
+        return cls(columns=columns, default_schema=lambda _, more: spark_types.struct_of({**columns, **more}), **parts)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The columns that a read can have besides the codec's own, with Spark's types."""
+        row_index = metadata_columns.ROW_INDEX if self.keeps_schema else {}
+        return {**metadata_columns.PLACES, **metadata_columns.MORE, **row_index}
 
 
 def check_rows(column: pa.Array, bytes_max: int, first_row: int, skipped: npt.NDArray[np.int64] | None = None) -> None:

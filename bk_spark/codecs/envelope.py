@@ -4,24 +4,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from bk_spark.codecs import envelope_bytes, metadata_columns
-from bk_spark.codecs.codec import LedgerAt, Written, check_rows
+from bk_spark.codecs import envelope_bytes
+from bk_spark.codecs.codec import Codec, LogSchemas, check_rows
 from bk_spark.codecs.envelope_bytes import HEADERS_MAX, HEADERS_TYPE, TIMESTAMP
-from bk_spark.codecs.read_columns import FAIL, SKIP, ReadColumns, check_written, corrupt, kept
+from bk_spark.codecs.read_columns import Decoded, EntryRows, ReadColumns
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from bk_spark.options.options import BkOptions
 
 NAME = "envelope"
 DATA = {
@@ -30,53 +29,20 @@ DATA = {
     "timestamp": "timestamp",
     "headers": "array<struct<key:string,value:binary>>",
 }
-METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE}
 WRITABLE = {name: ("binary", "string") if name in ("key", "value") else (kind,) for name, kind in DATA.items()}
 BYTES_AT_ONCE = 256 << 20
 """Rows of more bytes are encoded in parts, because an Arrow column of bytes ends at 2 GiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvelopeRows:
-    columns: ReadColumns
-    corrupt_entries: str = FAIL
+def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> EntryRows:
+    """Reads raw entries too: somebody else may have written envelopes as bytes."""
+    return EntryRows(NAME, columns, _decoded, options.corrupt_entries, ("raw",))
 
-    @classmethod
-    def of(cls, spark_schema: Any, *, has_log: bool, corrupt_entries: str = FAIL) -> EnvelopeRows:
-        """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`."""
-        return cls(ReadColumns.of(spark_schema, has_log=has_log, data=DATA, metadata=METADATA), corrupt_entries)
 
-    @property
-    def reads_values(self) -> bool:
-        return self.columns.needs_entries or self.corrupt_entries == SKIP  # skip must not depend on the columns
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.columns.schema
-
-    def check(
-        self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
-    ) -> None:
-        """Accepts raw entries too: somebody else may have written envelopes as bytes."""
-        check_written(NAME, log, written, (NAME, "raw"))
-
-    def rows(
-        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
-    ) -> Iterator[pa.RecordBatch]:
-        """One batch; columns that are not wanted are not made."""
-        if batch is None:
-            yield self.columns.assemble(_nothing, metadata_columns.Rows(entry_ids), at)
-            return
-        found = envelope_bytes.decode(batch)
-        if self.corrupt_entries == FAIL and found.bad.any():
-            entry_id = int(entry_ids[np.flatnonzero(found.bad)[0]])
-            raise corrupt(NAME, "its bytes are no envelope", entry_id, at)
-
-        def column(name: str) -> pa.Array:
-            return getattr(found, name)
-
-        made = self.columns.assemble(column, metadata_columns.Rows(entry_ids, batch.lengths), at)
-        yield kept(made, found.bad, self.corrupt_entries) if found.bad.any() else made
+def _decoded(batch: EntryBatch, columns: ReadColumns) -> Decoded:
+    found = envelope_bytes.decode(batch)
+    bad = found.bad if found.bad.any() else None
+    return Decoded(lambda name: getattr(found, name), bad, lambda _: "its bytes are no envelope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +85,7 @@ class EnvelopeEntries:
             )
 
 
-def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
+def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
     """A DataFrame of (name, Spark type) can be written if it has ``value``, and optionally ``key``,
     ``timestamp`` and ``headers``. Otherwise raises InvalidArgumentError that names all other columns and
     prints the ``select`` to paste."""
@@ -136,5 +102,8 @@ def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
         )
 
 
-def _nothing(name: str) -> pa.Array:
-    raise AssertionError(f"column {name} is not made without entries")
+def _writer(spark_schema: Any, newest: bytes | None, options: BkOptions) -> EnvelopeEntries:
+    return EnvelopeEntries(options.max_entry_bytes or ENTRY_BYTES_MAX)
+
+
+CODEC = Codec.of_columns(DATA, name=NAME, reader=_reader, writer=_writer, check_input=_check_input)

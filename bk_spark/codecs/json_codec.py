@@ -11,7 +11,7 @@ rest is halved until the entries with errors are alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,79 +23,44 @@ import pyarrow.json as pj
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from bk_spark.codecs import json_suspects, json_text, metadata_columns, spark_types
-from bk_spark.codecs.codec import LedgerAt, Written, check_rows
-from bk_spark.codecs.read_columns import FAIL, SKIP, ReadColumns, check_written, corrupt, kept
+from bk_spark.codecs import json_suspects, json_text, spark_types
+from bk_spark.codecs.codec import Codec, LogSchemas, check_rows
+from bk_spark.codecs.read_columns import Decoded, EntryRows, ReadColumns
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from bk_spark.codecs.read_columns import Mask
+    from bk_spark.options.options import BkOptions
 
 NAME = "json"
-METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE}
 _ERRORS = (pa.ArrowException, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonRows:
-    """JSON objects become rows. Members without a column are ignored; missing members are null."""
+def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> EntryRows:
+    """Members without a column are ignored; missing members are null. Reads raw entries too: somebody else may have
+    written JSON as bytes. Raises InvalidArgumentError for types without JSON form."""
+    _check_types([(name, columns.kind(name)) for name in columns.data], "read")
+    return EntryRows(NAME, columns, _decoded, options.corrupt_entries, ("raw",))
 
-    columns: ReadColumns
-    corrupt_entries: str = FAIL
 
-    @classmethod
-    def of(cls, spark_schema: Any, *, has_log: bool, corrupt_entries: str = FAIL) -> JsonRows:
-        """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`, and for types without JSON form."""
-        columns = ReadColumns.of(spark_schema, has_log=has_log, data=None, metadata=METADATA)
-        _check_types([(name, columns.kind(name)) for name in columns.data], "read")
-        return cls(columns, corrupt_entries)
+def _decoded(batch: EntryBatch, columns: ReadColumns) -> Decoded:
+    kind = pa.struct([pa.field(name, columns.kind(name)) for name in columns.data])
+    values = batch.to_arrow()
+    try:
+        return _members(parse(values, kind), columns)
+    except _ERRORS:
+        bad = json_suspects.implausible(batch.to_list(), kind)
+    good = np.flatnonzero(~bad)
+    parsed, wrong = _halved(values.take(pa.array(good)), kind)
+    bad[good[wrong]] = True
+    places = np.cumsum(~bad) - 1
+    found = parsed.take(pa.array(places, mask=bad))
+    return _members(found, columns, bad, lambda place: _why(values.slice(place, 1), kind))
 
-    @property
-    def reads_values(self) -> bool:
-        return self.columns.needs_entries or self.corrupt_entries == SKIP  # skip must not depend on the columns
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self.columns.schema
-
-    def check(
-        self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
-    ) -> None:
-        """Accepts raw entries too: somebody else may have written JSON as bytes."""
-        check_written(NAME, log, written, (NAME, "raw"))
-
-    def rows(
-        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
-    ) -> Iterator[pa.RecordBatch]:
-        rows = metadata_columns.Rows(entry_ids, None if batch is None else batch.lengths)
-        parsed, bad = None, None
-        if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):
-            kind = pa.struct([pa.field(name, self.columns.kind(name)) for name in self.columns.data])
-            parsed, bad = self._parse(batch, kind, entry_ids, at)
-
-        def column(name: str) -> pa.Array:
-            return pc.struct_field(parsed, [self.columns.data.index(name)])
-
-        made = self.columns.assemble(column, rows, at)
-        yield made if bad is None or not bad.any() else kept(made, bad, self.corrupt_entries)
-
-    def _parse(
-        self, batch: EntryBatch, kind: pa.StructType, entry_ids: npt.NDArray[np.int64], at: LedgerAt
-    ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """The entries as structs, and which of them are no objects. Raises CorruptEntryError for the first with
-        ``fail``."""
-        values, bad = batch.to_arrow(), np.zeros(batch.count, dtype=np.bool_)
-        try:
-            return parse(values, kind), bad
-        except _ERRORS:
-            bad = json_suspects.implausible(batch.to_list(), kind)
-        good = np.flatnonzero(~bad)
-        parsed, wrong = _halved(values.take(pa.array(good)), kind)
-        bad[good[wrong]] = True
-        if self.corrupt_entries == FAIL:
-            first = int(np.flatnonzero(bad)[0])
-            raise corrupt(NAME, _why(values.slice(first, 1), kind), int(entry_ids[first]), at)
-        places = np.cumsum(~bad) - 1
-        return parsed.take(pa.array(places, mask=bad)), bad
+def _members(
+    parsed: pa.Array, columns: ReadColumns, bad: Mask | None = None, why: Callable[[int], str] = str
+) -> Decoded:
+    return Decoded(lambda name: pc.struct_field(parsed, [columns.data.index(name)]), bad, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +72,11 @@ class JsonEntries:
     schema: bytes | None = None
 
     @classmethod
-    def of(cls, spark_schema: Any, entry_bytes_max: int = ENTRY_BYTES_MAX) -> JsonEntries:
+    def of(cls, spark_schema: Any, newest: bytes | None, options: BkOptions) -> JsonEntries:
         """For a StructType. Raises InvalidArgumentError for types without a JSON form."""
-        schema = spark_types.arrow_schema_of(spark_types.all_nullable(spark_schema))
+        schema = spark_types.all_nullable(spark_types.arrow_schema_of(spark_schema))
         _check_types([(field.name, field.type) for field in schema], "write")
-        return cls(schema, entry_bytes_max)
+        return cls(schema, options.max_entry_bytes or ENTRY_BYTES_MAX)
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
         try:
@@ -172,7 +137,7 @@ def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
     return found if found.type == kind else found.cast(kind)
 
 
-def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
+def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
     """Raises InvalidArgumentError if a DataFrame of (name, Spark type) cannot be written, as far as the names tell."""
     names = [name for name, _ in columns]
     if not names or len(set(names)) != len(names):
@@ -197,3 +162,16 @@ def _check_types(columns: Sequence[tuple[str, pa.DataType]], doing: str) -> None
             value=", ".join(wrong),
             remedy="codec=raw with from_json or to_json of Spark, base64 for BINARY",
         )
+
+
+def _default_schema(schemas: LogSchemas, metadata: Mapping[str, str]) -> Any:
+    raise InvalidArgumentError(
+        "codec json needs to know the columns",
+        value="codec=json",
+        remedy='.schema("id BIGINT, name STRING, offset BIGINT"), or codec=raw and from_json',
+    )
+
+
+CODEC = Codec(
+    name=NAME, default_schema=_default_schema, reader=_reader, writer=JsonEntries.of, check_input=_check_input
+)

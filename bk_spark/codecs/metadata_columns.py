@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.codecs.codec import LedgerAt
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from bk_spark.codecs.codec import LedgerAt
 
     I64 = npt.NDArray[np.int64]
 

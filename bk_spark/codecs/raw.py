@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,52 +13,25 @@ import pyarrow as pa
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from bk_spark.codecs import metadata_columns
-from bk_spark.codecs.codec import LedgerAt, Written, check_rows
-from bk_spark.codecs.read_columns import ReadColumns
+from bk_spark.codecs.codec import Codec, LogSchemas, check_rows
+from bk_spark.codecs.read_columns import Decoded, EntryRows, ReadColumns
 from bk_spark.errors import no_value_column
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from bk_spark.options.options import BkOptions
 
+NAME = "raw"
 VALUE = "value"
-DATA = {VALUE: "binary"}
-METADATA = {**metadata_columns.PLACES, **metadata_columns.MORE}
 
 
-@dataclass(frozen=True, slots=True)
-class RawRows:
-    columns: ReadColumns
+def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> EntryRows:
+    """Any bytes are a value, so there is no corrupt entry, and any codec's entries can be read."""
+    return EntryRows(NAME, columns, _decoded)
 
-    @classmethod
-    def of(cls, spark_schema: Any, *, has_log: bool) -> RawRows:
-        """For a StructType. Raises InvalidArgumentError as :meth:`ReadColumns.of`."""
-        return cls(ReadColumns.of(spark_schema, has_log=has_log, data=DATA, metadata=METADATA))
 
-    @property
-    def reads_values(self) -> bool:
-        return self.columns.needs_entries
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.columns.schema
-
-    def check(
-        self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
-    ) -> None:
-        """Accepts any codec's entries, because all can be read as bytes."""
-
-    def rows(
-        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
-    ) -> Iterator[pa.RecordBatch]:
-        """One batch; its value column is a view of the receive buffer."""
-
-        def value(_: str) -> pa.Array:
-            assert batch is not None
-            return batch.to_arrow()
-
-        lengths = None if batch is None else batch.lengths
-        yield self.columns.assemble(value, metadata_columns.Rows(entry_ids, lengths), at)
+def _decoded(batch: EntryBatch, columns: ReadColumns) -> Decoded:
+    """The value column is a view of the receive buffer."""
+    return Decoded(lambda _: batch.to_arrow())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +62,15 @@ class RawEntries:
         )
 
 
-def check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
+def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
     """A DataFrame of (name, Spark type) can be written if it has exactly one column, ``value``, binary or string.
     Otherwise raises InvalidArgumentError that prints the ``select`` to paste."""
     if len(columns) != 1 or columns[0][0] != VALUE or columns[0][1] not in ("binary", "string"):
         raise no_value_column(columns, target)
+
+
+def _writer(spark_schema: Any, newest: bytes | None, options: BkOptions) -> RawEntries:
+    return RawEntries(options.null_values, options.max_entry_bytes or ENTRY_BYTES_MAX)
+
+
+CODEC = Codec.of_columns({VALUE: "binary"}, name=NAME, reader=_reader, writer=_writer, check_input=_check_input)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of a read: those that the codec makes, those that say where the row comes from, and what Spark expects of
-both.
+both. :class:`EntryRows` reads them if each entry is one row.
 
 ``.schema("entry_id BIGINT, value BINARY")`` or option ``columns`` choose columns. Other columns are not made, and if
 all chosen columns are known without the entries, no entry is read.
@@ -8,7 +8,7 @@ all chosen columns are known without the entries, no entry is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from bk_spark.codecs.codec import LedgerAt, Written
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from bk_core.entries.batch import EntryBatch
 
     I64 = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
@@ -119,9 +121,57 @@ def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt) -> CorruptEntryEr
     )
 
 
-def kept(rows: pa.RecordBatch, bad: Mask, policy: str) -> pa.RecordBatch:
-    """The rows that ``policy`` keeps. Each row is an entry; those that are ``bad`` have null data columns."""
-    return rows.filter(pa.array(~bad)) if policy == SKIP else rows
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Columns of some entries, by name. ``bad`` marks those that the codec could not decode, whose columns are null,
+    and ``why`` tells the reason by an entry's place; None: all were decoded."""
+
+    column: Callable[[str], pa.Array]
+    bad: Mask | None = None
+    why: Callable[[int], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRows:
+    """The :class:`RowCodec` of ``codec`` if each entry is one row. ``decode`` makes the data columns and gives no row
+    away; columns that are not wanted need not be made. ``accepted`` are the codecs whose extents it reads too; None:
+    any."""
+
+    codec: str
+    columns: ReadColumns
+    decode: Callable[[EntryBatch, ReadColumns], Decoded]
+    corrupt_entries: str = FAIL
+    accepted: tuple[str, ...] | None = None
+
+    @property
+    def reads_values(self) -> bool:
+        return self.columns.needs_entries or self.corrupt_entries == SKIP  # skip must not depend on the columns
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns.schema
+
+    def check(
+        self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
+    ) -> None:
+        if self.accepted is not None:
+            check_written(self.codec, log, written, (self.codec, *self.accepted))
+
+    def rows(self, batch: EntryBatch | None, entry_ids: I64, at: LedgerAt) -> Iterator[pa.RecordBatch]:
+        """One batch; entries of which only the length is wanted are not decoded."""
+        found = Decoded(_nothing)
+        if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):
+            found = self.decode(batch, self.columns)
+        if found.bad is not None and self.corrupt_entries == FAIL:
+            first = int(np.flatnonzero(found.bad)[0])
+            raise corrupt(self.codec, found.why(first), int(entry_ids[first]), at)
+        rows = metadata_columns.Rows(entry_ids, None if batch is None else batch.lengths)
+        made = self.columns.assemble(found.column, rows, at)
+        yield made.filter(pa.array(~found.bad)) if found.bad is not None and self.corrupt_entries == SKIP else made
+
+
+def _nothing(name: str) -> pa.Array:
+    raise AssertionError(f"column {name} is not made without entries")
 
 
 def check_written(codec: str, log: str | None, written: Collection[Written], accepted: tuple[str, ...]) -> None:

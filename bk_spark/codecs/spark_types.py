@@ -128,14 +128,6 @@ def spark_schema_of(schema: pa.Schema) -> Any:
     )
 
 
-def all_nullable(spark_schema: Any) -> Any:
-    """The same columns with no NOT NULL anywhere, because the next DataFrame may hold nulls even if this
-    one does not."""
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(field.name, _nullable(field.dataType), True) for field in spark_schema.fields])
-
-
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of ``schema``, by name and in its order and types. Large, view and dictionary types, zones, and names
     inside a type are Spark's settings and not data."""
@@ -178,16 +170,10 @@ def _part(column: pa.Array, inside: pa.Array, field: pa.Field) -> pa.Array:
     return tightened(inside, field.type)
 
 
-def _nullable(kind: Any) -> Any:
-    from pyspark.sql import types
-
-    if isinstance(kind, types.StructType):
-        return all_nullable(kind)
-    if isinstance(kind, types.ArrayType):
-        return types.ArrayType(_nullable(kind.elementType), True)
-    if isinstance(kind, types.MapType):
-        return types.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
-    return kind
+def all_nullable(schema: pa.Schema) -> pa.Schema:
+    """The same columns with no NOT NULL anywhere, because the next DataFrame may hold nulls even if this one does
+    not."""
+    return pa.schema([pa.field(field.name, nullable(field.type)) for field in schema])
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:

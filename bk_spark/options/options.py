@@ -84,6 +84,11 @@ class BkOptions:
     client_settings: tuple[tuple[str, str], ...] = ()
 
     @property
+    def reads_ledgers(self) -> bool:
+        """Whether bare ledgers are selected, not logs."""
+        return isinstance(self.selection, LedgerSelection)
+
+    @property
     def log(self) -> str | None:
         """The name of the one log to write; None if column ``log`` of each row names it (RULES K10). Raises
         InvalidArgumentError for every other selection."""

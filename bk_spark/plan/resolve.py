@@ -146,7 +146,7 @@ def resolve_part(
 def log_schemas(options: BkOptions) -> codecs.LogSchemas:
     """The schemas of each selected log, as they are now (RULES K8); empty, without I/O, for codecs that need none.
     Raises NoSuchLogError, WrongPasswordError, MetadataUnavailableError."""
-    if not codecs.needs_schemas(options):
+    if not codecs.keeps_schema(options):
         return {}
     return clients.patiently(options, lambda bookkeeper: _schemas(bookkeeper, options))
 

@@ -54,7 +54,7 @@ def check_codec(
     """The schemas of the logs that are read, after the codec accepted their extents; empty if the codec needs none."""
     schemas: dict[str, Mapping[int, bytes]] = {}
     for log, written in resolved.written.items():
-        if log is not None and codecs.needs_schemas(options):
+        if log is not None and codecs.keeps_schema(options):
             schemas[log] = bookkeeper.log(log, password=options.ledger_password).schemas()
         codec.check(log, written, schemas.get(log or "", {}), stream=stream)
     return schemas

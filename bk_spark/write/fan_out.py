@@ -17,15 +17,13 @@ import pyarrow as pa
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.machines.publication import LOGS_MAX
+from bk_spark import codecs
 from bk_spark.options.selection import LOG_COLUMN, parse_log_name
 
 if TYPE_CHECKING:
     from bk_spark.options.options import BkOptions
 
 logger = logging.getLogger("bk_spark.write.log_writer")
-
-FIXED_CODECS = ("raw", "envelope")
-"""Codecs that cannot hold a column ``log`` of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ def columns_of_write(options: BkOptions, schema: Any) -> Columns:
     found = next((field for field in schema.fields if field.name == LOG_COLUMN), None)
     without = StructType([field for field in schema.fields if field.name != LOG_COLUMN])
     if options.log is not None:
-        if found is None or options.codec not in FIXED_CODECS:
+        if found is None or codecs.codec_of(options).columns is None:  # it can hold a column of the user's
             return Columns(schema)
         logger.info("column %s is left out: every row goes to log %s", LOG_COLUMN, options.log)
         return Columns(without)

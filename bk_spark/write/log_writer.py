@@ -109,7 +109,7 @@ def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bo
             )
         log = bookkeeper.log(options.log, password=options.ledger_password)
         head, schemas = found(log, options, overwrite=overwrite, is_missed=not creates), {}
-        if head is not None and codecs.needs_schemas(options):
+        if head is not None and codecs.keeps_schema(options):
             schemas[options.log] = log.schemas()
         codec = codecs.entry_codec(options, columns.written, schemas)
         if head is None:  # only now: a write that is refused makes no log

@@ -239,11 +239,12 @@ def _checked(log: NamedLog, head: LogHead, options: BkOptions, *, overwrite: boo
 
 
 def codec_of(log: NamedLog, head: LogHead) -> str | None:
-    """The codec of the log's newest rows. A log that has a schema and no rows yet is made for ``arrow``."""
+    """The codec of the log's newest rows. A log that has a schema and no rows yet is made for the codec that needs
+    one."""
     newest = log.extents(head.next_offset - 1, head.next_offset) if head.next_offset > head.start_offset else []
     if newest:
         return str(newest[-1].codec)
-    return "arrow" if head.schemas else None
+    return next(codec.name for codec in codecs.CODECS.values() if codec.keeps_schema) if head.schemas else None
 
 
 def check_same_codec(log: str, written: str | None, codec: str) -> None:

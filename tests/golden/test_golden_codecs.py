@@ -16,8 +16,9 @@ import pytest
 from bk_core.entries import arrow_directory
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import crc32c
+from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, arrow_schema, envelope_bytes, spark_types
-from bk_spark.codecs.arrow_rows import ArrowRows
+from tests.spark.codecs.codec_kit import options
 
 HERE = Path(__file__).parent
 MAKER: dict[str, Any] = runpy.run_path(str(HERE / "make_codecs.py"))
@@ -64,7 +65,7 @@ def test_golden_record_batches_are_read(name: str) -> None:
     told = arrow_directory.parse(memoryview(entry), len(entry))
     assert [column.nulls for column in told.columns] == [2] * 15 + [1] * 3
     columns = spark_types.spark_schema_of(MAKER["SCHEMA"])
-    codec = ArrowRows.of(columns, {"events": {1: schema}})
+    codec = codecs.row_codec(options(codec="arrow"), columns, {"events": {1: schema}})
     batch = EntryBatch.from_list([entry])
     (rows,) = codec.rows(batch, batch.entry_ids(), LedgerAt(ledger_id=1, log="events", schema=schema))
     assert rows.to_pylist() == pa.RecordBatch.from_pylist(MAKER["ROWS"], schema=MAKER["SCHEMA"]).to_pylist()

@@ -21,7 +21,9 @@ from bk_core.errors import (
     SchemaChangedError,
     SchemaMismatchError,
 )
+from bk_spark import codecs
 from bk_spark.codecs import spark_types
+from bk_spark.options.option_table import OPTIONS
 from bk_spark.source import BookKeeperDataSource
 from bk_spark.workers import clients
 from tests.kit.metadata_worlds import eventually
@@ -274,3 +276,9 @@ def test_a_stream_stops_where_the_schema_grew_and_a_new_load_goes_on(uri: str) -
         assert pa.Table.from_batches(batches).select(["a", "c"]).to_pydict() == {"a": [1, 2], "c": [None, 1.0]}
     finally:
         stream.stop()
+
+
+def test_the_codecs_are_those_that_the_option_offers_and_one_keeps_its_columns_in_the_log() -> None:
+    (offered,) = (definition.choices for definition in OPTIONS if definition.name == "codec")
+    assert tuple(codecs.CODECS) == offered
+    assert [codec.name for codec in codecs.CODECS.values() if codec.keeps_schema] == ["arrow"]

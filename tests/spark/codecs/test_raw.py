@@ -6,17 +6,24 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import types
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError
+from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, raw
-from tests.spark.codecs.codec_kit import struct, written
+from bk_spark.options.option_table import Use
+from tests.spark.codecs.codec_kit import options, struct, written
 
-ALL = raw.RawRows.of(
+
+def reader(schema: types.StructType, path: str = "events") -> codecs.RowCodec:
+    return codecs.row_codec(options(path=path), schema)
+
+
+ALL = reader(
     struct(
         ("value", "binary"), ("log", "string"), ("ledger_id", "bigint"), ("entry_id", "bigint"), ("offset", "bigint")
     ),
-    has_log=True,
 )
 
 
@@ -47,7 +54,7 @@ def test_a_bare_ledger_has_no_log_and_no_offset() -> None:
 
 
 def test_a_schema_chooses_columns_their_order_and_nullability() -> None:
-    codec = raw.RawRows.of(struct(("offset", "bigint"), ("entry_id", "bigint", False)), has_log=True)
+    codec = reader(struct(("offset", "bigint"), ("entry_id", "bigint", False)))
     (rows,) = codec.rows(None, np.arange(3), LedgerAt(ledger_id=1, log="events", offset_shift=7))
     assert rows.schema == pa.schema([pa.field("offset", pa.int64()), pa.field("entry_id", pa.int64(), nullable=False)])
     assert rows.to_pydict() == {"offset": [7, 8, 9], "entry_id": [0, 1, 2]}
@@ -69,7 +76,7 @@ def test_a_schema_the_codec_cannot_give_is_refused(
     columns: list[tuple[str, str, bool]], has_log: bool, hint: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=hint):
-        raw.RawRows.of(struct(*columns), has_log=has_log)
+        reader(struct(*columns), "events" if has_log else "ledger:17")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,7 @@ def test_a_schema_the_codec_cannot_give_is_refused(
         ([("payload", "binary")], 'df.selectExpr("`payload` AS value")'),
         ([("id", "bigint")], 'df.selectExpr("CAST(`id` AS STRING) AS value")'),
         ([("value", "bigint")], 'df.selectExpr("CAST(`value` AS STRING) AS value")'),
-        ([("data", "struct<a:int>")], 'df.selectExpr("to_json(`data`) AS value")'),
+        ([("data", types.StructType().add("a", types.IntegerType()))], 'df.selectExpr("to_json(`data`) AS value")'),
         ([("a", "int"), ("b", "string")], 'df.selectExpr("to_json(struct(*)) AS value")'),
         ([], "no columns"),
     ],
@@ -88,8 +95,9 @@ def test_a_frame_without_exactly_one_value_column_gets_the_select_to_paste(
     columns: list[tuple[str, str]], paste: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        raw.check_input(columns, "events")
+        codecs.check_input(options(Use.WRITE), struct(*columns))
     assert paste in str(caught.value)
+    assert str(caught.value).startswith("[BK_INVALID_ARGUMENT] log events takes one column, value BINARY or STRING; ")
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
@@ -126,7 +134,7 @@ def test_a_value_that_no_entry_can_hold_is_named_by_its_row(limit: int) -> None:
 
 def test_metadata_says_how_long_an_entry_is_and_of_which_ledger() -> None:
     columns = struct(("entry_length", "int"), ("ledger_ctime", "timestamp"), ("ledger_closed", "boolean"))
-    codec, batch = raw.RawRows.of(columns, has_log=True), EntryBatch.from_list([b"a", b"", b"ccc"])
+    codec, batch = reader(columns), EntryBatch.from_list([b"a", b"", b"ccc"])
     assert codec.reads_values
     (rows,) = codec.rows(batch, batch.entry_ids(), LedgerAt(ledger_id=1, ctime_ms=1_700_000_000_123, closed=False))
     assert rows.column("entry_length").to_pylist() == [1, 0, 3]
