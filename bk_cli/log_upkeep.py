@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_cli import options, output
+from bk_core import units
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, password: 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, int]:
     """``KEY=VALUE`` texts as numbers. Raises InvalidArgumentError."""
-    parsers = {"retentionms": (SETTINGS[0], options.parse_time_ms), "retentionbytes": (SETTINGS[1], options.parse_size)}
+    parsers = {"retentionms": (SETTINGS[0], units.parse_time_ms), "retentionbytes": (SETTINGS[1], units.parse_size)}
     wanted: dict[str, int] = {}
     for text in settings:
         key, is_pair, value = text.partition("=")
@@ -277,6 +278,6 @@ def parse_settings(settings: Sequence[str]) -> dict[str, int]:
 def retention_facts(retention_ms: int, retention_bytes: int) -> dict[str, str]:
     """What ``trim --expired`` keeps, in words."""
     return {
-        "retentionMs": f"{retention_ms} ({options.time_in_words(retention_ms)})" if retention_ms else "0 (for ever)",
+        "retentionMs": f"{retention_ms} ({units.time_in_words(retention_ms)})" if retention_ms else "0 (for ever)",
         "retentionBytes": f"{retention_bytes} ({output.in_words(retention_bytes)})" if retention_bytes else "0 (all)",
     }

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, and sizes and times as people write them: ``256m``, ``7d``. Names are Spark's
-option names in kebab case (RULES K7). Plain numbers are bytes and milliseconds."""
+"""Options that several commands share. Names are Spark's option names in kebab case (RULES K7)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TypeVar
 
 import click
+
+from bk_core.units import parse_size, parse_time_ms
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -16,10 +16,6 @@ DEFAULT_URI = "zk://localhost:2181/ledgers"
 URI_VARIABLE = "BK_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BK_LEDGER_PASSWORD"
 DIGEST_TYPES = ("CRC32C", "CRC32", "MAC", "DUMMY")
-SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-TIMES_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
-_TIME = re.compile(r"(\d+)\s*(ms|[smhdw]?)", re.IGNORECASE | re.ASCII)
 
 
 def metadata_service_uri(command: Command) -> Command:
@@ -74,26 +70,6 @@ def quorum(command: Command) -> Command:
     ):
         command = click.option(name, type=click.IntRange(min=1), default=size, help=text)(command)
     return command
-
-
-def parse_size(text: str) -> int | None:
-    """Bytes, or None if ``text`` is no size. Powers of 1024."""
-    match = _SIZE.fullmatch(text.strip())
-    return int(match[1]) * SIZES[match[2].lower()] if match else None
-
-
-def parse_time_ms(text: str) -> int | None:
-    """Milliseconds, or None if ``text`` is no time."""
-    match = _TIME.fullmatch(text.strip())
-    return int(match[1]) * TIMES_MS[match[2].lower()] if match else None
-
-
-def time_in_words(time_ms: int) -> str:
-    """``7 d``, ``90 min``: the largest unit that says it exactly."""
-    for unit, size in (("d", TIMES_MS["d"]), ("h", TIMES_MS["h"]), ("min", TIMES_MS["m"]), ("s", TIMES_MS["s"])):
-        if time_ms and time_ms % size == 0:
-            return f"{time_ms // size} {unit}"
-    return f"{time_ms} ms"
 
 
 def size_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:

@@ -8,7 +8,6 @@ reads and writes alike. The few that would change what a read means are refused 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from typing import Any
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.position import OFFSET_MAX
+from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, fence_from_table, not_built, unknown_option
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound
@@ -32,11 +32,7 @@ from bk_spark.options.option_table import (
 )
 from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
 
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)", re.IGNORECASE)
 BATCH_METADATA_TIMEOUT_MS, STREAM_METADATA_TIMEOUT_MS = 8_000, 60_000
-_DURATION_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,19 +164,18 @@ def normalise(name: str) -> str:
 
 def parse_bytes(option: str, text: str) -> int:
     """``128m``, ``1 GiB``, ``1048576``: powers of 1024, at least 1."""
-    match = _SIZE.fullmatch(text.strip())
-    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
-    if size < 1:
+    size = parse_size(text)
+    if not size:
         raise bad_value(option, text, "a size such as 128m, 1g or 1048576")
     return size
 
 
 def parse_duration_ms(option: str, text: str) -> int:
     """``15m``, ``30s``, ``500ms``, ``2h``, or milliseconds as a number alone, as Spark reads durations."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
+    time_ms = parse_time_ms(text)
+    if time_ms is None:
         raise bad_value(option, text, "a duration such as 15m, 30s or 500ms")
-    return int(match[1]) * _DURATION_MS[match[2].lower()]
+    return time_ms
 
 
 def parse_count(option: str, text: str, minimum: int) -> int:

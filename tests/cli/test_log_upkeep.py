@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from bk_cli import log_upkeep, options
+from bk_cli import log_upkeep
 from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.entries.batch import EntryBatch
@@ -269,28 +269,3 @@ def test_settings_are_read_as_people_write_them() -> None:
     }
     with pytest.raises(InvalidArgumentError, match="once"):
         log_upkeep.parse_settings(["retentionMs=1", "retention-ms=2"])
-
-
-@pytest.mark.parametrize(
-    ("text", "size", "time_ms"),
-    [
-        ("5", 5, 5),
-        ("2k", 2048, None),
-        ("1 MiB", 1 << 20, None),
-        ("3m", 3 << 20, 180_000),
-        ("7D", None, 604_800_000),
-        (" 12h ", None, 43_200_000),
-        ("5ms", None, 5),
-        ("-1", None, None),
-        ("", None, None),
-        ("1.5g", None, None),
-    ],
-)
-def test_sizes_are_powers_of_1024_and_times_are_milliseconds(text: str, size: int | None, time_ms: int | None) -> None:
-    assert options.parse_size(text) == size
-    assert options.parse_time_ms(text) == time_ms
-
-
-def test_times_are_told_in_the_largest_unit_that_is_exact() -> None:
-    told = [options.time_in_words(n) for n in (604_800_000, 5_400_000, 90_000, 1500, 0)]
-    assert told == ["7 d", "90 min", "90 s", "1500 ms", "0 ms"]

@@ -15,7 +15,7 @@ import pytest
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST
 from bk_spark.options.option_table import _ALL, OPTIONS, Use
-from bk_spark.options.options import BkOptions, parse_bytes, parse_options
+from bk_spark.options.options import BkOptions, parse_options
 from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection
 
 URI = {"metadataserviceuri": "zk://localhost:2181/ledgers"}
@@ -278,13 +278,6 @@ def test_a_time_goes_with_logs_and_without_offsets() -> None:
     assert "exclude each other" in refusal(path="events", startingtimestamp="1", startingoffsets="earliest")
     assert "exclude each other" in refusal(ledgerid="1", startingtimestamp="1", startingentryid="1")
     assert "one time for all its entries" in refusal(ledgerid="1", startingtimestamp="1")
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("128m", 128 << 20), ("1g", 1 << 30), ("64 KiB", 64 << 10), ("7", 7), ("2MB", 2 << 20)]
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_bytes("maxBytesPerPartition", text) == size
 
 
 @pytest.mark.parametrize(
