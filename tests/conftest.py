@@ -13,6 +13,10 @@ from tests.kit import amount
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 
 
+REAL = ("zookeeper", "e2e", "spark", "interop")
+"""Marks of tests that need servers. Each such test has mark ``real`` too, by which the scripts choose."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the traces of tests/scenarios anew; read the diff")
     parser.addoption("--few", action="store_true", help="a part of the seeds and examples, as scripts/check")
@@ -31,11 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
         amount.try_few()
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
+@pytest.hookimpl(tryfirst=True)  # pytest chooses by marks in the same hook, and xdist reads them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what shares a cluster, or a file.
-    A mode has a Java of its own, which costs as much as thirty tests until it is warm."""
+    """Marks what needs servers, and what ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what
+    shares a cluster, or a file. A mode has a Java of its own, which costs as much as thirty tests until it is warm."""
     for item in items:
+        if any(map(item.get_closest_marker, REAL)):
+            item.add_marker(pytest.mark.real)
         item.add_marker(pytest.mark.xdist_group(_group(item)))
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SPARK_TEST_S))
