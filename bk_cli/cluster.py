@@ -13,11 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import IO
 
 from bk_cli import cluster_layout
+from bk_cli.access import Access
 from bk_cli.children import check_port_free, child_environment, last_lines
 from bk_cli.cluster_layout import HOST, Wanted
 from bk_cli.zookeeper_server import ZooKeeperServer
@@ -191,9 +191,7 @@ class LocalCluster:
 
     def wait_ready(self, bookies: list[BookieProcess] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until these (by default all) bookies are registered and serve. Raises NotEnoughBookiesError."""
-        from bk_core.metadata import open_store
-
-        with closing(open_store(self.uri)) as store:
+        with Access(self.uri).store() as store:
             self._wait_registered(store, self.bookies if bookies is None else bookies, timeout_s)
 
     def _wait_registered(self, store: MetadataStore, bookies: list[BookieProcess], timeout_s: float) -> None:

@@ -12,13 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import click
 
 import bk_core
 from bk_cli import exit_codes, options, output
+from bk_cli.access import Access, access
 from bk_cli.java import find_java
 from bk_cli.output import in_words
 from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
@@ -44,17 +44,17 @@ class Finding:
 
 
 @click.command()
-@options.metadata_service_uri
 @click.option("--spark", "with_spark", is_flag=True, help="Also run a Spark job of one task, and look at its worker.")
 @click.option("--master", metavar="URL", help="Spark master for --spark.  [default: Spark's own, else local[1]]")
+@access()
 @options.as_json
-def doctor(uri: str, with_spark: bool, master: str | None, as_json: bool) -> int:
+def doctor(access: Access, with_spark: bool, master: str | None, as_json: bool) -> int:
     """Check Java, packages, ZooKeeper, the bookies and (with --spark) Spark's workers; say what to do.
 
     The exit code is 0 when nothing failed, otherwise that of the first failure.
     """
     code = 0
-    for finding in _findings(uri, with_spark, master):
+    for finding in _findings(access, with_spark, master):
         code = code or finding.exit_code
         if as_json:
             output.print_json({"check": finding.check, "status": finding.status, "text": finding.text})
@@ -63,14 +63,14 @@ def doctor(uri: str, with_spark: bool, master: str | None, as_json: bool) -> int
     return code
 
 
-def _findings(uri: str, with_spark: bool, master: str | None) -> Iterator[Finding]:
+def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[Finding]:
     yield Finding("package", "ok", f"pyspark-bookkeeper {bk_core.__version__}")
     yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
     yield Finding("packages", "ok", ", ".join(_versions()))
     yield from _guarded("java", _java)
-    yield from _guarded("cluster", lambda: _cluster(uri))
+    yield from _guarded("cluster", lambda: _cluster(access))
     if with_spark:
-        yield from _guarded("spark", lambda: _spark(uri, master))
+        yield from _guarded("spark", lambda: _spark(access, master))
 
 
 def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -98,15 +98,12 @@ def _java() -> Iterator[Finding]:
     yield Finding("java", "note" if known else "ok", f"Java {java.major} ({java.path}){known}")
 
 
-def _cluster(uri: str) -> Iterator[Finding]:
-    from bk_core.client.config import ClientConfig
-    from bk_core.metadata import open_store
-
+def _cluster(access: Access) -> Iterator[Finding]:
     started = time.monotonic()
-    with closing(open_store(uri, timeout_s=ClientConfig().metadata_timeout_s)) as store:
+    with access.store() as store:
         instance = store.instance_id()
         took_ms = (time.monotonic() - started) * 1000
-        yield Finding("zookeeper", "ok", f"{uri} answers in {took_ms:.0f} ms; cluster {instance}")
+        yield Finding("zookeeper", "ok", f"{access.uri} answers in {took_ms:.0f} ms; cluster {instance}")
         writable, read_only = store.writable_bookies(), store.read_only_bookies()
         known = store.known_bookies()
     registered = {**read_only, **writable}
@@ -147,10 +144,10 @@ def _quorum(reached: int) -> Iterator[Finding]:
         yield Finding("quorum", "ok", f"{reached} bookies: enough for 3/3/2 and {reached - SPARE + 1} to spare")
 
 
-def _spark(uri: str, master: str | None) -> Iterator[Finding]:
+def _spark(access: Access, master: str | None) -> Iterator[Finding]:
     from bk_cli.doctor_spark import run_probe
 
-    for status, text in run_probe(uri, master):
+    for status, text in run_probe(access, master):
         yield Finding("spark", status, text)
 
 

@@ -7,17 +7,17 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import bk_core
+from bk_cli.access import Access
 from bk_cli.doctor import address_of
 from bk_core.errors import BookieUnreachableError, PackageMismatchError
 
 _INTERPRETER = "activate the virtual environment, or set PYSPARK_PYTHON to its python on all nodes"
 
 
-def run_probe(uri: str, master: str | None) -> Iterator[tuple[str, str]]:
+def run_probe(access: Access, master: str | None) -> Iterator[tuple[str, str]]:
     """(status, text) of the driver, then of the worker. Raises PackageMismatchError, BookieUnreachableError."""
     try:
         import pyspark
@@ -25,7 +25,7 @@ def run_probe(uri: str, master: str | None) -> Iterator[tuple[str, str]]:
         raise PackageMismatchError(
             "pyspark is not installed here", remedy="type: pip install 'pyspark-bookkeeper[spark]'"
         ) from error
-    endpoints = _endpoints(uri)
+    endpoints = _endpoints(access)
     session = _session(master)
     try:
         yield "ok", f"pyspark {pyspark.__version__}, master {session.conf.get('spark.master', 'unknown')}"
@@ -40,10 +40,8 @@ def run_probe(uri: str, master: str | None) -> Iterator[tuple[str, str]]:
         session.stop()
 
 
-def _endpoints(uri: str) -> list[tuple[str, int]]:
-    from bk_core.metadata import open_store
-
-    with closing(open_store(uri)) as store:
+def _endpoints(access: Access) -> list[tuple[str, int]]:
+    with access.store() as store:
         found = map(address_of, store.writable_bookies().values())
         return [(endpoint.host, endpoint.port) for endpoint in found if endpoint is not None]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from bk_cli import options, output
+from bk_cli.access import Access, access
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError, NoSuchLedgerError
 from bk_core.model import DigestType, LedgerState
 
@@ -28,22 +29,23 @@ def ledger() -> None:
 
 
 @ledger.command("list")
-@options.metadata_service_uri
+@access()
 @click.option("--ids", is_flag=True, help="Print only the ids: much faster where there are many.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many.")
 @click.option("--state", type=click.Choice([s.name for s in LedgerState], case_sensitive=False), help="Only such.")
 @click.option("--bookie", metavar="ID", help="Only those that have this bookie in an ensemble, be it an old one.")
 @options.as_json
-def list_ledgers(uri: str, ids: bool, limit: int | None, state: str | None, bookie: str | None, as_json: bool) -> None:
+def list_ledgers(
+    access: Access, ids: bool, limit: int | None, state: str | None, bookie: str | None, as_json: bool
+) -> None:
     """All ledgers in ascending order, each printed as it is read."""
-    from bk_core import blocking
 
     def is_wanted(value: LedgerMetadata) -> bool:
         return (state is None or value.state.name == state.upper()) and (
             bookie is None or any(bookie in fragment.ensemble for fragment in value.fragments)
         )
 
-    with blocking.connect(uri) as bookkeeper:
+    with access.client() as bookkeeper:
         listed = bookkeeper.store.list_ledgers()
         if ids and state is None and bookie is None:
             for ledger_id in islice(listed, limit):
@@ -81,18 +83,16 @@ def _read_each(
 
 
 def _print_id(ledger_id: LedgerId, as_json: bool) -> None:
-    output.print_json({"ledgerId": ledger_id}) if as_json else output.print_line(str(ledger_id))
+    output.print_result(as_json, {"ledgerId": ledger_id}, str(ledger_id))
 
 
 @ledger.command("show")
 @click.argument("ledger_id", type=int)
-@options.metadata_service_uri
+@access()
 @options.as_json
-def show(ledger_id: int, uri: str, as_json: bool) -> None:
+def show(ledger_id: int, access: Access, as_json: bool) -> None:
     """The metadata of a ledger."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
+    with access.client() as bookkeeper:
         found = bookkeeper.read_metadata(ledger_id)
     if as_json:
         output.print_json(_as_object(ledger_id, found))
@@ -122,8 +122,7 @@ def show(ledger_id: int, uri: str, as_json: bool) -> None:
 @click.option("--recover", is_flag=True, help="Take over first: fence the writer, recover, close, read to the end.")
 @click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
 @options.digest_type(default=None)
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
 def read(
     ledger_id: int,
@@ -132,15 +131,11 @@ def read(
     recover: bool,
     raw: bool,
     digest_type: str | None,
-    password: bytes,
-    uri: str,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Print entries; of an open ledger those up to its LAC, without disturbing the writer."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
-        reader = bookkeeper.open_ledger(ledger_id, recover=recover, password=password, digest_type=_digest(digest_type))
+    with access.reader(ledger_id, digest_type, recover=recover) as reader:
         end = reader.last_add_confirmed
         stop = end if last is None else last
         if stop > end or first > end + 1:
@@ -163,17 +158,11 @@ def read(
 @click.option("--from", "first", type=click.IntRange(min=0), help="First entry id.  [default: what comes next]")
 @click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
 @options.digest_type(default=None)
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
-def tail(
-    ledger_id: int, first: int | None, raw: bool, digest_type: str | None, password: bytes, uri: str, as_json: bool
-) -> None:
+def tail(ledger_id: int, first: int | None, raw: bool, digest_type: str | None, access: Access, as_json: bool) -> None:
     """Print entries as they are confirmed, until the ledger is closed or you press Ctrl-C."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
-        reader = bookkeeper.open_ledger(ledger_id, recover=False, password=password, digest_type=_digest(digest_type))
+    with access.reader(ledger_id, digest_type) as reader:
         for batch in reader.tail(from_entry=reader.last_add_confirmed + 1 if first is None else first):
             output.print_entries(batch.entry_ids().tolist(), batch.to_list(), raw, as_json)
 
@@ -182,8 +171,7 @@ def tail(
 @click.argument("source", type=click.File("rb"), default="-")
 @options.quorum
 @options.digest_type(default="CRC32C")
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
 def append(
     source: BinaryIO,
@@ -191,26 +179,24 @@ def append(
     write_quorum_size: int,
     ack_quorum_size: int,
     digest_type: str,
-    password: bytes,
-    uri: str,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Make a ledger of the lines of SOURCE (stdin by default), one entry a line, and close it.
 
     A ledger has one writer and is never written again once closed; to go on, append to another one, or use a log.
     """
-    from bk_core import blocking
     from bk_core.entries.batch import EntryBatch
 
     entries = size = 0
     with (
-        blocking.connect(uri) as bookkeeper,
+        access.client() as bookkeeper,
         bookkeeper.create_ledger(
             ensemble_size=ensemble_size,
             write_quorum_size=write_quorum_size,
             ack_quorum_size=ack_quorum_size,
             digest_type=DigestType[digest_type.upper()],
-            password=password,
+            password=access.password,
         ) as writer,
     ):
         ledger_id = writer.ledger_id
@@ -220,42 +206,32 @@ def append(
                 writer.wait_confirmed(writer.append_batch(EntryBatch.from_list(lines)))
                 entries, size = entries + len(lines), size + sum(map(len, lines))
                 advance(len(lines))
-    if as_json:
-        output.print_json({"ledgerId": ledger_id, "entries": entries, "bytes": size})
-    else:
-        output.print_line(f"ledger {ledger_id}: {entries:,} entries, {output.in_words(size)}, closed")
+    text = f"ledger {ledger_id}: {entries:,} entries, {output.in_words(size)}, closed"
+    output.print_result(as_json, {"ledgerId": ledger_id, "entries": entries, "bytes": size}, text)
 
 
 @ledger.command("recover")
 @click.argument("ledger_id", type=int)
 @options.digest_type(default=None)
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
-def recover(ledger_id: int, digest_type: str | None, password: bytes, uri: str, as_json: bool) -> None:
+def recover(ledger_id: int, digest_type: str | None, access: Access, as_json: bool) -> None:
     """Take a ledger over: fence its writer, recover what it wrote, and close it."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
-        reader = bookkeeper.open_ledger(ledger_id, recover=True, password=password, digest_type=_digest(digest_type))
+    with access.reader(ledger_id, digest_type, recover=True) as reader:
         last = reader.last_add_confirmed
-    if as_json:
-        output.print_json({"ledgerId": ledger_id, "state": "CLOSED", "lastEntryId": last})
-    else:
-        output.print_line(f"ledger {ledger_id}: closed with {last + 1:,} entries")
+    found = {"ledgerId": ledger_id, "state": "CLOSED", "lastEntryId": last}
+    output.print_result(as_json, found, f"ledger {ledger_id}: closed with {last + 1:,} entries")
 
 
 @ledger.command("delete")
 @click.argument("ledger_id", type=int)
 @click.option("--yes", is_flag=True, help="Do it; without it the command only says what would be deleted.")
 @click.option("--force", is_flag=True, help="Also when the ledger belongs to a named log, which then has a hole.")
-@options.metadata_service_uri
+@access()
 @options.as_json
-def delete(ledger_id: int, yes: bool, force: bool, uri: str, as_json: bool) -> None:
+def delete(ledger_id: int, yes: bool, force: bool, access: Access, as_json: bool) -> None:
     """Delete a ledger for good."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
+    with access.client() as bookkeeper:
         found = bookkeeper.read_metadata(ledger_id)
         if "bk.log.uuid" in found.value.custom_metadata and not force:
             raise InvalidArgumentError(
@@ -272,13 +248,7 @@ def delete(ledger_id: int, yes: bool, force: bool, uri: str, as_json: bool) -> N
                 remedy="if that is what you want, add --yes",
             )
         bookkeeper.delete_ledger(ledger_id, version=found.version)
-    output.print_json({"ledgerId": ledger_id, "deleted": True}) if as_json else output.print_line(
-        f"ledger {ledger_id}: deleted"
-    )
-
-
-def _digest(name: str | None) -> DigestType | None:
-    return DigestType[name.upper()] if name else None
+    output.print_result(as_json, {"ledgerId": ledger_id, "deleted": True}, f"ledger {ledger_id}: deleted")
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:

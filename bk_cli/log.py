@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_cli import options, output
+from bk_cli.access import Access, access
 from bk_cli.log_txn import txn
 from bk_cli.log_upkeep import compact, retention_facts, set_settings, trim, vacuum
 from bk_core.errors import InvalidArgumentError
@@ -24,15 +25,14 @@ def log() -> None:
 
 
 @log.command("list")
-@options.metadata_service_uri
+@access()
 @options.as_json
-def list_logs(uri: str, as_json: bool) -> None:
+def list_logs(access: Access, as_json: bool) -> None:
     """All logs by name."""
-    from bk_core import blocking
     from bk_core.logs.store import LogStore
 
     rows = []
-    with blocking.connect(uri) as bookkeeper, output.progress("reading logs") as advance:
+    with access.client() as bookkeeper, output.progress("reading logs") as advance:
         for name in sorted(bookkeeper.store.list_logs()):
             head = LogStore(bookkeeper.store, name).read().value
             advance(1)
@@ -50,14 +50,13 @@ def list_logs(uri: str, as_json: bool) -> None:
 @log.command("show")
 @click.argument("name")
 @click.option("--extents", "with_extents", is_flag=True, help="Also list every extent: many in an old log.")
-@options.metadata_service_uri
+@access()
 @options.as_json
-def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
+def show(name: str, with_extents: bool, access: Access, as_json: bool) -> None:
     """The head of a log, its schemas, and its last extents."""
-    from bk_core import blocking
     from bk_core.logs.store import LogStore
 
-    with blocking.connect(uri) as bookkeeper:
+    with access.client() as bookkeeper:
         store = LogStore(bookkeeper.store, name)
         head = store.read().value
         extents = _extents(store, head, with_extents)
@@ -96,15 +95,11 @@ def show(name: str, with_extents: bool, uri: str, as_json: bool) -> None:
 @click.option("--from", "first", type=click.IntRange(min=0), help="First offset.  [default: the first there is]")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many entries.")
 @click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
-def read(name: str, first: int | None, limit: int | None, raw: bool, password: bytes, uri: str, as_json: bool) -> None:
+def read(name: str, first: int | None, limit: int | None, raw: bool, access: Access, as_json: bool) -> None:
     """Print the entries of a log in order, to the last that its leader confirmed; never disturbs the leader."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
-        named_log = bookkeeper.log(name, password=password)
+    with access.log(name) as named_log:
         begin, end = named_log.head().value.start_offset, named_log.end_offset()
         start = begin if first is None else first
         if not begin <= start <= end:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_cli import options, output
+from bk_cli.access import Access, access
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -21,14 +22,11 @@ def txn() -> None:
 
 @txn.command("list")
 @click.argument("name")
-@options.metadata_service_uri
+@access()
 @options.as_json
-def list_transactions(name: str, uri: str, as_json: bool) -> None:
+def list_transactions(name: str, access: Access, as_json: bool) -> None:
     """Every application and query that has published, the one used last first."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
-        log = bookkeeper.log(name)
+    with access.log(name) as log:
         log.head(check_password=False)
         records = sorted(log.transactions(), key=lambda record: -record.last_used_ms)
     if as_json:
@@ -53,14 +51,11 @@ def list_transactions(name: str, uri: str, as_json: bool) -> None:
 @txn.command("show")
 @click.argument("name")
 @click.argument("app_id")
-@options.metadata_service_uri
+@access()
 @options.as_json
-def show(name: str, app_id: str, uri: str, as_json: bool) -> None:
+def show(name: str, app_id: str, access: Access, as_json: bool) -> None:
     """The versions that are remembered of one application (txnAppId) or query (its id), 128 at most."""
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
-        log = bookkeeper.log(name)
+    with access.log(name) as log:
         log.head(check_password=False)
         record = log.transactions_of(app_id)
         if record is None:
@@ -80,18 +75,14 @@ def show(name: str, app_id: str, uri: str, as_json: bool) -> None:
 @click.argument("app_id")
 @click.option("--force", is_flag=True, help="Do it; without it the command only says what it would mean.")
 @options.dry_run
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
-def forget(name: str, app_id: str, force: bool, dry_run: bool, password: bytes, uri: str, as_json: bool) -> None:
+def forget(name: str, app_id: str, force: bool, dry_run: bool, access: Access, as_json: bool) -> None:
     """Forget an application or query, so that its versions may begin anew.
 
     Whoever publishes an old version of it again may then have it in the log twice.
     """
-    from bk_core import blocking
-
-    with blocking.connect(uri) as bookkeeper:
-        log = bookkeeper.log(name, password=password)
+    with access.log(name) as log:
         log.head()
         record = log.transactions_of(app_id)
         if record is None:
@@ -104,10 +95,8 @@ def forget(name: str, app_id: str, force: bool, dry_run: bool, password: bytes, 
             )
         if not dry_run:
             record = log.forget_transactions(app_id) or record
-    if as_json:
-        output.print_json({**_as_object(record), "forgotten": not dry_run, "dryRun": dry_run})
-    else:
-        output.print_line(f"log {name}: {'would forget' if dry_run else 'forgot'} {app_id}")
+    done = {**_as_object(record), "forgotten": not dry_run, "dryRun": dry_run}
+    output.print_result(as_json, done, f"log {name}: {'would forget' if dry_run else 'forgot'} {app_id}")
 
 
 def _unknown(name: str, app_id: str, known: list[str]) -> InvalidArgumentError:

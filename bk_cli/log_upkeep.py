@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_cli import options, output
+from bk_cli.access import Access, access
 from bk_core import units
 from bk_core.errors import InvalidArgumentError
 
@@ -37,11 +38,10 @@ SETTINGS = ("retentionMs", "retentionBytes")
     help="Stop after copying about so much.  [default: when all is done]",
 )
 @options.dry_run
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
 def compact(
-    name: str, max_ledger_bytes: int, max_bytes: int | None, dry_run: bool, password: bytes, uri: str, as_json: bool
+    name: str, max_ledger_bytes: int, max_bytes: int | None, dry_run: bool, access: Access, as_json: bool
 ) -> None:
     """Merge small neighbouring extents of a log into fewer ledgers.
 
@@ -49,34 +49,27 @@ def compact(
     compared before the log lists the copy; the replaced ledgers stay until bk log vacuum deletes them. It may be
     stopped at any moment: run it again to go on.
     """
-    from bk_core import blocking
     from bk_core.logs.model.compaction import CompactionLimits
 
     limits = CompactionLimits(ledger_bytes_max=max_ledger_bytes, copy_bytes_max=max_bytes)
-    with blocking.connect(uri) as bookkeeper:
-        log = bookkeeper.log(name, password=password)
+    with access.log(name) as log:
         if dry_run:
             _print_runs(name, log.plan_compaction(limits), as_json)
             return
         with output.progress("copying entries") as advance:
             done = log.compact_small(limits, advance)
-    if as_json:
-        output.print_json(
-            {
-                "log": name,
-                "extents": done.extents,
-                "ledgers": list(done.ledgers),
-                "entries": done.entries,
-                "bytes": done.size_bytes,
-            }
-        )
-    elif done.ledgers:
-        output.print_line(
-            f"log {name}: {done.extents:,} extents became {len(done.ledgers):,}, {done.entries:,} entries, "
-            f"{output.in_words(done.size_bytes)}; bk log vacuum deletes the replaced ledgers later"
-        )
-    else:
-        output.print_line(f"log {name}: nothing to compact")
+    text = (
+        f"{done.extents:,} extents became {len(done.ledgers):,}, {done.entries:,} entries, "
+        f"{output.in_words(done.size_bytes)}; bk log vacuum deletes the replaced ledgers later"
+    )
+    found = {
+        "log": name,
+        "extents": done.extents,
+        "ledgers": list(done.ledgers),
+        "entries": done.entries,
+        "bytes": done.size_bytes,
+    }
+    output.print_result(as_json, found, f"log {name}: {text if done.ledgers else 'nothing to compact'}")
 
 
 def _print_runs(name: str, runs: Sequence[Run], as_json: bool) -> None:
@@ -107,21 +100,18 @@ def _print_runs(name: str, runs: Sequence[Run], as_json: bool) -> None:
 @click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Forget the entries below this offset.")
 @click.option("--expired", is_flag=True, help="Forget what the log's own retention lets go of (bk log set).")
 @options.dry_run
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
-def trim(name: str, before: int | None, expired: bool, dry_run: bool, password: bytes, uri: str, as_json: bool) -> None:
+def trim(name: str, before: int | None, expired: bool, dry_run: bool, access: Access, as_json: bool) -> None:
     """Let a log begin later: its first entries are unlinked, and deleted by a later bk log vacuum.
 
     Offsets of the other entries stay. What a leader still writes is never trimmed.
     """
-    from bk_core import blocking
     from bk_core.logs.model import next_head as commit
 
     if (before is not None) == expired:
         raise click.UsageError("Give either --before OFFSET or --expired.")
-    with blocking.connect(uri) as bookkeeper:
-        log = bookkeeper.log(name, password=password)
+    with access.log(name) as log:
         head = log.head().value
         wanted = log.expired_offset() if before is None else before
         start = commit.trimmed_start(head, wanted)
@@ -172,8 +162,7 @@ def _print_trimmed(name: str, head: LogHead, start: int, below: list[Extent], dr
 )
 @click.option("--force", is_flag=True, help="Allow less than 7 days and 30 days: only when no job is running.")
 @options.dry_run
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
 def vacuum(
     name: str,
@@ -181,8 +170,7 @@ def vacuum(
     txn_retention_ms: int,
     force: bool,
     dry_run: bool,
-    password: bytes,
-    uri: str,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Delete for good what a log no longer lists: trimmed, overwritten and compacted ledgers, those of failed jobs,
@@ -190,12 +178,10 @@ def vacuum(
 
     A job that takes longer than the delay before it publishes loses its ledgers.
     """
-    from bk_core import blocking
     from bk_core.logs.named_log import check_delays
 
     check_delays(delete_delay_ms, txn_retention_ms, force)
-    with blocking.connect(uri) as bookkeeper:
-        log = bookkeeper.log(name, password=password)
+    with access.log(name) as log:
         if dry_run:
             log.head()
             done = log.vacuum_candidates(delete_delay_ms, txn_retention_ms)
@@ -230,19 +216,15 @@ def _print_vacuumed(name: str, done: Vacuumed, dry_run: bool, as_json: bool) -> 
 @click.argument("name")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @options.dry_run
-@options.ledger_password
-@options.metadata_service_uri
+@access(password=True)
 @options.as_json
-def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, password: bytes, uri: str, as_json: bool) -> None:
+def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, access: Access, as_json: bool) -> None:
     """Set what a log keeps: retentionMs=7d, retentionBytes=100g; 0 keeps for ever. Without settings: show them.
 
     Nothing is forgotten at once: bk log trim --expired goes by these, whenever it is run.
     """
-    from bk_core import blocking
-
     wanted = parse_settings(settings)
-    with blocking.connect(uri) as bookkeeper:
-        log = bookkeeper.log(name, password=password)
+    with access.log(name) as log:
         head = log.head().value
         if wanted and not dry_run:
             head = log.set_retention(

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import closing
 
 import click
 
 from bk_cli import options, output
+from bk_cli.access import Access, access
 
 
 @click.group()
@@ -17,18 +17,16 @@ def cluster() -> None:
 
 
 @cluster.command("init")
-@options.metadata_service_uri
+@access()
 @options.as_json
-def init(uri: str, as_json: bool) -> None:
+def init(access: Access, as_json: bool) -> None:
     """Make a cluster at the ledgers root of the URI; does nothing where one is.
 
     Makes what Apache's `initnewcluster` makes, so Apache's programs find it. A root that holds something else is
     refused. May be run again and again, and by several at once: one of them makes it.
     """
-    from bk_core.metadata import open_store
-
     mine = str(uuid.uuid4())
-    with closing(open_store(uri)) as store:
+    with access.store() as store:
         found = store.initialize_cluster(mine)
         where = store.uri
     if as_json:

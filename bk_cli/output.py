@@ -31,6 +31,11 @@ def print_line(text: str = "") -> None:
     click.echo(text)
 
 
+def print_result(as_json: bool, value: Mapping[str, object], text: str) -> None:
+    """The one result of a command: ``value`` for programs, ``text`` for people."""
+    print_json(value) if as_json else print_line(text)
+
+
 def print_note(text: str) -> None:
     """Print a note to stderr, so that the result can be piped."""
     click.echo(text, err=True)

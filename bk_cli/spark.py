@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from bk_cli import exit_codes, options, output
+from bk_cli.access import Access
 from bk_cli.checkpoint import Batch, Checkpoint, Problem, find_checkpoints, read_checkpoint
 from bk_core.errors import BookKeeperError, InvalidArgumentError, WrongPasswordError
 from bk_core.logs.model.position import LogPosition, StreamOffset, check_position, decode_offset
@@ -66,7 +68,8 @@ def offsets(context: click.Context, checkpoint: str, uri: str | None, password: 
     something in it is damaged, 4 when a position no longer fits the cluster.
     """
     code = 0
-    with _Cluster(uri, password) as cluster:
+    with nullcontext() if uri is None else Access(uri).client() as bookkeeper:
+        cluster = _Cluster(bookkeeper, password)
         for path in find_checkpoints(checkpoint):
             found = read_checkpoint(path)
             code = max(code, _show(found, cluster, as_json))
@@ -215,23 +218,12 @@ def _lag(at: At | None, found: Found | None) -> int | None:
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The cluster that positions are compared with; none without an address."""
+    """The cluster that positions are compared with; none without a client."""
 
-    def __init__(self, uri: str | None, password: bytes) -> None:
-        self._uri, self._password = uri, password
-        self._bookkeeper: BookKeeper | None = None
-
-    def __enter__(self) -> _Cluster:
-        if self._uri is not None:
-            from bk_core import blocking
-
-            self._bookkeeper = blocking.connect(self._uri)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bookkeeper is not None:
-            self._bookkeeper.close()
+    _bookkeeper: BookKeeper | None
+    _password: bytes
 
     def look(self, key: Key, at: At) -> Found | None:
         """How the position fits; None if there is no cluster to ask. Raises if the cluster cannot be reached."""

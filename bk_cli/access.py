@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How commands get at a cluster: the options that name it, and the client or the metadata store that they open. What
+all commands need for that, a setting or a secret, is added here alone.
+
+What opening raises is a BookKeeperError, which :func:`bk_cli.main.run` turns into a line and an exit code.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bk_cli import options
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper, LedgerReader
+    from bk_core.blocking_logs import NamedLog
+    from bk_core.metadata.port import MetadataStore
+
+METADATA_TIMEOUT_S = 8.0
+"""So that a wrong address is told within ten seconds, the start of the interpreter included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A cluster, and the password of its ledgers. All that is opened here is closed at the end of its block."""
+
+    uri: str
+    password: bytes = field(default=b"", repr=False)
+
+    @contextmanager
+    def client(self) -> Iterator[BookKeeper]:
+        from bk_core import blocking
+
+        with blocking.connect(self.uri) as bookkeeper:
+            yield bookkeeper
+
+    @contextmanager
+    def log(self, name: str) -> Iterator[NamedLog]:
+        with self.client() as bookkeeper:
+            yield bookkeeper.log(name, password=self.password)
+
+    @contextmanager
+    def reader(self, ledger_id: int, digest_type: str | None, *, recover: bool = False) -> Iterator[LedgerReader]:
+        """A ledger to read; ``recover`` fences and closes it first."""
+        from bk_core.model import DigestType
+
+        digest = DigestType[digest_type.upper()] if digest_type else None
+        with self.client() as bookkeeper:
+            yield bookkeeper.open_ledger(ledger_id, recover=recover, password=self.password, digest_type=digest)
+
+    @contextmanager
+    def store(self) -> Iterator[MetadataStore]:
+        """The metadata store alone. There may be no cluster in it yet."""
+        from bk_core.metadata import open_store
+
+        with closing(open_store(self.uri, timeout_s=METADATA_TIMEOUT_S)) as store:
+            yield store
+
+
+def access(*, password: bool = False) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Gives a command the options that name a cluster, as one argument ``access``. ``password``: also that of a ledger
+    or log."""
+
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(command)
+        def run(*, uri: str, password: bytes = b"", **given: object) -> object:
+            return command(access=Access(uri, password), **given)
+
+        found = options.metadata_service_uri(run)
+        return options.ledger_password(found) if password else found
+
+    return decorate
