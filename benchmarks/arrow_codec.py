@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from bk_core.entries.batch import EntryBatch
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 
 ROWS = 100_000
 ROWS_AT_ONCE = 10_000

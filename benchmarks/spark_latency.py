@@ -63,8 +63,7 @@ def ack_to_offset(uri: str, *, rounds: int = ROUNDS, quiet_logs: int = 0) -> lis
 def _reader(uri: str, pattern: str) -> StreamReader:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from bk_spark.options.option_table import Use
-    from bk_spark.options.options import parse_options
+    from bk_spark.options.options import Use, parse_options
     from bk_spark.stream.stream_reader import StreamReader
 
     given = {"metadataserviceuri": uri, "logpattern": pattern, "startingoffsets": "earliest"}

@@ -157,8 +157,7 @@ def _plan(bookkeeper: Any, stop: int | None) -> Sequence[bytes]:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from bk_spark import codecs
-    from bk_spark.options.option_table import Use
-    from bk_spark.options.options import parse_options
+    from bk_spark.options.options import Use, parse_options
     from bk_spark.plan import resolve
     from bk_spark.read import tasks
 

@@ -364,9 +364,3 @@ class PackageMismatchError(BookKeeperError):
     """Spark's workers lack the package or have another version of it."""
 
     code = "BK_PACKAGE_MISMATCH"
-
-
-class NotBuiltError(BookKeeperError):
-    """The option is documented, but this version does not implement it yet."""
-
-    code = "BK_NOT_BUILT"

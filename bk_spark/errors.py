@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from bk_core.errors import InvalidArgumentError, NotBuiltError, PackageMismatchError
+from bk_core.errors import InvalidArgumentError, PackageMismatchError
 
 SHOWN_MAX = 10
 _TOPICS = 'log, or logs for several: .load("events"), .load(["a", "b"])'
@@ -68,11 +68,6 @@ def bad_value(name: str, value: str, expected: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"option {name} has a bad value", value=f"{name}={value!r}", remedy=f"expected {expected}"
     )
-
-
-def not_built(what: str, value: str, remedy: str) -> NotBuiltError:
-    """The error of a feature that the documentation plans and this version does not have."""
-    return NotBuiltError(f"{what} is not built yet", value=value, remedy=remedy)
 
 
 def no_value_column(columns: Sequence[tuple[str, str]], target: str) -> InvalidArgumentError:

@@ -14,8 +14,7 @@ from pyspark.sql.datasource import DataSource
 
 from bk_spark import compat
 from bk_spark.options import table_options
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 
 if TYPE_CHECKING:
     from bk_spark.options.options import BkOptions

@@ -12,7 +12,6 @@ from bk_cli.zookeeper_server import ZooKeeperServer
 from tests.kit import amount
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 
-
 REAL = ("zookeeper", "e2e", "spark", "interop")
 """Marks of tests that need servers. Each such test has mark ``real`` too, by which the scripts choose."""
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns Spark's option strings into :class:`BkOptions`, by the table in ``option_table.py`` (RULES K7). Pure.
+"""The options of a load or save: their table, and how Spark's strings become :class:`BkOptions` (RULES K7). Pure.
+
+The fields of :class:`BkOptions` are the table, the only list of names, kinds, defaults and meanings: an option is one
+field. A test compares the list in docs/spark.md with it.
 
 Spark gives keys in lower case; ``writeQuorumSize``, ``write_quorum_size`` and ``write-quorum-size`` are the same key.
 Options of another use (write options on a read) are checked and ignored, because a temporary view gives its options to
@@ -8,8 +11,9 @@ reads and writes alike. The few that would change what a read means are refused 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,66 +21,384 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.position import OFFSET_MAX
 from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from bk_spark.errors import bad_value, fence_from_table, not_built, unknown_option
+from bk_spark.errors import bad_value, fence_from_table, unknown_option
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound
-from bk_spark.options.option_table import (
-    CLIENT_PREFIX,
-    OPTIONS,
-    PROTECTED_CLIENT_KEYS,
-    SPARKS_OWN,
-    SPARKS_OWN_PREFIX,
-    STREAM_REFUSES,
-    Kind,
-    OptionDefinition,
-    Use,
-)
 from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
 
 BATCH_METADATA_TIMEOUT_MS, STREAM_METADATA_TIMEOUT_MS = 8_000, 60_000
 
 
+class Use(enum.Enum):
+    """What Spark wants the options for."""
+
+    READ = "batch read"
+    STREAM = "stream"
+    WRITE = "batch write"
+
+
+class Kind(enum.Enum):
+    """How an option's text is read."""
+
+    TEXT = "text"
+    SECRET = "secret text"
+    COUNT = "count"
+    BYTES = "bytes"
+    DURATION = "duration"
+    BOOLEAN = "true or false"
+    CHOICE = "choice"
+    OFFSETS = "offsets"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionDefinition:
+    """A row of the table. ``minimum`` is for counts; ``kept``: a table made with CREATE TABLE keeps the option, which
+    must be no secret and unable to end a writer (:mod:`bk_spark.options.table_options`)."""
+
+    name: str
+    kind: Kind
+    uses: tuple[Use, ...]
+    doc: str = field(kw_only=True)
+    default: str | None = field(default=None, kw_only=True)
+    aliases: tuple[str, ...] = field(default=(), kw_only=True)
+    choices: tuple[str, ...] = field(default=(), kw_only=True)
+    minimum: int = field(default=1, kw_only=True)
+    kept: bool = field(default=False, kw_only=True)
+
+
+_ALL = (Use.READ, Use.STREAM, Use.WRITE)
+_READS = (Use.READ, Use.STREAM)
+
+
+def _option(*row: Any, **more: Any) -> Any:
+    """A field that is the value of one option; the arguments are those of :class:`OptionDefinition`."""
+    definition = OptionDefinition(*row, **more)
+    return field(repr=definition.kind is not Kind.SECRET, metadata=_made_of(definition))
+
+
+def _made_of(*definitions: OptionDefinition) -> dict[str, tuple[OptionDefinition, ...]]:
+    """The metadata of a field that these options determine."""
+    return {"options": definitions}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BkOptions:
-    """The options of one load or save, checked. Field names are the table's in snake_case; sizes are numbers.
+    """The options of one load or save, checked; each field is made of the options of its row. Sizes are numbers.
 
     ``starting`` and ``ending`` have for each source the next entry id or log offset, or EARLIEST or LATEST. With
     ``starting_timestamp`` (milliseconds since 1970) ``starting`` is EARLIEST, and the time decides. ``client_settings``
     are the ``bookkeeper.*`` pairs, sorted; :func:`bk_spark.workers.clients.client_config` reads them.
     """
 
-    metadata_service_uri: str
-    metadata_timeout_ms: int
-    selection: Selection
-    starting: Bound
-    ending: Bound
-    starting_timestamp: int | None
-    read_mode: str
-    digest_type: str | None
-    max_bytes_per_partition: int
-    max_entries_per_partition: int | None
-    min_partitions: int | None
-    max_entries_per_trigger: int | None
-    max_bytes_per_trigger: int
-    min_entries_per_trigger: int | None
-    max_trigger_delay_ms: int
-    on_overwrite: str
-    fail_on_data_loss: bool
-    txn_app_id: str | None
-    txn_version: int | None
-    ensemble_size: int
-    write_quorum_size: int
-    ack_quorum_size: int
-    codec: str
-    mixed_codecs: bool
-    include_metadata: bool
-    columns: tuple[str, ...] | None
-    corrupt_entries: str
-    null_values: str
-    ignore_metadata_columns: bool
-    merge_schema: bool
-    compression: str
-    max_entry_bytes: int | None
-    ledger_password: bytes = field(repr=False)
+    metadata_service_uri: str = _option(
+        "metadataServiceUri",
+        Kind.TEXT,
+        _ALL,
+        kept=True,
+        doc="Required. Where the cluster's metadata is, for instance `zk://localhost:2181/ledgers`.",
+    )
+    metadata_timeout_ms: int = _option(
+        "metadataTimeout",
+        Kind.DURATION,
+        _ALL,
+        kept=True,
+        doc="How long each step of a load or save (planning, a task, the commit) waits for ZooKeeper. Default: "
+        "`8s` for a batch, so that a wrong address is told soon; `1m` for a stream, its source and its sink.",
+    )
+    selection: Selection = field(
+        metadata=_made_of(
+            OptionDefinition(
+                "ledgerId", Kind.TEXT, _READS, kept=True, doc="The ledger to read. Path form: `ledger:17`."
+            ),
+            OptionDefinition(
+                "ledgerIds",
+                Kind.TEXT,
+                _READS,
+                kept=True,
+                doc="Several ledgers, by id and range: `3,5,9-12`, at most 100,000; each is read once, in order of "
+                "its id.",
+            ),
+            OptionDefinition(
+                "log", Kind.TEXT, _ALL, kept=True, doc="The named log to read or write. Path form: the name."
+            ),
+            OptionDefinition(
+                "logs",
+                Kind.TEXT,
+                _READS,
+                kept=True,
+                doc='Several named logs: `a,b`, read in order of their names. Path form: `load(["a","b"])`.',
+            ),
+            OptionDefinition(
+                "logPattern",
+                Kind.TEXT,
+                _READS,
+                kept=True,
+                doc="Every log whose whole name matches this regular expression of Python, looked up on the driver: "
+                "`ev.*`.",
+            ),
+        )
+    )
+    ledger_password: bytes = _option(
+        "ledgerPassword",
+        Kind.SECRET,
+        _ALL,
+        default="",
+        doc="Password of the ledger or log, UTF-8. Spark redacts it in its logs and UI.",
+    )
+    digest_type: str | None = _option(
+        "digestType",
+        Kind.CHOICE,
+        _ALL,
+        choices=("CRC32C", "CRC32", "MAC", "DUMMY"),
+        kept=True,
+        doc="Digest of entries. Reads: compared with the ledger's, an error if it differs. Writes: that of a log which "
+        "the write creates (then `CRC32C` if not given).",
+    )
+    read_mode: str = _option(
+        "readMode",
+        Kind.CHOICE,
+        (Use.READ,),
+        default="lac",
+        choices=("lac", "closedOnly", "fence"),
+        doc="`lac` reads to the last add confirmed and never disturbs a writer. `closedOnly` reads closed ledgers "
+        "only: an open one gives no rows, and a log ends where it begins. `fence` recovers and closes the ledgers "
+        "first, which ends their writers; needs `ledgerId` or `ledgerIds`, batch only.",
+    )
+    starting: Bound = field(
+        metadata=_made_of(
+            OptionDefinition(
+                "startingOffsets",
+                Kind.OFFSETS,
+                _READS,
+                kept=True,
+                doc="Where to begin, inclusive: `earliest`, `latest` (streams only), "
+                '`{"events":1000234}` or `{"17":23}`, with exactly the logs or ledgers that are selected; '
+                "−2 is earliest, −1 latest. Default: `earliest` for a batch, `latest` for a stream. "
+                "A stream that has a checkpoint goes on from there.",
+            ),
+            OptionDefinition(
+                "startingEntryId",
+                Kind.COUNT,
+                _READS,
+                minimum=0,
+                kept=True,
+                doc="Short for `startingOffsets` with one ledger: the first entry to read.",
+            ),
+        )
+    )
+    ending: Bound = field(
+        metadata=_made_of(
+            OptionDefinition(
+                "endingOffsets",
+                Kind.OFFSETS,
+                (Use.READ,),
+                default="latest",
+                kept=True,
+                doc="Where to end, exclusive: `latest` or JSON as above.",
+            ),
+            OptionDefinition(
+                "endingEntryId",
+                Kind.COUNT,
+                (Use.READ,),
+                minimum=0,
+                kept=True,
+                doc="Short for `endingOffsets` with one ledger: the first entry not to read.",
+            ),
+        )
+    )
+    starting_timestamp: int | None = _option(
+        "startingTimestamp",
+        Kind.TIMESTAMP,
+        _READS,
+        kept=True,
+        doc="Where to begin, by time: milliseconds since 1970 or ISO 8601 with a zone, such as `2026-01-31T12:00:00Z`. "
+        "Each log begins at a ledger, with some rows that came before and all that came after. Logs only, instead of "
+        "`startingOffsets`.",
+    )
+    max_bytes_per_partition: int = _option(
+        "maxBytesPerPartition",
+        Kind.BYTES,
+        _READS,
+        default="128m",
+        kept=True,
+        doc="A partition holds about this many payload bytes at most: larger ledgers are split, small ones share one.",
+    )
+    max_entries_per_partition: int | None = _option(
+        "maxEntriesPerPartition",
+        Kind.COUNT,
+        _READS,
+        aliases=("maxRecordsPerPartition",),
+        kept=True,
+        doc="Upper bound of entries in a Spark partition.",
+    )
+    min_partitions: int | None = _option(
+        "minPartitions", Kind.COUNT, _READS, kept=True, doc="Split further to make at least about this many partitions."
+    )
+    max_entries_per_trigger: int | None = _option(
+        "maxEntriesPerTrigger",
+        Kind.COUNT,
+        (Use.STREAM,),
+        aliases=("maxOffsetsPerTrigger",),
+        kept=True,
+        doc="Upper bound of entries in a micro-batch (Spark 4.2 and later).",
+    )
+    max_bytes_per_trigger: int = _option(
+        "maxBytesPerTrigger",
+        Kind.BYTES,
+        (Use.STREAM,),
+        default="1g",
+        kept=True,
+        doc="Upper bound of payload bytes in a micro-batch, estimated from the average entry; at least one entry "
+        "(Spark 4.2 and later).",
+    )
+    min_entries_per_trigger: int | None = _option(
+        "minEntriesPerTrigger",
+        Kind.COUNT,
+        (Use.STREAM,),
+        aliases=("minOffsetsPerTrigger",),
+        kept=True,
+        doc="Wait for so many entries before the next micro-batch, at most `maxTriggerDelay`. Not for "
+        "`availableNow` and `once` (Spark 4.2 and later).",
+    )
+    max_trigger_delay_ms: int = _option(
+        "maxTriggerDelay",
+        Kind.DURATION,
+        (Use.STREAM,),
+        default="15m",
+        kept=True,
+        doc="With `minEntriesPerTrigger`: so long after the last micro-batch, the next one takes what there is.",
+    )
+    on_overwrite: str = _option(
+        "onOverwrite",
+        Kind.CHOICE,
+        (Use.STREAM,),
+        default="fail",
+        choices=("fail", "skip"),
+        kept=True,
+        doc="What a stream does when a log was overwritten: `fail`, or `skip`: go on with the rows that replaced the "
+        "old ones, without those that it had not read yet.",
+    )
+    fail_on_data_loss: bool = _option(
+        "failOnDataLoss",
+        Kind.BOOLEAN,
+        _READS,
+        default="true",
+        kept=True,
+        doc="`false`: if rows to read were trimmed, or the ledger was deleted, go on from the earliest offset left.",
+    )
+    txn_app_id: str | None = _option(
+        "txnAppId",
+        Kind.TEXT,
+        (Use.WRITE,),
+        doc="With `txnVersion`: the job is published once, however often it is run. A stream: the name of its batches, "
+        "instead of the query's id.",
+    )
+    txn_version: int | None = _option(
+        "txnVersion",
+        Kind.COUNT,
+        (Use.WRITE,),
+        minimum=0,
+        doc="Which one of `txnAppId`'s jobs this is, from 0 upwards: the batch id in `foreachBatch`. Not for a stream, "
+        "whose versions are its batch ids.",
+    )
+    ensemble_size: int = _option(
+        "ensembleSize", Kind.COUNT, (Use.WRITE,), default="3", doc="Bookies of each new ledger."
+    )
+    write_quorum_size: int = _option(
+        "writeQuorumSize", Kind.COUNT, (Use.WRITE,), default="3", doc="Bookies that store each entry."
+    )
+    ack_quorum_size: int = _option(
+        "ackQuorumSize",
+        Kind.COUNT,
+        (Use.WRITE,),
+        default="2",
+        doc="Bookies that must have an entry on disk before it counts as written.",
+    )
+    codec: str = _option(
+        "codec",
+        Kind.CHOICE,
+        _ALL,
+        default="raw",
+        choices=("raw", "envelope", "json", "arrow"),
+        kept=True,
+        doc="What a row is in an entry. `raw`: the entry's bytes are column `value`. `envelope`: one row of `key`, "
+        "`value`, `timestamp` and `headers`. `json`: one object, its members are columns; reading needs `.schema(…)`. "
+        "`arrow`: many rows of any columns; the log keeps their schema.",
+    )
+    mixed_codecs: bool = _option(
+        "mixedCodecs",
+        Kind.BOOLEAN,
+        (Use.WRITE,),
+        default="false",
+        doc="`true`: append with another codec than the log's rows were written with. Such a log is read with `raw` "
+        "alone.",
+    )
+    include_metadata: bool = _option(
+        "includeMetadata",
+        Kind.BOOLEAN,
+        _READS,
+        default="false",
+        kept=True,
+        doc="Adds the columns `entry_length`, `ledger_ctime` and `ledger_closed`, and `row_index` with `codec=arrow`.",
+    )
+    columns: tuple[str, ...] | None = _option(
+        "columns",
+        Kind.TEXT,
+        _READS,
+        kept=True,
+        doc="Only these columns, in this order: `offset,value`. The source does not make other columns, nor read what "
+        "only they need. Short for a `.schema(…)` of the same columns.",
+    )
+    corrupt_entries: str = _option(
+        "corruptEntries",
+        Kind.CHOICE,
+        _READS,
+        default="fail",
+        choices=("fail", "skip", "null"),
+        kept=True,
+        doc="What happens with an entry that was read and cannot be decoded: `fail` ends the query, `skip` leaves it "
+        "out, `null` makes a row whose data columns are null. Never hides an entry that cannot be read.",
+    )
+    null_values: str = _option(
+        "nullValues",
+        Kind.CHOICE,
+        (Use.WRITE,),
+        default="fail",
+        choices=("fail", "skip", "empty"),
+        doc="What happens with a null `value` in `codec=raw`: `fail` ends the job before anything is published, `skip` "
+        "leaves the row out, `empty` writes an entry without bytes. The other codecs keep nulls.",
+    )
+    ignore_metadata_columns: bool = _option(
+        "ignoreMetadataColumns",
+        Kind.BOOLEAN,
+        (Use.WRITE,),
+        default="false",
+        doc="`true`: leave out columns that a read adds (`ledger_id`, `offset`, …), so that what was read can be "
+        "written as it is.",
+    )
+    merge_schema: bool = _option(
+        "mergeSchema",
+        Kind.BOOLEAN,
+        (Use.WRITE,),
+        default="false",
+        doc="With `codec=arrow`, `true`: new nullable columns are added to the log's schema. Rows written before have "
+        "nulls there.",
+    )
+    compression: str = _option(
+        "compression",
+        Kind.CHOICE,
+        (Use.WRITE,),
+        default="zstd",
+        choices=("none", "lz4", "zstd"),
+        doc="How `codec=arrow` compresses the columns of an entry.",
+    )
+    max_entry_bytes: int | None = _option(
+        "maxEntryBytes",
+        Kind.BYTES,
+        (Use.WRITE,),
+        doc="Largest entry to write, at most 5 MiB − 1 KiB, which is the default. A larger row ends the job. "
+        "`codec=arrow` puts as many rows into an entry as fit, into 1 MiB if this is not given.",
+    )
     client_settings: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -100,10 +422,40 @@ class BkOptions:
         )
 
 
+_MADE_OF: Mapping[str, tuple[OptionDefinition, ...]] = {
+    each.name: each.metadata["options"] for each in fields(BkOptions) if each.metadata
+}
+OPTIONS: tuple[OptionDefinition, ...] = tuple(each for rows in _MADE_OF.values() for each in rows)
+"""All options, in the order of the documentation."""
+
+STREAM_REFUSES: Mapping[str, str] = {
+    "endingOffsets": "a stream has no end; use a batch read, or trigger(availableNow=True)",
+    "endingEntryId": "a stream has no end; use a batch read, or trigger(availableNow=True)",
+}
+"""Options that would change what a stream means: an error, never ignored."""
+
+CLIENT_PREFIX = "bookkeeper."
+PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
+    "metadataserviceuri": "metadataServiceUri",
+    "password": "ledgerPassword",
+    "ledgerpassword": "ledgerPassword",
+    "digesttype": "digestType",
+    "ensemblesize": "ensembleSize",
+    "writequorumsize": "writeQuorumSize",
+    "ackquorumsize": "ackQuorumSize",
+}
+
+# Keys that Spark itself adds for tables, views and streams. They mean nothing here.
+SPARKS_OWN = frozenset(
+    {"path", "paths", "provider", "owner", "location", "external", "checkpointlocation", "queryname"}
+)
+SPARKS_OWN_PREFIX = "option."
+
+
 def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = False) -> BkOptions:
     """Check every option and make a :class:`BkOptions`, without I/O. ``use`` None: Spark has not said yet what for.
     ``is_sink``: a stream is written, not a batch. Raises InvalidArgumentError for an unknown, malformed, missing or
-    conflicting option, NotBuiltError for a planned one."""
+    conflicting option."""
     texts, client = _sort_out(given, use)
     values = {d.name: _read(d, texts.get(d.name, d.default)) for d in OPTIONS}
     if not values["metadataServiceUri"]:
@@ -119,42 +471,18 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
     _check_read_mode(values["readMode"], selection, use)
     if values["readMode"] == "fence" and any(key.startswith(SPARKS_OWN_PREFIX) for key in by_key):
         raise fence_from_table(str(selection))
-    return BkOptions(
-        metadata_service_uri=values["metadataServiceUri"],
+    made: dict[str, Any] = {name: values[rows[0].name] for name, rows in _MADE_OF.items() if len(rows) == 1}
+    made.update(
         metadata_timeout_ms=_metadata_timeout_ms(values["metadataTimeout"], is_stream=is_sink or use is Use.STREAM),
         selection=selection,
         starting=_starting(texts, selection, use),
         ending=_ending(texts, selection),
-        starting_timestamp=values["startingTimestamp"],
-        read_mode=values["readMode"],
-        digest_type=values["digestType"],
-        max_bytes_per_partition=values["maxBytesPerPartition"],
-        max_entries_per_partition=values["maxEntriesPerPartition"],
-        min_partitions=values["minPartitions"],
-        max_entries_per_trigger=values["maxEntriesPerTrigger"],
-        max_bytes_per_trigger=values["maxBytesPerTrigger"],
-        min_entries_per_trigger=values["minEntriesPerTrigger"],
-        max_trigger_delay_ms=values["maxTriggerDelay"],
-        on_overwrite=values["onOverwrite"],
-        fail_on_data_loss=values["failOnDataLoss"],
-        txn_app_id=values["txnAppId"],
-        txn_version=values["txnVersion"],
-        ensemble_size=values["ensembleSize"],
-        write_quorum_size=values["writeQuorumSize"],
-        ack_quorum_size=values["ackQuorumSize"],
-        codec=values["codec"],
-        mixed_codecs=values["mixedCodecs"],
-        include_metadata=values["includeMetadata"],
         columns=_columns(values["columns"]),
-        corrupt_entries=values["corruptEntries"],
-        null_values=values["nullValues"],
-        ignore_metadata_columns=values["ignoreMetadataColumns"],
-        merge_schema=values["mergeSchema"],
-        compression=values["compression"],
         max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
         ledger_password=values["ledgerPassword"].encode(),
         client_settings=client,
     )
+    return BkOptions(**made)
 
 
 def normalise(name: str) -> str:
@@ -250,17 +578,7 @@ def _read_choice(definition: OptionDefinition, text: str) -> str:
     for choice in definition.choices:
         if choice.lower() == wanted:
             return choice
-    built = " or ".join(definition.choices)
-    if wanted in {choice.lower() for choice in definition.planned}:
-        raise not_built(f"{definition.name}={text}", f"{definition.name}={text!r}", f"use {built}")
-    raise bad_value(definition.name, text, built)
-
-
-_FROM_ZERO = ("startingEntryId", "endingEntryId", "txnVersion")
-
-
-def _read_count(definition: OptionDefinition, text: str) -> int:
-    return parse_count(definition.name, text, 0 if definition.name in _FROM_ZERO else 1)
+    raise bad_value(definition.name, text, " or ".join(definition.choices))
 
 
 _READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
@@ -268,7 +586,7 @@ _READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
     Kind.SECRET: lambda _, text: text,
     Kind.OFFSETS: lambda _, text: text,
     Kind.TIMESTAMP: lambda d, text: parse_timestamp(d.name, text),
-    Kind.COUNT: _read_count,
+    Kind.COUNT: lambda d, text: parse_count(d.name, text, d.minimum),
     Kind.BYTES: lambda d, text: parse_bytes(d.name, text),
     Kind.DURATION: lambda d, text: parse_duration_ms(d.name, text),
     Kind.BOOLEAN: _read_boolean,

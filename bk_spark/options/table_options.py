@@ -17,38 +17,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.options.option_table import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX
-from bk_spark.options.options import normalise
+from bk_spark.options.options import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX, normalise
+from bk_spark.options.selection import SELECTORS
 
 METADATA_KEY = "bookkeeper.table"
 VERSION = 1
 
-_SELECTORS = ("ledgerId", "ledgerIds", "log", "logs", "logPattern", "path", "paths")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingEntryId")
 _ENDS = ("endingOffsets", "endingEntryId")
 
-KEPT = (
-    "metadataServiceUri",
-    "metadataTimeout",
-    *(name for name in _SELECTORS if name != "paths"),  # CREATE TABLE has one path
-    *_STARTS,
-    *_ENDS,
-    "digestType",
-    "codec",
-    "columns",
-    "includeMetadata",
-    "corruptEntries",
-    "failOnDataLoss",
-    "maxBytesPerPartition",
-    "maxEntriesPerPartition",
-    "minPartitions",
-    "maxEntriesPerTrigger",
-    "maxBytesPerTrigger",
-    "minEntriesPerTrigger",
-    "maxTriggerDelay",
-    "onOverwrite",
-)
-"""The options that are kept. A new option is not kept unless it is added here."""
+KEPT = (*(each.name for each in OPTIONS if each.kept), "path")
+"""The options that are kept; CREATE TABLE has one path."""
 
 REFUSED: Mapping[str, str] = {
     "ledgerPassword": 'every read gives its own: spark.read.option("ledgerPassword", …).table("t")',
@@ -107,8 +86,8 @@ def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
     kept = _kept_in(schema)
     if not given and not kept:
         raise _table_without_options()
-    replaced = {*own, *(name for group in (_SELECTORS, _STARTS, _ENDS) if own & set(group) for name in group)}
-    if own & set(_SELECTORS):
+    replaced = {*own, *(name for group in (SELECTORS, _STARTS, _ENDS) if own & set(group) for name in group)}
+    if own & set(SELECTORS):
         replaced |= {*_STARTS, *_ENDS}
     return {**{name: text for name, text in kept.items() if name not in replaced}, **given}
 

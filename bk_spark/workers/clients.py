@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from bk_core.errors import BookKeeperError, ClientClosedError, InvalidArgumentError, MetadataUnavailableError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata
 from bk_spark.errors import unknown_option
-from bk_spark.options.option_table import CLIENT_PREFIX
-from bk_spark.options.options import BkOptions, normalise
+from bk_spark.options.options import CLIENT_PREFIX, BkOptions, normalise
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, DetachedReader

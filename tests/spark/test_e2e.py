@@ -16,8 +16,7 @@ import pytest
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import LedgerFencedError
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]

@@ -13,8 +13,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.errors import LogHasLeaderError
 from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import BookieServiceInfo, Versioned
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
 from bk_spark.plan import resolve
 from bk_spark.stream.follow import begin_following

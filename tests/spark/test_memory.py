@@ -22,7 +22,7 @@ TASK = """
 import itertools, sys
 import pyarrow as pa, pyspark.worker
 from pyspark.sql.types import BinaryType, StructField, StructType
-from bk_spark.options.option_table import Use
+from bk_spark.options.options import Use
 from bk_spark.options.options import parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 from bk_spark.write.log_writer import LogWriter

@@ -21,8 +21,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, MetadataUnavailableError
 from bk_core.logs.model.head import NewExtent
 from bk_core.metadata.port import MetadataStore
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 from bk_spark.source import BookKeeperDataSource
 from bk_spark.stream.stream_reader import StreamReader

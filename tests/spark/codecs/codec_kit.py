@@ -17,8 +17,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import crc32c
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, RowCodec, arrow_entries
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 
 AT = LedgerAt(ledger_id=17, log="events", offset_shift=100)
 SIMPLE = {

@@ -31,7 +31,7 @@ from bk_core.logs.model import schemas as log_schemas
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, arrow_entries, arrow_message, arrow_schema, spark_types
 from bk_spark.codecs.arrow_entries import ArrowEntries
-from bk_spark.options.option_table import Use
+from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import (
     ARROW_SCALARS,
     arrow_entry,

@@ -31,7 +31,7 @@ from bk_core.model import DigestType
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, arrow_entries, arrow_message, arrow_schema
 from bk_spark.codecs.arrow_entries import Layout, entry_of
-from bk_spark.options.option_table import Use
+from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import arrow_entry, options, resealed, rows_of, written
 from tests.spark.codecs.codec_kit import struct as spark_struct
 

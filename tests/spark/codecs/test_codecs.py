@@ -23,7 +23,7 @@ from bk_core.errors import (
 )
 from bk_spark import codecs
 from bk_spark.codecs import spark_types
-from bk_spark.options.option_table import OPTIONS
+from bk_spark.options.options import OPTIONS
 from bk_spark.source import BookKeeperDataSource
 from bk_spark.workers import clients
 from tests.kit.metadata_worlds import eventually

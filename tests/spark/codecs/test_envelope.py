@@ -15,7 +15,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import CorruptEntryError, EntryTooLargeError, InvalidArgumentError
 from bk_spark import codecs
 from bk_spark.codecs import envelope, envelope_bytes
-from bk_spark.options.option_table import Use
+from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import AT, FIRST, LAST, damaged, options, rows_of, struct, written
 
 SCHEMA = pa.schema(

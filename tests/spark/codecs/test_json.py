@@ -17,7 +17,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import CorruptEntryError, EntryTooLargeError, InvalidArgumentError
 from bk_spark import codecs
 from bk_spark.codecs import json_codec, json_suspects, spark_types
-from bk_spark.options.option_table import Use
+from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import SCALARS, columns, damaged, options, rows_of, struct, written
 
 WRITE = options(Use.WRITE, codec="json")

@@ -12,7 +12,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, raw
-from bk_spark.options.option_table import Use
+from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import options, struct, written
 
 

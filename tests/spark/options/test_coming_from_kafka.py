@@ -13,8 +13,7 @@ from bk_core.client import ClientConfig
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark import codecs, compat
-from bk_spark.options.option_table import OPTIONS, Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import OPTIONS, BkOptions, Use, parse_options
 from bk_spark.write import fan_out
 
 PAGE = (Path(__file__).parents[3] / "docs" / "coming-from-kafka.md").read_text(encoding="utf-8")

@@ -14,8 +14,7 @@ import pytest
 
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST
-from bk_spark.options.option_table import _ALL, OPTIONS, Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import _ALL, OPTIONS, BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection
 
 URI = {"metadataserviceuri": "zk://localhost:2181/ledgers"}
@@ -65,12 +64,13 @@ def test_kafkas_names_are_understood() -> None:
     assert parse(maxrecordsperpartition="9").max_entries_per_partition == 9
 
 
-def test_every_row_of_the_table_is_a_field() -> None:
-    names = {re.sub(r"(?<!^)(?=[A-Z])", "_", d.name).lower() for d in OPTIONS}
-    selectors = {"ledger_id", "ledger_ids", "log", "logs", "log_pattern"}
-    shared = selectors | {"starting_entry_id", "ending_entry_id", "starting_offsets", "ending_offsets"}
-    extra = {"selection", "client_settings", "starting", "ending"}
-    assert names - shared == {f.name.removesuffix("_ms") for f in fields(BkOptions)} - extra
+def test_every_field_is_made_of_options_and_has_the_name_of_its_one() -> None:
+    made_of = {f.name: f.metadata.get("options", ()) for f in fields(BkOptions)}
+    assert [name for name, rows in made_of.items() if not rows] == ["client_settings"]
+    assert [name for name, rows in made_of.items() if len(rows) > 1] == ["selection", "starting", "ending"]
+    for name, rows in made_of.items():
+        if len(rows) == 1:
+            assert re.sub(r"(?<!^)(?=[A-Z])", "_", rows[0].name).lower() == name.removesuffix("_ms")
 
 
 def test_where_messages_send_their_readers_there_is_something_to_read() -> None:
@@ -114,12 +114,6 @@ def test_options_survive_pickling_and_hide_the_password() -> None:
 def test_unknown_option_names_the_nearest() -> None:
     assert "did you mean ensembleSize?" in refusal(path="events", ensamblesize="3")
     assert "docs/spark.md" in refusal(path="events", zzzzqq="3")
-
-
-def test_planned_options_say_that_they_are_not_built() -> None:
-    for option in OPTIONS:
-        for value in option.planned:
-            assert "use " in refusal(path="events", **{option.name: value})
 
 
 def test_a_transaction_has_a_version_from_0_upwards() -> None:

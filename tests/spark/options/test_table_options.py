@@ -11,8 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.options import table_options
-from bk_spark.options.option_table import OPTIONS, Kind, Use
-from bk_spark.options.options import normalise, parse_options
+from bk_spark.options.options import OPTIONS, Kind, Use, normalise, parse_options
 from bk_spark.source import BookKeeperDataSource
 
 URI = "zk://h/ledgers"

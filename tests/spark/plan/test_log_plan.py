@@ -25,8 +25,7 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.plan import resolve
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.workers import clients

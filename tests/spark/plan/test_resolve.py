@@ -23,8 +23,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.model.head import Extent, LogHead
 from bk_spark import codecs
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
 from bk_spark.plan import log_ranges, resolve
 from bk_spark.plan.ledgers import OpenLedger

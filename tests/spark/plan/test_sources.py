@@ -21,8 +21,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
 from bk_spark.plan import resolve
 from bk_spark.plan.log_ranges import check_whole, ranges_of

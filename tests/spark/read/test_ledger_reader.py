@@ -17,8 +17,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError, PackageMismatchError
 from bk_core.model import Fragment
 from bk_spark import codecs
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 from bk_spark.plan.packing import Layout, LedgerRange
 from bk_spark.read.ledger_reader import Progress, joined, read_rows
 from bk_spark.read.task_plan import TaskPlan

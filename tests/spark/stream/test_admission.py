@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSource, LogSource, Source
 from bk_spark.plan.packing import Span, bytes_between
 from bk_spark.stream.admission import Backlog, HoldBack, Limits, admit_all

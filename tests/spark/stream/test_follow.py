@@ -27,8 +27,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.logs.model.head import NewExtent, PublishId
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 from bk_spark.options.selection import LedgerSource, LogSource
 from bk_spark.plan.packing import Span
 from bk_spark.stream.follow import begin_following

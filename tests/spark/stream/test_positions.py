@@ -19,8 +19,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.model.position import LogPosition, StreamOffset, decode_offset, encode_offset
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSource, LogSource
 from bk_spark.stream.positions import (
     Part,

@@ -27,8 +27,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.model.head import NewExtent, PublishId
 from bk_spark.options import offsets
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 from bk_spark.stream import follow, positions, stream_plan
 from bk_spark.stream import stream_reader as stream_read
 from bk_spark.stream.stream_reader import StreamReader

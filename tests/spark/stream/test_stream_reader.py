@@ -21,8 +21,7 @@ from bk_core.errors import (
     NoSuchEntryError,
     NoSuchLogError,
 )
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 from bk_spark.stream import stream_reader as stream_read
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.workers import clients

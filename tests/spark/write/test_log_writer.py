@@ -31,8 +31,7 @@ from bk_core.errors import (
     TransactionVersionRegressedError,
 )
 from bk_spark import compat
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import BkOptions, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.stream import checkpoint
 from bk_spark.stream.stream_writer import StreamWriter
 from bk_spark.workers import clients

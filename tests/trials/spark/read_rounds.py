@@ -18,8 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from bk_core.logs.model.compaction import CompactionLimits
-from bk_spark.options.option_table import Use
-from bk_spark.options.options import parse_options
+from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 from bk_spark.stream.stream_reader import StreamReader
 from tests.trials.spark.bookie_rounds import harm
