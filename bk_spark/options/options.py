@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a load or save: their table, and how Spark's strings become :class:`BkOptions` (RULES K7). Pure.
 
-The fields of :class:`BkOptions` are the table, the only list of names, kinds, defaults and meanings: an option is one
-field. A test compares the list in docs/spark.md with it.
+The fields of :class:`BkOptions` are the table: an option is one field. docs/spark.md says what each means; a test
+compares its list with the table.
 
 Spark gives keys in lower case; ``writeQuorumSize``, ``write_quorum_size`` and ``write-quorum-size`` are the same key.
 Options of another use (write options on a read) are checked and ignored, because a temporary view gives its options to
@@ -58,7 +58,6 @@ class OptionDefinition:
     name: str
     kind: Kind
     uses: tuple[Use, ...]
-    doc: str = field(kw_only=True)
     default: str | None = field(default=None, kw_only=True)
     aliases: tuple[str, ...] = field(default=(), kw_only=True)
     choices: tuple[str, ...] = field(default=(), kw_only=True)
@@ -90,315 +89,77 @@ class BkOptions:
     are the ``bookkeeper.*`` pairs, sorted; :func:`bk_spark.workers.clients.client_config` reads them.
     """
 
-    metadata_service_uri: str = _option(
-        "metadataServiceUri",
-        Kind.TEXT,
-        _ALL,
-        kept=True,
-        doc="Required. Where the cluster's metadata is, for instance `zk://localhost:2181/ledgers`.",
-    )
-    metadata_timeout_ms: int = _option(
-        "metadataTimeout",
-        Kind.DURATION,
-        _ALL,
-        kept=True,
-        doc="How long each step of a load or save (planning, a task, the commit) waits for ZooKeeper. Default: "
-        "`8s` for a batch, so that a wrong address is told soon; `1m` for a stream, its source and its sink.",
-    )
+    metadata_service_uri: str = _option("metadataServiceUri", Kind.TEXT, _ALL, kept=True)
+    metadata_timeout_ms: int = _option("metadataTimeout", Kind.DURATION, _ALL, kept=True)
     selection: Selection = field(
         metadata=_made_of(
-            OptionDefinition(
-                "ledgerId", Kind.TEXT, _READS, kept=True, doc="The ledger to read. Path form: `ledger:17`."
-            ),
-            OptionDefinition(
-                "ledgerIds",
-                Kind.TEXT,
-                _READS,
-                kept=True,
-                doc="Several ledgers, by id and range: `3,5,9-12`, at most 100,000; each is read once, in order of "
-                "its id.",
-            ),
-            OptionDefinition(
-                "log", Kind.TEXT, _ALL, kept=True, doc="The named log to read or write. Path form: the name."
-            ),
-            OptionDefinition(
-                "logs",
-                Kind.TEXT,
-                _READS,
-                kept=True,
-                doc='Several named logs: `a,b`, read in order of their names. Path form: `load(["a","b"])`.',
-            ),
-            OptionDefinition(
-                "logPattern",
-                Kind.TEXT,
-                _READS,
-                kept=True,
-                doc="Every log whose whole name matches this regular expression of Python, looked up on the driver: "
-                "`ev.*`.",
-            ),
+            OptionDefinition("ledgerId", Kind.TEXT, _READS, kept=True),
+            OptionDefinition("ledgerIds", Kind.TEXT, _READS, kept=True),
+            OptionDefinition("log", Kind.TEXT, _ALL, kept=True),
+            OptionDefinition("logs", Kind.TEXT, _READS, kept=True),
+            OptionDefinition("logPattern", Kind.TEXT, _READS, kept=True),
         )
     )
-    ledger_password: bytes = _option(
-        "ledgerPassword",
-        Kind.SECRET,
-        _ALL,
-        default="",
-        doc="Password of the ledger or log, UTF-8. Spark redacts it in its logs and UI.",
-    )
+    ledger_password: bytes = _option("ledgerPassword", Kind.SECRET, _ALL, default="")
     digest_type: str | None = _option(
-        "digestType",
-        Kind.CHOICE,
-        _ALL,
-        choices=("CRC32C", "CRC32", "MAC", "DUMMY"),
-        kept=True,
-        doc="Digest of entries. Reads: compared with the ledger's, an error if it differs. Writes: that of a log which "
-        "the write creates (then `CRC32C` if not given).",
+        "digestType", Kind.CHOICE, _ALL, choices=("CRC32C", "CRC32", "MAC", "DUMMY"), kept=True
     )
     read_mode: str = _option(
-        "readMode",
-        Kind.CHOICE,
-        (Use.READ,),
-        default="lac",
-        choices=("lac", "closedOnly", "fence"),
-        doc="`lac` reads to the last add confirmed and never disturbs a writer. `closedOnly` reads closed ledgers "
-        "only: an open one gives no rows, and a log ends where it begins. `fence` recovers and closes the ledgers "
-        "first, which ends their writers; needs `ledgerId` or `ledgerIds`, batch only.",
+        "readMode", Kind.CHOICE, (Use.READ,), default="lac", choices=("lac", "closedOnly", "fence")
     )
     starting: Bound = field(
         metadata=_made_of(
-            OptionDefinition(
-                "startingOffsets",
-                Kind.OFFSETS,
-                _READS,
-                kept=True,
-                doc="Where to begin, inclusive: `earliest`, `latest` (streams only), "
-                '`{"events":1000234}` or `{"17":23}`, with exactly the logs or ledgers that are selected; '
-                "−2 is earliest, −1 latest. Default: `earliest` for a batch, `latest` for a stream. "
-                "A stream that has a checkpoint goes on from there.",
-            ),
-            OptionDefinition(
-                "startingEntryId",
-                Kind.COUNT,
-                _READS,
-                minimum=0,
-                kept=True,
-                doc="Short for `startingOffsets` with one ledger: the first entry to read.",
-            ),
+            OptionDefinition("startingOffsets", Kind.OFFSETS, _READS, kept=True),
+            OptionDefinition("startingEntryId", Kind.COUNT, _READS, minimum=0, kept=True),
         )
     )
     ending: Bound = field(
         metadata=_made_of(
-            OptionDefinition(
-                "endingOffsets",
-                Kind.OFFSETS,
-                (Use.READ,),
-                default="latest",
-                kept=True,
-                doc="Where to end, exclusive: `latest` or JSON as above.",
-            ),
-            OptionDefinition(
-                "endingEntryId",
-                Kind.COUNT,
-                (Use.READ,),
-                minimum=0,
-                kept=True,
-                doc="Short for `endingOffsets` with one ledger: the first entry not to read.",
-            ),
+            OptionDefinition("endingOffsets", Kind.OFFSETS, (Use.READ,), default="latest", kept=True),
+            OptionDefinition("endingEntryId", Kind.COUNT, (Use.READ,), minimum=0, kept=True),
         )
     )
-    starting_timestamp: int | None = _option(
-        "startingTimestamp",
-        Kind.TIMESTAMP,
-        _READS,
-        kept=True,
-        doc="Where to begin, by time: milliseconds since 1970 or ISO 8601 with a zone, such as `2026-01-31T12:00:00Z`. "
-        "Each log begins at a ledger, with some rows that came before and all that came after. Logs only, instead of "
-        "`startingOffsets`.",
-    )
-    max_bytes_per_partition: int = _option(
-        "maxBytesPerPartition",
-        Kind.BYTES,
-        _READS,
-        default="128m",
-        kept=True,
-        doc="A partition holds about this many payload bytes at most: larger ledgers are split, small ones share one.",
-    )
+    starting_timestamp: int | None = _option("startingTimestamp", Kind.TIMESTAMP, _READS, kept=True)
+    max_bytes_per_partition: int = _option("maxBytesPerPartition", Kind.BYTES, _READS, default="128m", kept=True)
     max_entries_per_partition: int | None = _option(
-        "maxEntriesPerPartition",
-        Kind.COUNT,
-        _READS,
-        aliases=("maxRecordsPerPartition",),
-        kept=True,
-        doc="Upper bound of entries in a Spark partition.",
+        "maxEntriesPerPartition", Kind.COUNT, _READS, aliases=("maxRecordsPerPartition",), kept=True
     )
-    min_partitions: int | None = _option(
-        "minPartitions", Kind.COUNT, _READS, kept=True, doc="Split further to make at least about this many partitions."
-    )
+    min_partitions: int | None = _option("minPartitions", Kind.COUNT, _READS, kept=True)
     max_entries_per_trigger: int | None = _option(
-        "maxEntriesPerTrigger",
-        Kind.COUNT,
-        (Use.STREAM,),
-        aliases=("maxOffsetsPerTrigger",),
-        kept=True,
-        doc="Upper bound of entries in a micro-batch (Spark 4.2 and later).",
+        "maxEntriesPerTrigger", Kind.COUNT, (Use.STREAM,), aliases=("maxOffsetsPerTrigger",), kept=True
     )
-    max_bytes_per_trigger: int = _option(
-        "maxBytesPerTrigger",
-        Kind.BYTES,
-        (Use.STREAM,),
-        default="1g",
-        kept=True,
-        doc="Upper bound of payload bytes in a micro-batch, estimated from the average entry; at least one entry "
-        "(Spark 4.2 and later).",
-    )
+    max_bytes_per_trigger: int = _option("maxBytesPerTrigger", Kind.BYTES, (Use.STREAM,), default="1g", kept=True)
     min_entries_per_trigger: int | None = _option(
-        "minEntriesPerTrigger",
-        Kind.COUNT,
-        (Use.STREAM,),
-        aliases=("minOffsetsPerTrigger",),
-        kept=True,
-        doc="Wait for so many entries before the next micro-batch, at most `maxTriggerDelay`. Not for "
-        "`availableNow` and `once` (Spark 4.2 and later).",
+        "minEntriesPerTrigger", Kind.COUNT, (Use.STREAM,), aliases=("minOffsetsPerTrigger",), kept=True
     )
-    max_trigger_delay_ms: int = _option(
-        "maxTriggerDelay",
-        Kind.DURATION,
-        (Use.STREAM,),
-        default="15m",
-        kept=True,
-        doc="With `minEntriesPerTrigger`: so long after the last micro-batch, the next one takes what there is.",
-    )
+    max_trigger_delay_ms: int = _option("maxTriggerDelay", Kind.DURATION, (Use.STREAM,), default="15m", kept=True)
     on_overwrite: str = _option(
-        "onOverwrite",
-        Kind.CHOICE,
-        (Use.STREAM,),
-        default="fail",
-        choices=("fail", "skip"),
-        kept=True,
-        doc="What a stream does when a log was overwritten: `fail`, or `skip`: go on with the rows that replaced the "
-        "old ones, without those that it had not read yet.",
+        "onOverwrite", Kind.CHOICE, (Use.STREAM,), default="fail", choices=("fail", "skip"), kept=True
     )
-    fail_on_data_loss: bool = _option(
-        "failOnDataLoss",
-        Kind.BOOLEAN,
-        _READS,
-        default="true",
-        kept=True,
-        doc="`false`: if rows to read were trimmed, or the ledger was deleted, go on from the earliest offset left.",
-    )
-    txn_app_id: str | None = _option(
-        "txnAppId",
-        Kind.TEXT,
-        (Use.WRITE,),
-        doc="With `txnVersion`: the job is published once, however often it is run. A stream: the name of its batches, "
-        "instead of the query's id.",
-    )
-    txn_version: int | None = _option(
-        "txnVersion",
-        Kind.COUNT,
-        (Use.WRITE,),
-        minimum=0,
-        doc="Which one of `txnAppId`'s jobs this is, from 0 upwards: the batch id in `foreachBatch`. Not for a stream, "
-        "whose versions are its batch ids.",
-    )
-    ensemble_size: int = _option(
-        "ensembleSize", Kind.COUNT, (Use.WRITE,), default="3", doc="Bookies of each new ledger."
-    )
-    write_quorum_size: int = _option(
-        "writeQuorumSize", Kind.COUNT, (Use.WRITE,), default="3", doc="Bookies that store each entry."
-    )
-    ack_quorum_size: int = _option(
-        "ackQuorumSize",
-        Kind.COUNT,
-        (Use.WRITE,),
-        default="2",
-        doc="Bookies that must have an entry on disk before it counts as written.",
-    )
+    fail_on_data_loss: bool = _option("failOnDataLoss", Kind.BOOLEAN, _READS, default="true", kept=True)
+    txn_app_id: str | None = _option("txnAppId", Kind.TEXT, (Use.WRITE,))
+    txn_version: int | None = _option("txnVersion", Kind.COUNT, (Use.WRITE,), minimum=0)
+    ensemble_size: int = _option("ensembleSize", Kind.COUNT, (Use.WRITE,), default="3")
+    write_quorum_size: int = _option("writeQuorumSize", Kind.COUNT, (Use.WRITE,), default="3")
+    ack_quorum_size: int = _option("ackQuorumSize", Kind.COUNT, (Use.WRITE,), default="2")
     codec: str = _option(
-        "codec",
-        Kind.CHOICE,
-        _ALL,
-        default="raw",
-        choices=("raw", "envelope", "json", "arrow"),
-        kept=True,
-        doc="What a row is in an entry. `raw`: the entry's bytes are column `value`. `envelope`: one row of `key`, "
-        "`value`, `timestamp` and `headers`. `json`: one object, its members are columns; reading needs `.schema(…)`. "
-        "`arrow`: many rows of any columns; the log keeps their schema.",
+        "codec", Kind.CHOICE, _ALL, default="raw", choices=("raw", "envelope", "json", "arrow"), kept=True
     )
-    mixed_codecs: bool = _option(
-        "mixedCodecs",
-        Kind.BOOLEAN,
-        (Use.WRITE,),
-        default="false",
-        doc="`true`: append with another codec than the log's rows were written with. Such a log is read with `raw` "
-        "alone.",
-    )
-    include_metadata: bool = _option(
-        "includeMetadata",
-        Kind.BOOLEAN,
-        _READS,
-        default="false",
-        kept=True,
-        doc="Adds the columns `entry_length`, `ledger_ctime` and `ledger_closed`, and `row_index` with `codec=arrow`.",
-    )
-    columns: tuple[str, ...] | None = _option(
-        "columns",
-        Kind.TEXT,
-        _READS,
-        kept=True,
-        doc="Only these columns, in this order: `offset,value`. The source does not make other columns, nor read what "
-        "only they need. Short for a `.schema(…)` of the same columns.",
-    )
+    mixed_codecs: bool = _option("mixedCodecs", Kind.BOOLEAN, (Use.WRITE,), default="false")
+    include_metadata: bool = _option("includeMetadata", Kind.BOOLEAN, _READS, default="false", kept=True)
+    columns: tuple[str, ...] | None = _option("columns", Kind.TEXT, _READS, kept=True)
     corrupt_entries: str = _option(
-        "corruptEntries",
-        Kind.CHOICE,
-        _READS,
-        default="fail",
-        choices=("fail", "skip", "null"),
-        kept=True,
-        doc="What happens with an entry that was read and cannot be decoded: `fail` ends the query, `skip` leaves it "
-        "out, `null` makes a row whose data columns are null. Never hides an entry that cannot be read.",
+        "corruptEntries", Kind.CHOICE, _READS, default="fail", choices=("fail", "skip", "null"), kept=True
     )
     null_values: str = _option(
-        "nullValues",
-        Kind.CHOICE,
-        (Use.WRITE,),
-        default="fail",
-        choices=("fail", "skip", "empty"),
-        doc="What happens with a null `value` in `codec=raw`: `fail` ends the job before anything is published, `skip` "
-        "leaves the row out, `empty` writes an entry without bytes. The other codecs keep nulls.",
+        "nullValues", Kind.CHOICE, (Use.WRITE,), default="fail", choices=("fail", "skip", "empty")
     )
-    ignore_metadata_columns: bool = _option(
-        "ignoreMetadataColumns",
-        Kind.BOOLEAN,
-        (Use.WRITE,),
-        default="false",
-        doc="`true`: leave out columns that a read adds (`ledger_id`, `offset`, …), so that what was read can be "
-        "written as it is.",
-    )
-    merge_schema: bool = _option(
-        "mergeSchema",
-        Kind.BOOLEAN,
-        (Use.WRITE,),
-        default="false",
-        doc="With `codec=arrow`, `true`: new nullable columns are added to the log's schema. Rows written before have "
-        "nulls there.",
-    )
+    ignore_metadata_columns: bool = _option("ignoreMetadataColumns", Kind.BOOLEAN, (Use.WRITE,), default="false")
+    merge_schema: bool = _option("mergeSchema", Kind.BOOLEAN, (Use.WRITE,), default="false")
     compression: str = _option(
-        "compression",
-        Kind.CHOICE,
-        (Use.WRITE,),
-        default="zstd",
-        choices=("none", "lz4", "zstd"),
-        doc="How `codec=arrow` compresses the columns of an entry.",
+        "compression", Kind.CHOICE, (Use.WRITE,), default="zstd", choices=("none", "lz4", "zstd")
     )
-    max_entry_bytes: int | None = _option(
-        "maxEntryBytes",
-        Kind.BYTES,
-        (Use.WRITE,),
-        doc="Largest entry to write, at most 5 MiB − 1 KiB, which is the default. A larger row ends the job. "
-        "`codec=arrow` puts as many rows into an entry as fit, into 1 MiB if this is not given.",
-    )
+    max_entry_bytes: int | None = _option("maxEntryBytes", Kind.BYTES, (Use.WRITE,))
     client_settings: tuple[tuple[str, str], ...] = ()
 
     @property
