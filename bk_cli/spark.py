@@ -13,9 +13,9 @@ import click
 
 from bk_cli import exit_codes, options, output
 from bk_cli.access import Access
-from bk_cli.checkpoint import Batch, Checkpoint, Problem, find_checkpoints, read_checkpoint
 from bk_core.errors import BookKeeperError, InvalidArgumentError, WrongPasswordError
 from bk_core.logs.model.position import LogPosition, StreamOffset, check_position, decode_offset
+from bk_spark.stream.checkpoint import Batch, Checkpoint, Problem, find_checkpoints, read_checkpoint
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper

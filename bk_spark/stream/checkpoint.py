@@ -1,69 +1,248 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a query's checkpoint: which logs the query reads, by uuid, and which input a batch is made of. Only local
-folders, given by option ``checkpointLocation``: Spark tells a sink nothing else about its query's sources."""
+"""What the checkpoint directory of a Structured Streaming query holds, and what is wrong with it. ``bk spark offsets``
+shows it; a sink learns from it which logs its query reads and which input a batch is made of, because Spark tells it
+nothing else about the query's sources.
+
+Layout (Spark 3 to 4.3): ``metadata`` is ``{"id": the query's id}``. ``offsets/N`` is written when batch N is planned: a
+line ``v1``, a line of JSON about the batch, then for each source the position where the batch ends, or ``-`` for none;
+in ``v2`` each of those lines begins with the source's name and a colon. ``commits/N`` is written once batch N is done.
+Only these files are read, and nothing is written.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
+from bk_core.errors import InvalidArgumentError
 from bk_core.logs.machines.transactions import PLAN_BYTES
 
+VERSIONS = ("v1", "v2")
+COMMIT_VERSIONS = ("v1", "v2", "v3")
+NO_POSITION = "-"
+FILE_BYTES_MAX = 64 << 20
 _HEADING = 2  # the version, and Spark's line about the batch, whose times differ in each plan
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem and its place. ``line`` counts from 1; 0: the file as a whole."""
+
+    path: Path
+    line: int
+    what: str
+
+    @property
+    def place(self) -> str:
+        """``offsets/7 line 3``, below the checkpoint's directory."""
+        name = "/".join(self.path.parts[-2:])
+        return f"{name} line {self.line}" if self.line else name
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A planned batch: the text of each source's position by the source's name (its number in v1), None for none."""
+
+    number: int
+    positions: dict[str, str | None]
+    lines: dict[str, int]  # line numbers of the positions
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One query's directory. ``planned`` is the last planned batch. ``committed`` is the last done batch, None if none
+    is done or its plan cannot be read; ``committed_number`` is its number, −1 for none."""
+
+    path: Path
+    query_id: str | None
+    planned: Batch | None
+    committed: Batch | None
+    committed_number: int
+    problems: tuple[Problem, ...] = field(default=())
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder at a path or ``file:`` URI; None for a URI of another store. As in Hadoop, nothing is unquoted."""
+    scheme, colon, rest = location.partition(":")
+    if colon and scheme.lower() == "file":
+        return Path("/" + rest.lstrip("/"))
+    return None if colon and len(scheme) > 1 and rest.startswith("//") else Path(location)
 
 
 def source_logs(location: str) -> set[str]:
     """The uuids of the logs that the newest planned batch reads; empty if that is not known. Never raises."""
     try:
-        folder = _folder(location) / "offsets"
-        newest = _newest(folder)
-        lines = [] if newest < 0 else _lines(folder / str(newest))
+        folder = local_folder(location)
+        numbers = [] if folder is None else _numbers(folder / "offsets")
+        batch = _batch(folder / "offsets" / str(numbers[-1]), []) if folder is not None and numbers else None
     except (OSError, ValueError):
         return set()
-    return {uuid for line in lines for uuid in _logs_in(line)}
+    return {uuid for text in (batch.positions.values() if batch else ()) if text for uuid in _logs_in(text)}
 
 
 def plan_of(location: str, batch_id: int) -> bytes:
     """Which input a planned batch is made of: a digest of where it ends in each of its sources, the same in each run of
     the batch. The digests of the batches before it tell where it begins. Empty if it is not known."""
-    try:
-        lines = _lines(_folder(location) / "offsets" / str(batch_id))
-    except (OSError, ValueError):
-        return b""
-    return hashlib.sha256("\n".join(lines[_HEADING:]).encode()).digest()[:PLAN_BYTES] if lines[_HEADING:] else b""
+    folder = local_folder(location)
+    text = None if folder is None else _read(folder / "offsets" / str(batch_id), [])
+    ends = (text or "").splitlines()[_HEADING:]
+    return hashlib.sha256("\n".join(ends).encode()).digest()[:PLAN_BYTES] if ends else b""
 
 
 def is_batch_planned(location: str) -> bool:
     """Whether a batch is planned and not committed, as is the case while a micro-batch runs. True also if that is not
     known. A continuous trigger notes the end of an epoch only after it."""
     try:
-        folder = _folder(location)
-        if not (folder / "metadata").is_file():
+        folder = local_folder(location)
+        if folder is None or not (folder / "metadata").is_file():
             return True
-        return _newest(folder / "offsets") > _newest(folder / "commits")
+        return max(_numbers(folder / "offsets"), default=-1) > max(_numbers(folder / "commits"), default=-1)
     except (OSError, ValueError):
         return True
 
 
-def _folder(location: str) -> Path:
-    """Raises ValueError if ``location`` is no local folder."""
-    parts = urlsplit(location)
-    if parts.scheme not in ("", "file"):
-        raise ValueError(location)
-    return Path(unquote(parts.path) if parts.scheme else location)
+def find_checkpoints(text: str) -> list[Path]:
+    """The checkpoint at a path or ``file:`` URI, or those directly below it. Raises InvalidArgumentError."""
+    path = local_folder(text)
+    if path is None:
+        raise InvalidArgumentError(
+            "only local checkpoints can be read", value=text, remedy="copy the directory here first"
+        )
+    if not path.is_dir():
+        raise InvalidArgumentError("there is no such directory", value=text, remedy="give a query's checkpointLocation")
+    found = [each for each in (path, *sorted(path.iterdir())) if (each / "offsets").is_dir()]
+    if not found and not (path / "metadata").is_file():
+        raise InvalidArgumentError(
+            "this is not a checkpoint of a streaming query: it has no directory offsets",
+            value=text,
+            remedy="give what the query has as checkpointLocation",
+        )
+    return found or [path]
 
 
-def _newest(folder: Path) -> int:
-    """The highest number that is a file's name, -1 if there is none."""
-    if not folder.is_dir():
-        return -1
-    return max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=-1)
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint. Everything that is wrong in it becomes a problem instead of an error."""
+    problems: list[Problem] = []
+    query_id = _query_id(path / "metadata", problems)
+    offsets, commits = _numbers(path / "offsets"), _numbers(path / "commits")
+    _check_numbers(path, offsets, commits, problems)
+    committed_number = commits[-1] if commits else -1
+    for number in commits[-1:]:
+        _check_commit(path / "commits" / str(number), problems)
+    last = offsets[-1] if offsets else -1
+    planned = committed = _batch(path / "offsets" / str(last), problems) if offsets else None
+    if committed_number != last:
+        is_there = committed_number in offsets
+        committed = _batch(path / "offsets" / str(committed_number), problems) if is_there else None
+    return Checkpoint(path, query_id, planned, committed, committed_number, tuple(problems))
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+def _query_id(path: Path, problems: list[Problem]) -> str | None:
+    text = _read(path, problems)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)["id"]
+    except (ValueError, TypeError, KeyError):
+        problems.append(Problem(path, 1, f"no query id in it: {text[:100]!r}"))
+        return None
+    return str(found)
+
+
+def _numbers(directory: Path) -> list[int]:
+    """Batches with a file, in order; temporary files and checksums have other names."""
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isascii() and path.name.isdigit())
+
+
+def _check_numbers(path: Path, offsets: list[int], commits: list[int], problems: list[Problem]) -> None:
+    for name, numbers in (("offsets", offsets), ("commits", commits)):
+        missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers)) if numbers else []
+        for number in missing[:10]:
+            why = "the file is missing, and Spark needs those between"
+            problems.append(Problem(path / name / str(number), 0, why))
+    if commits and (not offsets or commits[-1] > offsets[-1]):
+        why = "the batch was done, and its plan is missing: the query cannot go on"
+        problems.append(Problem(path / "offsets" / str(commits[-1]), 0, why))
+    if offsets and offsets[-1] > (commits[-1] if commits else offsets[0] - 1) + 1:
+        last = f"batch {commits[-1]}" if commits else "none"
+        why = f"planned, and the last batch that is done is {last}: commits are missing between"
+        problems.append(Problem(path / "offsets" / str(offsets[-1]), 0, why))
+
+
+def _check_commit(path: Path, problems: list[Problem]) -> None:
+    text = _read(path, problems)
+    if text is None:
+        return
+    version, _, body = text.partition("\n")
+    if version not in COMMIT_VERSIONS:
+        problems.append(Problem(path, 1, f"unknown version {version[:20]!r}"))
+    elif body.strip() and _as_json(body) is None:
+        problems.append(Problem(path, 2, f"not JSON: {body[:100]!r}"))
+
+
+def _batch(path: Path, problems: list[Problem]) -> Batch | None:
+    text = _read(path, problems)
+    if text is None:
+        return None
+    lines = text.split("\n")
+    if lines[0] not in VERSIONS:
+        problems.append(Problem(path, 1, f"unknown version {lines[0][:20]!r}"))
+        return None
+    if len(lines) < 2 or not isinstance(_as_json(lines[1]), dict):
+        problems.append(Problem(path, 2, "what Spark knows of the batch is missing or not JSON: the file was cut"))
+        return None
+    positions: dict[str, str | None] = {}
+    places: dict[str, int] = {}
+    for place, name, position in _positions(lines, path, problems):
+        positions[name] = None if position == NO_POSITION else position
+        places[name] = place
+    if not positions:
+        problems.append(Problem(path, 3, "no source has a position: the file was cut"))
+        return None
+    return Batch(int(path.name), positions, places)
+
+
+def _positions(lines: list[str], path: Path, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
+    """(line, source, position); sources have no names in v1."""
+    for place, line in enumerate(lines[2:], 3):
+        if lines[0] == "v1":
+            if line or place < len(lines):  # no line follows the last line feed
+                yield place, str(place - 3), line
+            continue
+        name, colon, position = line.partition(":")
+        if colon:
+            yield place, name, position
+        elif line:
+            problems.append(Problem(path, place, f"no source's name and position: {line[:100]!r}"))
+
+
+def _read(path: Path, problems: list[Problem]) -> str | None:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ValueError(f"{path.stat().st_size} bytes, which none of Spark's files has")
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        problems.append(Problem(path, 0, "the file is missing"))
+    except (OSError, ValueError) as error:
+        problems.append(Problem(path, 0, f"cannot be read: {error}"))
+    else:
+        if text.strip():
+            return text
+        problems.append(Problem(path, 0, "the file is empty"))
+    return None
+
+
+def _as_json(text: str) -> object | None:
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return None
+    return found
 
 
 def _logs_in(line: str) -> list[str]:

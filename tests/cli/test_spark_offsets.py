@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from bk_cli import main
-from bk_cli.checkpoint import find_checkpoints, read_checkpoint
 from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.head import PublishId
 from bk_core.logs.model.position import LogPosition, StreamOffset, encode_offset
+from bk_spark.stream.checkpoint import find_checkpoints, read_checkpoint
 
 QUERY = "8a3b1c9e-0000-4000-8000-000000000001"
 CLUSTER = "11111111-2222-3333-4444-555555555555"

@@ -286,8 +286,9 @@ def test_before_pyspark_4_1_a_stream_is_refused_with_the_version_to_use(
 
 
 @pytest.mark.rule("K9")
+@pytest.mark.parametrize("version", ["v1", "v2"])
 def test_a_stream_that_reads_the_log_that_it_writes_is_refused(
-    bookkeeper: BookKeeper, uri: str, tmp_path: Path
+    bookkeeper: BookKeeper, uri: str, tmp_path: Path, version: str
 ) -> None:
     job(options(uri, path="events"), rows("a"))
     job(options(uri, path="copy"), rows("a"))
@@ -295,7 +296,9 @@ def test_a_stream_that_reads_the_log_that_it_writes_is_refused(
     offset = {"cluster": "c", "logs": {"events": {"epoch": 0, "next": 1, "uuid": uuid}}, "v": 1}
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "9").write_text("v1\n{}\n{}")
-    (tmp_path / "offsets" / "10").write_text(f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(offset)}\n-\n17')
+    of_source = ("", "", "") if version == "v1" else ("one:", "two:", "three:")
+    ends = "\n".join(map("".join, zip(of_source, (json.dumps(offset), "-", "17"), strict=True)))
+    (tmp_path / "offsets" / "10").write_text(f'{version}\n{{"batchWatermarkMs":0}}\n{ends}')
     (tmp_path / "offsets" / ".10.crc").write_bytes(b"\xff")
     for location in (str(tmp_path), tmp_path.as_uri()):
         with pytest.raises(InvalidArgumentError, match="would never end; log events"):
