@@ -145,7 +145,7 @@ class ZooKeeperServer:
     def _wait_serving(self) -> None:
         assert self.log_path is not None
         deadline = time.monotonic() + _START_S
-        while not self._serves():
+        while not self.mode():
             if not self.is_running or time.monotonic() > deadline:
                 raise MetadataUnavailableError(
                     "ZooKeeper did not start",
@@ -154,9 +154,6 @@ class ZooKeeperServer:
                     outcome=Outcome.NOT_APPLIED,
                 )
             time.sleep(0.05)
-
-    def _serves(self) -> bool:
-        return bool(self.mode())
 
     def mode(self) -> str:
         """``standalone``, ``leader`` or ``follower``; empty while it does not serve."""

@@ -95,26 +95,6 @@ def _select_to_paste(columns: Sequence[tuple[str, str]]) -> str:
     return 'df.selectExpr("to_json(struct(*)) AS value")'
 
 
-def fence_by_pushdown(selection: str) -> InvalidArgumentError:
-    """The error of ``readMode=fence`` while filter push-down is on: explaining a query would then end a writer (RULES
-    K2)."""
-    return InvalidArgumentError(
-        "readMode=fence does not go with filter push-down, by which explain() alone would fence",
-        value=selection,
-        remedy='spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")',
-    )
-
-
-def fence_from_table(selection: str) -> InvalidArgumentError:
-    """The error of ``readMode=fence`` in a stored table's options: any reader of the table would end a writer (RULES
-    K2)."""
-    return InvalidArgumentError(
-        "readMode=fence cannot be stored in a table",
-        value=selection,
-        remedy="give it to the one read that is to fence: spark.read.option",
-    )
-
-
 def package_mismatch(planned: str, here: str) -> PackageMismatchError:
     """The error of a worker that runs another version of the package than the driver."""
     return PackageMismatchError(

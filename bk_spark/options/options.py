@@ -21,7 +21,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.position import OFFSET_MAX
 from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from bk_spark.errors import bad_value, fence_from_table, unknown_option
+from bk_spark.errors import bad_value, unknown_option
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound
 from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
 
@@ -231,7 +231,11 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
     _check_trigger(values)
     _check_read_mode(values["readMode"], selection, use)
     if values["readMode"] == "fence" and any(key.startswith(SPARKS_OWN_PREFIX) for key in by_key):
-        raise fence_from_table(str(selection))
+        raise InvalidArgumentError(  # any reader of the table would end a writer (RULES K2)
+            "readMode=fence cannot be stored in a table",
+            value=str(selection),
+            remedy="give it to the one read that is to fence: spark.read.option",
+        )
     made: dict[str, Any] = {name: values[rows[0].name] for name, rows in _MADE_OF.items() if len(rows) == 1}
     made.update(
         metadata_timeout_ms=_metadata_timeout_ms(values["metadataTimeout"], is_stream=is_sink or use is Use.STREAM),

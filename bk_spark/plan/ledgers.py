@@ -21,10 +21,12 @@ REESTIMATE_GROWTH = 2
 """The average entry of an open ledger is looked up anew when the ledger has grown by this factor."""
 
 
-def open_ledger(bookkeeper: blocking.BookKeeper, options: BkOptions, ledger_id: int) -> blocking.LedgerReader:
-    """Open a ledger as it is now, closed or not."""
+def open_ledger(
+    bookkeeper: blocking.BookKeeper, options: BkOptions, ledger_id: int, *, recover: bool = False
+) -> blocking.LedgerReader:
+    """Open a ledger as it is now, closed or not; ``recover`` fences and closes it."""
     return bookkeeper.open_ledger(
-        ledger_id, recover=False, password=options.ledger_password, digest_type=digest_type_of(options)
+        ledger_id, recover=recover, password=options.ledger_password, digest_type=digest_type_of(options)
     )
 
 

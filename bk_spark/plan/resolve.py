@@ -17,7 +17,7 @@ from bk_spark.errors import shown
 from bk_spark.options.offsets import check_bounds
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import ColumnSelection, LedgerSource, LogSource, PatternSelection, Selection, Source
-from bk_spark.plan.ledgers import digest_type_of, open_ledger
+from bk_spark.plan.ledgers import open_ledger
 from bk_spark.plan.log_ranges import resolve_log
 from bk_spark.plan.packing import Layout, LedgerRange, Span, bytes_between
 from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
@@ -83,31 +83,18 @@ def resolve_source(bookkeeper: BookKeeper, options: BkOptions, source: Source) -
 def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource) -> Resolved:
     """A bare ledger between the options' bounds, as it is now."""
     try:
-        reader = bookkeeper.open_ledger(
-            source.ledger_id,
-            recover=options.read_mode == "fence",
-            password=options.ledger_password,
-            digest_type=digest_type_of(options),
-        )
+        opened = open_ledger(bookkeeper, options, source.ledger_id, recover=options.read_mode == "fence")
     except NoSuchLedgerError:
         if options.fail_on_data_loss:
             raise
         return NOTHING
-    try:
+    with opened as reader:
         if options.read_mode == "closedOnly" and not reader.is_closed:
             return NOTHING
         end = reader.last_add_confirmed + 1
         length, metadata = reader.length_to(end - 1), reader.metadata
-    finally:
-        reader.close()
-    first, stop = check_bounds(
-        source,
-        0,
-        end,
-        options.starting.at(source),
-        options.ending.at(source),
-        fail_on_data_loss=options.fail_on_data_loss,
-    )
+    start, wanted_end = options.starting.at(source), options.ending.at(source)
+    first, stop = check_bounds(source, 0, end, start, wanted_end, fail_on_data_loss=options.fail_on_data_loss)
     size = length * (stop - first) // end if end else 0
     return range_of_ledger(options, source, metadata, first, stop, size)
 

@@ -14,9 +14,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import IntegrityError
+from bk_core.errors import IntegrityError, InvalidArgumentError
 from bk_spark import codecs, compat
-from bk_spark.errors import fence_by_pushdown, package_mismatch
+from bk_spark.errors import package_mismatch
 from bk_spark.options.options import BkOptions
 from bk_spark.plan import resolve
 from bk_spark.plan.packing import LedgerRange
@@ -46,7 +46,11 @@ class LedgerReader(DataSourceReader):
         """Resolve what there is now, once. ``readMode=fence`` has a side effect: the ledgers are closed. So it is
         refused if Spark plans more often than it reads (RULES K2)."""
         if self.options.read_mode == "fence" and compat.plans_by_pushdown():
-            raise fence_by_pushdown(str(self.options.selection))
+            raise InvalidArgumentError(
+                "readMode=fence does not go with filter push-down, by which explain() alone would fence",
+                value=str(self.options.selection),
+                remedy='spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")',
+            )
         return clients.patiently(self.options, self._planned)
 
     def _planned(self, bookkeeper: BookKeeper) -> list[InputPartition]:

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bk_core.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
-from bk_spark.options.offsets import offset_at
+from bk_core.errors import NoSuchEntryError
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import LedgerSource, LogSource, Source
 from bk_spark.plan import log_ranges, resolve
 from bk_spark.plan.packing import LedgerRange
-from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
+from bk_spark.plan.resolved import Resolved, side_by_side
 from bk_spark.stream.positions import Part, Seen, SourceSeen
 
 if TYPE_CHECKING:
@@ -32,55 +31,30 @@ def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[Part]
 
 
 def dated_starts(bookkeeper: BookKeeper, options: BkOptions, seen: Seen) -> dict[Source, int]:
-    """Where ``startingTimestamp`` begins in each log. Reads all pages. Raises InvalidArgumentError for bare ledgers,
-    whose entries have no time."""
-    from bk_core.logs.store import LogStore
-
-    at_ms = options.starting_timestamp
-    assert at_ms is not None
-    starts: dict[Source, int] = {}
-    for source, known in seen.sources.items():
-        head = known.head
-        if head is None or not isinstance(source, LogSource):
-            raise InvalidArgumentError(
-                "startingTimestamp needs logs: the entries of a ledger have no time",
-                value=str(options.selection),
-                remedy="use startingOffsets",
-            )
-        extents = LogStore(bookkeeper.store, source.name).extents(head, head.start_offset, head.next_offset + 1)
-        starts[source] = offset_at(head, extents, at_ms)
-    return starts
+    """Where ``startingTimestamp`` begins in each log; the options refuse it for ledgers. Reads all pages."""
+    return {
+        source: log_ranges.start_of(bookkeeper, options, source, known.head)
+        for source, known in seen.sources.items()
+        if isinstance(source, LogSource) and known.head is not None
+    }
 
 
 def _plan_part(bookkeeper: BookKeeper, options: BkOptions, part: Part, known: SourceSeen) -> Resolved:
     source, first, stop = part.source, part.first, part.stop
     if isinstance(source, LedgerSource):
-        try:
-            resolved = resolve.resolve_part(bookkeeper, options, source, first, stop, known.spans)
-        except NoSuchLedgerError:
-            if options.fail_on_data_loss:
-                raise
-            return NOTHING
+        resolved = resolve.resolve_part(bookkeeper, options, source, first, stop, known.spans)
         metadata = resolved.ledgers.get(source.ledger_id)
         if metadata is not None and metadata.is_closed and stop > metadata.last_entry_id + 1:
             raise _lost(part, metadata.last_entry_id + 1)
         return resolved
     assert known.head is not None
     head = known.head if stop <= known.next else _newest_head(bookkeeper, options, source)
-    resolved = _plan_log(bookkeeper, options, part, head, known)
+    extents = log_ranges.extents_of(bookkeeper, source, head, first, stop)
+    resolved = log_ranges.ranges_of(bookkeeper, options, source, head, extents, first, stop, known.spans)
     end = _covered_to(resolved.ranges, first)
     if end != stop:
         raise _lost(part, end)
     return resolved
-
-
-def _plan_log(bookkeeper: BookKeeper, options: BkOptions, part: Part, head: LogHead, known: SourceSeen) -> Resolved:
-    """The ranges from the head that the watch has in memory: extents unlinked since can still be read (RULES N6)."""
-    from bk_core.logs.store import LogStore
-
-    assert isinstance(part.source, LogSource)
-    extents = LogStore(bookkeeper.store, part.source.name).extents(head, part.first, part.stop)
-    return log_ranges.ranges_of(bookkeeper, options, part.source, head, extents, part.first, part.stop, known.spans)
 
 
 def _newest_head(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> LogHead:
