@@ -46,7 +46,7 @@ SOMETIMES = {
 }
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("N2")
 @pytest.mark.rule("N3")
 @pytest.mark.rule("N4")
@@ -62,6 +62,6 @@ def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> No
     assert SOMETIMES - reached.keys() == set()
 
 
-@pytest.mark.sim
+@pytest.mark.long
 def test_a_seed_is_a_schedule() -> None:
     assert [run_log_schedule(7).fingerprint for _ in range(2)] == [779912635] * 2  # under any PYTHONHASHSEED

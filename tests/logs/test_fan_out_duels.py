@@ -30,7 +30,7 @@ SOMETIMES = {
 }
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("K10")
 @pytest.mark.rule("N4")
 @pytest.mark.rule("N5")
@@ -41,6 +41,6 @@ def test_several_logs_get_all_of_a_write_or_none_whatever_fails() -> None:
     assert SOMETIMES - reached.keys() == set()
 
 
-@pytest.mark.sim
+@pytest.mark.long
 def test_a_seed_is_a_schedule() -> None:
     assert len({run_fan_out_schedule(7).fingerprint for _ in range(2)}) == 1

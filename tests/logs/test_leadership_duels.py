@@ -292,7 +292,7 @@ class Leader:
 
 @pytest.mark.rule("N2")
 @pytest.mark.rule("MUST15")
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.parametrize("leaders", [1, 2, 3])
 def test_duelling_leaders_never_lose_move_or_double_an_acknowledged_entry(leaders: int) -> None:
     acked = 0

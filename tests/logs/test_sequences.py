@@ -310,6 +310,7 @@ def test_every_answer_to_every_request_of_a_change_is_followed_by_what_its_table
     check(Sweep(firsts, answers), CHANGE)
 
 
+@pytest.mark.long
 @pytest.mark.rule("K10")
 @pytest.mark.rule("N4")
 def test_a_change_of_two_logs_asks_for_nothing_else() -> None:

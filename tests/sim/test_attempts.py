@@ -12,7 +12,7 @@ from tests.sim.attempts import ADMISSION, COMPACTION, DAMAGE, SCHEDULES, STORAGE
 from tests.sim.storage_schedule import run_storage_schedule
 from tests.sim.wanted import WANTED
 
-pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
+pytestmark = pytest.mark.long  # minutes together: in scripts/test, not in scripts/check
 
 
 @pytest.fixture(autouse=True)

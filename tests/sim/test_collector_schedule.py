@@ -7,7 +7,7 @@ import pytest
 
 from tests.sim.collector_schedule import CollectorWorld
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 SEEDS = 60
 

@@ -12,7 +12,7 @@ from tests.sim.corruption_cli import load, report, save
 from tests.sim.corruption_image import BLOCK, make_image
 from tests.sim.corruption_matrix import KINDS, Figures, run
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 CASES = 150
 

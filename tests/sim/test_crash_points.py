@@ -23,7 +23,7 @@ from tests.sim.crash_points import (
 from tests.sim.storage_life import Life
 from tests.sim.storage_workloads import WORKLOADS
 
-pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
+pytestmark = pytest.mark.long  # minutes together: in scripts/test, not in scripts/check
 
 
 @pytest.fixture(scope="module")

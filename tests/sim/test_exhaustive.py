@@ -37,7 +37,7 @@ def searched(name: str) -> Result:
 @pytest.mark.parametrize(
     "name",
     ["pair", "pair-crash", "change", "change-lost", "close-and-recovery"]
-    + [pytest.param(name, marks=pytest.mark.sim) for name in ("degraded", "two-recoveries-one-copy")],
+    + [pytest.param(name, marks=pytest.mark.long) for name in ("degraded", "two-recoveries-one-copy")],
 )
 def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
     found = searched(name)
@@ -48,7 +48,7 @@ def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
     assert expected / 2 <= found.states <= expected * 2, "the machines go other ways than before: look, then note it"
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("P11")
 def test_the_counts_are_the_same_under_every_hash_seed() -> None:
     printed = set()

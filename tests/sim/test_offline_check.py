@@ -74,7 +74,7 @@ def examined(disk: SimDisk, *, verify: bool) -> DirectoryFindings:
     return found
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.rule("S8")
 def test_what_a_check_predicts_is_what_the_start_reports() -> None:

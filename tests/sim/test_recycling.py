@@ -20,7 +20,7 @@ from tests.sim.crash_points import EVERY_RESTART, VARIANTS, crash_at, crash_ever
 from tests.sim.storage import SEGMENT_BYTES, SEGMENTS_DIR, ask
 from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 STALE = 500  # the first id of the entries that nobody was ever told of
 OLD = [entries(1, range(STALE + 3 * k, STALE + 3 * k + 3), size=2000) for k in range(24)]

@@ -58,7 +58,7 @@ def test_seeds_that_failed_once_are_clean() -> None:
     assert [line for line, violation in again.items() if violation] == []
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("P11")
 def test_a_seed_is_the_same_under_every_hash_seed() -> None:
     program = "from tests.sim.cli import digests; print(digests(6))"

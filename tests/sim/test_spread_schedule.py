@@ -10,7 +10,7 @@ import pytest
 from tests.sim.spread_schedule import run_spread_schedule
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("S1")
 @pytest.mark.rule("S8")
 def test_promises_hold_with_several_directories() -> None:

@@ -20,7 +20,7 @@ from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
 from tests.sim.storage_life import IDLE, Life
 from tests.sim.storage_workloads import WORKLOADS
 
-pytestmark = pytest.mark.sim  # minutes together: in scripts/test, not in scripts/check
+pytestmark = pytest.mark.long  # minutes together: in scripts/test, not in scripts/check
 
 
 @pytest.mark.rule("S6")

@@ -147,6 +147,7 @@ async def one_story(client: BookKeeper) -> None:
                 assert found == ENTRIES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LIES)
 def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(name: str, tmp_path: Path) -> None:
     async def run() -> None:

@@ -277,6 +277,7 @@ def test_a_head_with_everything_at_its_limit_still_fits() -> None:
     assert len(world.head.condemned) == 256
 
 
+@pytest.mark.long
 @pytest.mark.rule("N3")
 def test_a_publish_of_100_000_extents_becomes_pages_under_their_limit() -> None:
     extents = [new(n, 1 + n % 3) for n in range(100_000)]
@@ -287,6 +288,7 @@ def test_a_publish_of_100_000_extents_becomes_pages_under_their_limit() -> None:
     assert [e.ledger_id for e in extents_of(change.head, pages)] == list(range(100_000))
 
 
+@pytest.mark.long
 @pytest.mark.rule("N3")
 def test_a_long_log_keeps_few_references_and_writes_little_a_publish() -> None:
     world = World(3, big=False)

@@ -19,13 +19,13 @@ def test_a_few_orders_of_threads_that_append_to_a_log_that_rolls() -> None:
     assert first_violation(range(6), AppenderWorld) == ""
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1100, 20))
 def test_many_orders_of_threads_that_append_to_a_ledger(first: int) -> None:
     assert first_violation(range(first, first + 20), WriterWorld) == ""
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 240, 20))
 def test_many_orders_of_threads_that_append_to_a_log_that_rolls(first: int) -> None:
     assert first_violation(range(first, first + 20), AppenderWorld) == ""

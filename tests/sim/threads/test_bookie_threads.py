@@ -14,14 +14,14 @@ def test_a_few_orders_of_a_bookies_threads_keep_its_promises() -> None:
     assert first_violation(range(12), BookieWorld) == ""
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("P1")
 @pytest.mark.parametrize("first", range(1000, 1120, 15))
 def test_many_orders_of_a_bookies_threads_keep_its_promises(first: int) -> None:
     assert first_violation(range(first, first + 15), BookieWorld) == ""
 
 
-@pytest.mark.sim
+@pytest.mark.long
 def test_a_seed_repeats_the_same_order_of_threads() -> None:
     def once(seed: int) -> tuple[int, int, dict[str, int]]:
         world = BookieWorld(seed)

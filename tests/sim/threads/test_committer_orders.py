@@ -15,7 +15,7 @@ from bk_core.errors import DataDirectoryError, StorageFailedError
 from tests.sim.threads.committer_world import BIG, Case, CommitterWorld
 from tests.sim.threads.engines import EveryPath, RandomEngine
 
-pytestmark = pytest.mark.sim
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(autouse=True)

@@ -53,12 +53,14 @@ def counting(turns: Turns, *, locked: bool) -> None:
     assert counter == [2]
 
 
+@pytest.mark.long
 def test_an_update_outside_the_lock_is_lost_in_some_order_and_never_inside() -> None:
     lost = failures(lambda turns: counting(turns, locked=False), 200, lines_of=HERE)
     assert lost
     assert failures(lambda turns: counting(turns, locked=True), 100, lines_of=HERE) == {}
 
 
+@pytest.mark.long
 def test_every_way_through_a_tiny_case_is_tried_once_and_finds_the_lost_update() -> None:
     ways = EveryPath(preemptions=2, limit=100_000)
     lost = 0
@@ -81,6 +83,7 @@ def test_a_seed_repeats_what_it_found() -> None:
     assert len({number for number, _ in first}) > 5
 
 
+@pytest.mark.long
 def test_a_flag_that_is_looked_at_before_the_lock_loses_its_wake_up() -> None:
     def body(turns: Turns) -> None:
         condition, flag = Condition(turns), [False]

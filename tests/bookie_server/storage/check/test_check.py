@@ -256,7 +256,7 @@ def test_directory_in_use_and_what_is_none_are_refused(path: Path, tmp_path: Pat
         check(tmp_path)
 
 
-@pytest.mark.sim  # sixty starts
+@pytest.mark.long  # sixty starts
 @pytest.mark.rule("S8")
 def test_prediction_is_what_the_start_does(path: Path, tmp_path: Path) -> None:
     """For damage of every kind, at random: the check has the very report that the start will make."""

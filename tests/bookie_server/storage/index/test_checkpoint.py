@@ -71,7 +71,7 @@ def test_the_bytes_do_not_depend_on_the_chunks_in_which_the_state_was_copied() -
         assert parts.header() + body == data
 
 
-@pytest.mark.sim
+@pytest.mark.long
 def test_every_flipped_bit_is_noticed() -> None:
     data = encode_checkpoint(checkpoint(50, segments=3))
     bad = bytearray(data)

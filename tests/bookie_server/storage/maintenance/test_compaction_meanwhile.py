@@ -92,7 +92,7 @@ def happens(world: CompactionWorld, act: Meanwhile, when: int, where: str) -> bo
 @pytest.mark.rule("I9")
 @pytest.mark.parametrize(
     "where",
-    [pytest.param("between", marks=pytest.mark.sim), "before the copies are written", "before the index learns"],
+    [pytest.param("between", marks=pytest.mark.long), "before the copies are written", "before the index learns"],
 )
 @pytest.mark.parametrize("what", MEANWHILE)
 def test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_served(what: str, where: str) -> None:
@@ -196,7 +196,7 @@ class _Life:
             assert not (maybe and answer.absent), f"ledger {ledger_id}"
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("S4")
 @pytest.mark.rule("I6")
 @examples(0.25)

@@ -154,6 +154,7 @@ def zero_the_end(world: DamagedWorld, generation: int) -> None:
     world.disk.put_at_rest(world.segment(generation), start, bytes((128 << 10) - start))
 
 
+@pytest.mark.long
 @pytest.mark.rule("S7")
 @pytest.mark.parametrize("what", ["a block", "the header", "all of it"])
 @pytest.mark.parametrize("harm", [lose_segment, zero_all, zero_the_end])
@@ -253,6 +254,7 @@ def test_segment_that_is_dropped_meanwhile_gets_no_index(world: DamagedWorld) ->
     assert world.reindexer.stats.rebuilt == 0
 
 
+@pytest.mark.long
 @pytest.mark.rule("S6")
 def test_stop_of_the_machine_at_any_operation_leaves_the_old_index_or_the_new(world: DamagedWorld) -> None:
     place = place_of(world, PLAIN, 45)
@@ -304,6 +306,7 @@ def test_blocks_of_two_editions_are_never_taken_together(world: DamagedWorld) ->
     world.check()
 
 
+@pytest.mark.long
 @pytest.mark.rule("S2")
 @pytest.mark.rule("S7")
 @pytest.mark.parametrize("seed", range(some(30, few=8)))

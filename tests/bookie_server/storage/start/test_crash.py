@@ -104,6 +104,7 @@ def test_kill_after_the_last_sync_loses_nothing(written: Written, tmp_path: Path
     storage.close()
 
 
+@pytest.mark.long
 @pytest.mark.rule("S3")
 def test_sectors_that_read_as_noise_are_damage_below_the_position_and_a_tail_above(
     written: Written, tmp_path: Path
@@ -118,6 +119,7 @@ def test_sectors_that_read_as_noise_are_damage_below_the_position_and_a_tail_abo
         check(written, content, tmp_path / "d", touched=(start, start + 512))
 
 
+@pytest.mark.long
 @pytest.mark.rule("S3")
 def test_a_write_cut_anywhere_is_a_tail_or_damage(written: Written, tmp_path: Path) -> None:
     """The rest of the file is zero from some byte on, as if the machine had died there."""
@@ -134,6 +136,7 @@ def test_a_write_cut_anywhere_is_a_tail_or_damage(written: Written, tmp_path: Pa
         storage.close()
 
 
+@pytest.mark.long
 @pytest.mark.rule("S3")
 def test_any_flipped_bit_is_never_a_denial(written: Written, tmp_path: Path) -> None:
     rng = random.Random(13)

@@ -330,7 +330,7 @@ def test_a_start_reads_no_index_records_and_no_state_that_a_checkpoint_has(tmp_p
         world.storage.close()
 
 
-@pytest.mark.sim
+@pytest.mark.long
 @pytest.mark.rule("S4")
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("what", ["checkpoint and recycling", "a start that recycles", "a start after a loss"])
