@@ -6,30 +6,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
 
+OPENERS: dict[str, Callable[[str, float, float], MetadataStore]] = {}
+"""By the scheme of their URIs, functions that open stores which are not part of this package, from a URI and the two
+times of :func:`open_store`."""
+
 
 def open_store(uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 10.0) -> MetadataStore:
-    """Open the metadata store at ``uri``: ``zk://host1:2181;host2:2181/ledgers`` or ``memory://name``.
+    """Open the metadata store at ``uri``: ``zk://host1:2181;host2:2181/ledgers``, or one of OPENERS.
 
     ``timeout_s`` is the deadline of connecting and of each call; the session survives ``session_timeout_s`` without a
     connection. Raises InvalidArgumentError for a URI of another store, MetadataUnavailableError when ZooKeeper does not
     answer in time. The root need not hold a cluster yet. The caller closes the store; a forked child cannot use it.
     """
+    if (opener := OPENERS.get(uri.partition("://")[0])) is not None:
+        return opener(uri, timeout_s, session_timeout_s)
     from bk_core.metadata.layout import parse_service_uri
-
-    parsed = parse_service_uri(uri)
-    if parsed.scheme == "memory":
-        from bk_core.metadata.tree.memory import MemoryStore, shared_cluster
-
-        cluster = shared_cluster(parsed.hosts[0])
-        return MemoryStore(cluster, uri=uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
     from bk_core.metadata.tree.store import TreeStore
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
 
+    parsed = parse_service_uri(uri)
     tree = ZooKeeperTree(parsed.hosts, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
     tree.connect()
     return TreeStore(tree, parsed)

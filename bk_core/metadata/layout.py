@@ -54,16 +54,13 @@ _FACTORIES = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceUri:
-    """A parsed service URI. ``hosts`` are ``host:port``; for a memory cluster its name."""
+    """A parsed service URI. ``hosts`` are ``host:port``."""
 
-    scheme: str  # "zk" or "memory"
     hosts: tuple[str, ...]
     root: str
     layout: Layout | None = None  # None: the one in LAYOUT
 
     def __str__(self) -> str:
-        if self.scheme == "memory":
-            return f"memory://{self.hosts[0]}"
         scheme = "zk" if self.layout is None else f"zk+{self.layout.value}"
         return f"{scheme}://{';'.join(self.hosts)}{self.root}"
 
@@ -81,10 +78,7 @@ def parse_service_uri(uri: str) -> ServiceUri:
     scheme, separator, rest = text.partition("://")
     if not separator:
         raise _bad_uri("The metadata service URI has no scheme", uri)
-    scheme = scheme.lower()
-    if scheme == "memory":
-        return _parse_memory_uri(uri, rest)
-    kind, _, layout = scheme.partition("+")
+    kind, _, layout = scheme.lower().partition("+")
     if kind != "zk":
         raise _unsupported_store(kind, uri)
     return _parse_zk(uri, rest, _parse_layout(layout, uri))
@@ -95,12 +89,6 @@ def _parse_pulsar_uri(uri: str, rest: str) -> ServiceUri:
     if kind and kind[1] != "zk":
         raise _unsupported_store(kind[1], uri)
     return _parse_zk(uri, rest.removeprefix("zk:").removeprefix("//"), None)
-
-
-def _parse_memory_uri(uri: str, rest: str) -> ServiceUri:
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", rest):
-        raise _bad_uri("A memory cluster has one plain name", uri, "write memory://name")
-    return ServiceUri("memory", (rest,), DEFAULT_ROOT)
 
 
 def _parse_layout(name: str, uri: str) -> Layout | None:
@@ -128,7 +116,7 @@ def _parse_zk(uri: str, rest: str, layout: Layout | None) -> ServiceUri:
         root = DEFAULT_ROOT
     if not root or not all(_is_node_name(part) for part in root[1:].split("/")):
         raise _bad_uri("The ledgers root must be a path below /, such as /ledgers", uri)
-    return ServiceUri("zk", hosts, root, layout)
+    return ServiceUri(hosts, root, layout)
 
 
 def _parse_host(text: str, uri: str) -> str:

@@ -30,18 +30,17 @@ from bk_core.metadata.layout import (
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [
-        ("zk://h1:2181/ledgers", ServiceUri("zk", ("h1:2181",), "/ledgers")),
-        ("zk://h1:1;h2:2/a/b/", ServiceUri("zk", ("h1:1", "h2:2"), "/a/b")),
-        ("zk://h1:1,h2/ledgers", ServiceUri("zk", ("h1:1", "h2:2181"), "/ledgers")),
-        ("zk://h1", ServiceUri("zk", ("h1:2181",), "/ledgers")),
-        ("ZK://h1/l", ServiceUri("zk", ("h1:2181",), "/l")),
-        ("zk://[::1]:2181/ledgers", ServiceUri("zk", ("[::1]:2181",), "/ledgers")),
-        ("zk+null://h1/l", ServiceUri("zk", ("h1:2181",), "/l")),
-        ("zk+hierarchical://h1/l", ServiceUri("zk", ("h1:2181",), "/l", Layout.HIERARCHICAL)),
-        ("zk+longhierarchical://h1/l", ServiceUri("zk", ("h1:2181",), "/l", Layout.LONG_HIERARCHICAL)),
-        ("metadata-store:zk:h1:2181,h2:2181/ledgers", ServiceUri("zk", ("h1:2181", "h2:2181"), "/ledgers")),
-        ("metadata-store:h1:2181", ServiceUri("zk", ("h1:2181",), "/ledgers")),
-        ("memory://demo", ServiceUri("memory", ("demo",), "/ledgers")),
+        ("zk://h1:2181/ledgers", ServiceUri(("h1:2181",), "/ledgers")),
+        ("zk://h1:1;h2:2/a/b/", ServiceUri(("h1:1", "h2:2"), "/a/b")),
+        ("zk://h1:1,h2/ledgers", ServiceUri(("h1:1", "h2:2181"), "/ledgers")),
+        ("zk://h1", ServiceUri(("h1:2181",), "/ledgers")),
+        ("ZK://h1/l", ServiceUri(("h1:2181",), "/l")),
+        ("zk://[::1]:2181/ledgers", ServiceUri(("[::1]:2181",), "/ledgers")),
+        ("zk+null://h1/l", ServiceUri(("h1:2181",), "/l")),
+        ("zk+hierarchical://h1/l", ServiceUri(("h1:2181",), "/l", Layout.HIERARCHICAL)),
+        ("zk+longhierarchical://h1/l", ServiceUri(("h1:2181",), "/l", Layout.LONG_HIERARCHICAL)),
+        ("metadata-store:zk:h1:2181,h2:2181/ledgers", ServiceUri(("h1:2181", "h2:2181"), "/ledgers")),
+        ("metadata-store:h1:2181", ServiceUri(("h1:2181",), "/ledgers")),
     ],
 )
 def test_uri_is_understood(uri: str, expected: ServiceUri) -> None:
@@ -72,8 +71,6 @@ def test_uri_is_understood(uri: str, expected: ServiceUri) -> None:
         ("zk://h1/", "root"),
         ("zk://h1/a//b", "root"),
         ("zk://h1/a/../b", "root"),
-        ("memory://", "plain name"),
-        ("memory://a/b", "plain name"),
     ],
 )
 def test_uri_is_refused_with_a_reason_and_an_example(uri: str, reason: str) -> None:
@@ -85,7 +82,7 @@ def test_uri_is_refused_with_a_reason_and_an_example(uri: str, reason: str) -> N
 
 @given(st.text(max_size=60))
 def test_any_text_is_understood_or_refused(text: str) -> None:
-    for uri in (text, "zk://" + text, "metadata-store:" + text, "memory://" + text):
+    for uri in (text, "zk://" + text, "metadata-store:" + text):
         try:
             parsed = parse_service_uri(uri)
         except InvalidArgumentError:

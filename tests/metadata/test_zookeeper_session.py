@@ -81,15 +81,6 @@ def test_importing_the_package_loads_no_adapter() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_memory_store_needs_no_kazoo() -> None:
-    program = (
-        "import sys, bk_core.metadata as m\ns = m.open_store('memory://x'); s.initialize_cluster(); s.close()\n"
-        "print('kazoo' in sys.modules)"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
-    assert ran.stdout.strip() == "False"
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of forking with threads: that is the case
 def test_store_used_after_a_fork_says_so(store: MetadataStore) -> None:
     child = os.fork()

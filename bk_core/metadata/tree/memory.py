@@ -18,7 +18,8 @@ from functools import partial
 from typing import TypeAlias
 
 from bk_core.errors import ClientClosedError, InvalidArgumentError, MetadataUnavailableError, Outcome
-from bk_core.metadata.layout import Layout, ServiceUri, parse_service_uri
+from bk_core.metadata import OPENERS
+from bk_core.metadata.layout import DEFAULT_ROOT, Layout, ServiceUri
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree.store import TreeStore
 from bk_core.metadata.tree.tree import (
@@ -378,15 +379,26 @@ class MemoryStore(TreeStore):
     ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.tree = MemoryTree(self.cluster, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
-        parsed = parse_service_uri(uri)
-        super().__init__(self.tree, ServiceUri(parsed.scheme, parsed.hosts, parsed.root, layout))
+        super().__init__(self.tree, ServiceUri((), DEFAULT_ROOT, layout))
+        self._name = uri
+
+    @property
+    def uri(self) -> str:
+        return self._name
 
 
 _clusters: dict[str, MemoryCluster] = {}
 _clusters_lock = threading.Lock()
 
 
-def shared_cluster(name: str) -> MemoryCluster:
-    """The cluster of ``memory://name``, made on first use and kept as long as the process lives."""
+def shared_cluster(uri: str) -> MemoryCluster:
+    """The cluster of this URI, made on first use and kept as long as the process lives."""
     with _clusters_lock:
-        return _clusters.setdefault(name, MemoryCluster())
+        return _clusters.setdefault(uri, MemoryCluster())
+
+
+def _open(uri: str, timeout_s: float, session_timeout_s: float) -> MemoryStore:
+    return MemoryStore(shared_cluster(uri), uri=uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+
+
+OPENERS["memory"] = _open

@@ -139,7 +139,7 @@ def test_a_bad_client_setting_is_refused(pairs: dict[str, str], hint: str) -> No
 def cluster(request: pytest.FixtureRequest) -> str:
     """The URI of a cluster in this process, without bookies."""
     uri = f"memory://{request.node.name}"
-    store = MemoryStore(shared_cluster(request.node.name))
+    store = MemoryStore(shared_cluster(uri))
     store.initialize_cluster()
     store.close()
     return uri
