@@ -10,6 +10,7 @@ import pytest
 
 from bk_cli.zookeeper_server import ZooKeeperServer
 from tests.kit import amount
+from tests.kit import memory_store as memory_store  # for memory://
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 
 REAL = ("zookeeper", "e2e", "spark", "interop")

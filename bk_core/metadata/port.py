@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port to the metadata store: blocking calls, every write a compare-and-set.
 
-Adapters: :mod:`bk_core.metadata.tree.store` over ZooKeeper and :mod:`bk_core.metadata.tree.memory`. One contract
+The adapter is :mod:`bk_core.metadata.tree.store`, over ZooKeeper or, in tests, over a tree in memory. One contract
 suite tests both. Errors are those of :mod:`bk_core.errors`, chained from the store's. Unless a method says otherwise,
 it may raise ``MetadataUnavailableError`` (the deadline passed; ``outcome`` says whether a write may have been applied)
 and ``MetadataCorruptError``. Callbacks of watches run on a thread of the adapter and must not block.

@@ -40,6 +40,7 @@ MIB = 1 << 20
 SCRIPT = """
 import os, resource, sys, time
 from pathlib import Path
+import tests.kit.memory_store
 from bk_core.metadata import open_store
 from bookie_server.config import BookieConfig
 from bookie_server.main import run

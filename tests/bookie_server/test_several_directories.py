@@ -21,7 +21,6 @@ import pytest
 from bk_core.errors import BookieIdentityError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import Fragment, LedgerMetadata
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
@@ -30,6 +29,7 @@ from bookie_server.machine.events import LedgersDeleted
 from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
+from tests.kit.memory_store import MemoryStore
 
 LEDGERS = range(100, 124)
 OLD = range(100, 112)

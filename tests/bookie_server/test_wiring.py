@@ -24,7 +24,6 @@ from bk_core.errors import (
 )
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
@@ -35,6 +34,7 @@ from bookie_server.services.clients import Clients
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.service import Service
 from tests.kit.lanes import Lane, Listener, bookie_config
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 
 
 @pytest.fixture

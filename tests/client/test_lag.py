@@ -12,9 +12,9 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
-from bk_core.metadata.tree.memory import MemoryStore, MemoryTree
 from bk_core.model import LedgerState
 from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_store import MemoryStore, MemoryTree
 
 pytestmark = pytest.mark.rule("M5")
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import NoSuchLedgerError
-from bk_core.metadata.tree.memory import MemoryStore
 from tests.kit.memory_cluster import FAST, eventually, memory_cluster
+from tests.kit.memory_store import MemoryStore
 
 
 def run(work: object) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookieIdentityError
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import read_known_state
@@ -19,6 +18,7 @@ from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.storage.disk.cookie import decode_identity
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import Lookup
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.sim.disk import SimDisk
 
 A, B, C = "/a", "/b", "/c"

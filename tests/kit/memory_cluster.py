@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bk_core.client import BookKeeper, ClientConfig
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo
 from tests.kit.memory_bookie import MemoryNetwork
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 
 FAST = ClientConfig(
     add_timeout_ms=400,

@@ -14,10 +14,10 @@ from kazoo.client import KazooClient
 from bk_core.metadata import open_store
 from bk_core.metadata.layout import parse_service_uri
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.metadata.tree.store import TreeStore
 from bk_core.metadata.zookeeper.session import ZooKeeperTree
 from bk_core.model import Fragment, LedgerMetadata
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 

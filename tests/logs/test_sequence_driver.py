@@ -20,8 +20,8 @@ from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.logs.sequences import Answers, carry_out
 from bk_core.logs.store import LogStore
-from bk_core.metadata.tree.memory import MemoryStore
 from tests.kit.log_changes import answers
+from tests.kit.memory_store import MemoryStore
 from tests.logs.change_kit import EMPTY
 
 WAIT = ask.Wait(1)

@@ -28,8 +28,8 @@ from bk_core.logs.model.head import LogHead, LogPage, NewExtent, Published, Publ
 from bk_core.logs.model.paging import Change, Pages
 from bk_core.logs.store import LogStore, PageCache, nonce
 from bk_core.metadata.port import LogWrite
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from tests.kit.log_changes import carried_out, change
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 
 EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
 

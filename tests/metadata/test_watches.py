@@ -13,10 +13,10 @@ import pytest
 
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.tree import watches as watches_module
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryTree
 from bk_core.metadata.tree.tree import Tree, Watcher
 from bk_core.metadata.tree.watches import Watches, read_children, read_data
 from bk_core.metadata.worker import Worker
+from tests.kit.memory_store import MemoryCluster, MemoryTree
 
 
 @pytest.fixture

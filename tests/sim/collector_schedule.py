@@ -18,12 +18,12 @@ import numpy as np
 from bk_core.entries.frame import FrameKind
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import Fragment, LedgerId, LedgerMetadata, Versioned
 from bookie_server.garbage import collector as gc
 from bookie_server.garbage.garbage_thread import StoreEvidence
 from bookie_server.machine import events as ev
 from tests.bookie_server.machine.machine_bench import Bench
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 
 BOOKIE = "b1:3181"
 STEPS = 400

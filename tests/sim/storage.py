@@ -20,7 +20,6 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, decode_frame, encode_record, split_frames
 from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieId, DigestType, EntryId, LedgerId
 from bk_core.transport.port import ReadTrailer
 from bk_core.wire.lane import Reason
@@ -35,6 +34,7 @@ from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.start.open_report import OpenReport
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.sim.disk import SimDisk, SimulatedCrash
 
 SEGMENT_BYTES = 64 << 10

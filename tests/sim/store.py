@@ -20,7 +20,6 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.codec import encode_ledger
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.events import (
     BookiesRead,
@@ -29,6 +28,7 @@ from bk_core.protocol.events import (
     MetadataRead,
     MetadataWritten,
 )
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.sim.knobs import Knobs
 from tests.sim.scheduler import Scheduler
 

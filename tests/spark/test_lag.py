@@ -11,7 +11,6 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
 from bk_core.errors import LogHasLeaderError
-from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import BookieServiceInfo, Versioned
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
@@ -22,6 +21,7 @@ from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.stream.watch import Watch, WatchTimes
 from bk_spark.workers import clients
 from bk_spark.write.log_writer import LogWriter
+from tests.kit.memory_store import MemoryStore
 
 VALUE = StructType([StructField("value", BinaryType())])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole metadata store in Apache's layout, over ZooKeeper or over memory."""
+"""The whole metadata store in Apache's layout, over any tree."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port below Apache's layout: a tree of versioned nodes with sessions, ephemeral nodes and one-shot watches.
 
-There are two implementations: :mod:`bk_core.metadata.zookeeper.session` (kazoo) and
-:mod:`bk_core.metadata.tree.memory`. The parts in :mod:`bk_core.metadata.tree` use this port, so tests on the memory
-tree run the same code and bytes. Paths are absolute. The exceptions here are answers of the store and never leave the
-package; a call without an answer raises MetadataUnavailableError.
+:mod:`bk_core.metadata.zookeeper.session` implements it with kazoo. Tests have a tree in memory, on which the parts in
+:mod:`bk_core.metadata.tree` run the same code with the same bytes. Paths are absolute. The exceptions here are answers
+of the store and never leave the package; a call without an answer raises MetadataUnavailableError.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ import pytest
 
 from bk_core.errors import BookieIdentityError, LocalProtocolError
 from bk_core.metadata import open_store
-from bk_core.metadata.tree.memory import MemoryStore
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.main import Bookie
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
+from tests.kit.memory_store import MemoryStore
 
 TOTAL_BLOCKS = 1 << 28
 RESERVED_BLOCKS = 1 << 26

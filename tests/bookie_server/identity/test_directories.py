@@ -13,7 +13,6 @@ import pytest
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.records import decode_cookie
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import DIRECTORY_PROPERTY, BookieServiceInfo, Fragment, LedgerMetadata
 from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
@@ -39,6 +38,7 @@ from tests.kit.directories_world import (
     troubles,
     write,
 )
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 

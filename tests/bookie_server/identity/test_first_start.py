@@ -13,9 +13,9 @@ import pytest
 
 from bk_core.errors import BookKeeperError, NoClusterError
 from bk_core.metadata import open_store
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bookie_server.main import Bookie
 from tests.kit.lanes import bookie_config
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 
 
 @pytest.fixture

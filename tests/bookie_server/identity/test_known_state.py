@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from bk_core.errors import MetadataCorruptError
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bookie_server.identity.known_state import (
     KnownDirectory,
     KnownState,
@@ -20,6 +19,7 @@ from bookie_server.identity.known_state import (
     record_start,
 )
 from bookie_server.storage.disk.cookie import Identity
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 
 pytestmark = pytest.mark.rule("S8")
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from bk_core.errors import BookieIdentityError
-from bk_core.metadata.tree.memory import MemoryCluster
 from tests.kit.directories_world import IN_A, A, bookie, session, write
+from tests.kit.memory_store import MemoryCluster
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import BookieIdentityError, DataDirectoryError, InvalidArgumentError
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryStore
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
 from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
 from bookie_server.identity.opening import OpenStorage, open_storage
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 

@@ -9,10 +9,10 @@ import pytest
 
 from bk_core.metadata import worker
 from bk_core.metadata.tree import watches
-from bk_core.metadata.tree.memory import MemoryCluster, MemoryTree
 from bk_core.metadata.tree.watches import Watches, read_data
 from bk_core.metadata.worker import Worker
 from tests.kit.amount import some
+from tests.kit.memory_store import MemoryCluster, MemoryTree
 from tests.sim.threads.baton import Turns
 from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.stand_ins import Event, Thread, replaced

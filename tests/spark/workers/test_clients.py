@@ -14,11 +14,11 @@ import pytest
 
 from bk_core.errors import ClientClosedError, InvalidArgumentError
 from bk_core.metadata import open_store
-from bk_core.metadata.tree.memory import MemoryStore, shared_cluster
 from bk_core.model import BookieServiceInfo
 from bk_spark.options.options import Use, parse_options
 from bk_spark.workers import clients
 from bk_spark.workers.clients import ProcessCache, client, client_config
+from tests.kit.memory_store import MemoryStore, shared_cluster
 from tests.kit.metadata_worlds import eventually
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A metadata store in memory, for tests and examples, under URIs ``memory://name``.
+"""A metadata store in memory, for tests and benchmarks, under URIs ``memory://name``.
 
 It runs the same code, with the same bytes, as over ZooKeeper (:mod:`bk_core.metadata.tree.store`), on a tree of dicts.
 Several stores may be open on one :class:`MemoryCluster`, each with its own session. A test can lose an answer, suspend
