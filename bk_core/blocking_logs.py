@@ -216,7 +216,11 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.call(self._inner.transactions_of(app_id))
 
     def forget_transactions(self, app_id: str) -> LogTransactions | None:
-        """As :func:`bk_core.logs.upkeep.forget_transactions`."""
+        """Delete the transaction record of an application or query; returns it, or None if there is none.
+
+        A version that is published again afterwards may be in the log twice: then only the log's last 128 publishes are
+        remembered. Raises MetadataConflictError if the log changes too fast, MetadataUnavailableError.
+        """
         return self._thread.call(self._inner.forget_transactions(app_id))
 
     def end_offset(self) -> int:

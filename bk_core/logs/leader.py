@@ -17,30 +17,8 @@ from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LeadershipLostError, Outcome
 from bk_core.logs.appender import LogAppender
 from bk_core.logs.ledgers import end_of
+from bk_core.logs.machines import leadership_events as ev
 from bk_core.logs.machines.leadership import LogLeadership
-from bk_core.logs.machines.leadership_events import (
-    AskLeader,
-    CloseLedger,
-    CreateLedger,
-    DeleteLedger,
-    FinishLeadership,
-    FinishRoll,
-    GiveUp,
-    LeadershipEvent,
-    LedgerClosed,
-    ListLedger,
-    LoseLeadership,
-    ReadHead,
-    RecoverLedger,
-    RequestFailed,
-    Roll,
-    SealExtents,
-    Serve,
-    SwitchLedger,
-    TakeOver,
-    Wait,
-    WriterFailed,
-)
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.requests import LeadershipRequests, LeadOptions
 from bk_core.logs.store import LogStore
@@ -82,32 +60,32 @@ class LogLeader:
         ask = self._requests
         self._driver.handle(
             {
-                ReadHead: lambda _: self._request(ask.read_head()),
-                RecoverLedger: lambda effect: self._request(ask.recover(effect.ledger_id)),
-                SealExtents: lambda effect: self._request(ask.seal(effect)),
-                ListLedger: lambda effect: self._request(ask.list_ledger(effect)),
-                CreateLedger: lambda _: self._request(ask.create()),
-                AskLeader: lambda _: self._request(ask.ask()),
-                Wait: lambda effect: self._request(ask.wait(effect.attempt)),
-                Serve: self._serve,
-                SwitchLedger: lambda effect: self._spawn(self._switch(effect)),
-                CloseLedger: lambda effect: self._spawn(self._close_ledger(self._writers[effect.ledger_id])),
-                DeleteLedger: lambda effect: self._spawn(ask.delete(effect.ledger_id)),
-                FinishRoll: lambda effect: self._finish_roll(effect.error),
-                FinishLeadership: lambda _: self._finish(None),
-                LoseLeadership: lambda effect: self._finish(effect.error),
+                ev.ReadHead: lambda _: self._request(ask.read_head()),
+                ev.RecoverLedger: lambda effect: self._request(ask.recover(effect.ledger_id)),
+                ev.SealExtents: lambda effect: self._request(ask.seal(effect)),
+                ev.ListLedger: lambda effect: self._request(ask.list_ledger(effect)),
+                ev.CreateLedger: lambda _: self._request(ask.create()),
+                ev.AskLeader: lambda _: self._request(ask.ask()),
+                ev.Wait: lambda effect: self._request(ask.wait(effect.attempt)),
+                ev.Serve: self._serve,
+                ev.SwitchLedger: lambda effect: self._spawn(self._switch(effect)),
+                ev.CloseLedger: lambda effect: self._spawn(self._close_ledger(self._writers[effect.ledger_id])),
+                ev.DeleteLedger: lambda effect: self._spawn(ask.delete(effect.ledger_id)),
+                ev.FinishRoll: lambda effect: self._finish_roll(effect.error),
+                ev.FinishLeadership: lambda _: self._finish(None),
+                ev.LoseLeadership: lambda effect: self._finish(effect.error),
             }
         )
 
     async def take_over(self) -> None:
         """Fence the present leader and become the leader. Raises LeadershipLostError if others are always faster or
         ``still_leader`` returns False, NotEnoughBookiesError, RecoveryInconclusiveError; nothing was appended then."""
-        self._driver.feed(TakeOver())
+        self._driver.feed(ev.TakeOver())
         try:
             await asyncio.shield(self._serving)
         except BaseException:
             if not self._serving.done():  # cancelled, so nobody will append
-                self._driver.feed(GiveUp())
+                self._driver.feed(ev.GiveUp())
             await self._settled()
             raise
 
@@ -173,7 +151,7 @@ class LogLeader:
         """
         if self._appender is not None and not self._ended.done():
             self._appender.stop()
-            self._driver.feed(GiveUp())
+            self._driver.feed(ev.GiveUp())
         try:
             await asyncio.shield(self._ended)
         finally:
@@ -212,7 +190,7 @@ class LogLeader:
             self._roll = self._loop.create_future()
             # marks the error as retrieved, if nobody waits
             self._roll.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._driver.feed(Roll())
+            self._driver.feed(ev.Roll())
         return self._roll
 
     def _finish_roll(self, error: BookKeeperError | None) -> None:
@@ -253,34 +231,34 @@ class LogLeader:
             logger.error("the leader of log %s failed", self._store.name, exc_info=error)
             self._finish(LeadershipLostError("leadership of the log is lost", value=repr(error)))
 
-    def _request(self, work: Awaitable[LeadershipEvent]) -> None:
+    def _request(self, work: Awaitable[ev.LeadershipEvent]) -> None:
         async def answer() -> None:
-            event: LeadershipEvent
+            event: ev.LeadershipEvent
             try:
                 event = await work
             except BookKeeperError as error:
-                event = RequestFailed(error)
+                event = ev.RequestFailed(error)
             self._driver.feed(event)
 
         self._spawn(answer())
 
-    def _serve(self, effect: Serve) -> None:
+    def _serve(self, effect: ev.Serve) -> None:
         self._appender = LogAppender(
             self._writers[effect.ledger_id],
             effect.base_offset,
-            on_failure=lambda writer, error: self._driver.feed(WriterFailed(writer.ledger_id, error)),
+            on_failure=lambda writer, error: self._driver.feed(ev.WriterFailed(writer.ledger_id, error)),
         )
         self._arm(self._options.roll_age_s)
         if not self._serving.done():
             self._serving.set_result(None)
 
-    async def _switch(self, effect: SwitchLedger) -> None:
+    async def _switch(self, effect: ev.SwitchLedger) -> None:
         self._roll_bytes = self._options.roll_bytes
         previous = self._writers[effect.previous_id]
         try:
             await self._appends.switch(self._writers[effect.ledger_id])
         except BookKeeperError as error:
-            self._driver.feed(WriterFailed(previous.ledger_id, error))
+            self._driver.feed(ev.WriterFailed(previous.ledger_id, error))
         else:
             await self._close_ledger(previous)
 
@@ -288,10 +266,10 @@ class LogLeader:
         try:
             await writer.close()
         except BookKeeperError as error:
-            self._driver.feed(WriterFailed(writer.ledger_id, error))
+            self._driver.feed(ev.WriterFailed(writer.ledger_id, error))
         else:
             del self._writers[writer.ledger_id]
-            self._driver.feed(LedgerClosed(writer.ledger_id, end_of(writer.metadata)))
+            self._driver.feed(ev.LedgerClosed(writer.ledger_id, end_of(writer.metadata)))
 
     # --- the end ---
 

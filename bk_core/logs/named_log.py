@@ -21,7 +21,6 @@ from uuid import uuid4
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError, WrongDigestTypeError
-from bk_core.logs import upkeep
 from bk_core.logs.compactor import Compactor
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.machines.change import HeadChange, Intent, change_head
@@ -62,11 +61,6 @@ class NamedLog:
         self._bookkeeper, self._password = bookkeeper, bytes(password)
         self._store = LogStore(bookkeeper.store, name, bookkeeper.tell_deleted)
         self._reading = LogReading(bookkeeper, self._store, self._password)
-
-    @property
-    def records(self) -> LogStore:
-        """The log's records in the metadata store, for :mod:`bk_core.logs.upkeep`; its calls block."""
-        return self._store
 
     # --- the list ----------------------------------------------------------------------------------------------------
 
@@ -254,11 +248,11 @@ class NamedLog:
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
         """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""
-        return await asyncio.to_thread(upkeep.vacuum_candidates, self._store, delete_delay_ms, txn_retention_ms)
+        return await asyncio.to_thread(self._store.vacuum_candidates, delete_delay_ms, txn_retention_ms)
 
     async def transactions(self) -> list[LogTransactions]:
         """The transaction records of all applications and streaming queries, in no order (N5)."""
-        return await asyncio.to_thread(lambda: list(upkeep.transactions(self._store)))
+        return await asyncio.to_thread(lambda: list(self._store.all_transactions()))
 
     async def transactions_of(self, app_id: str) -> LogTransactions | None:
         """The transaction record of an application or query, or None."""
@@ -266,9 +260,13 @@ class NamedLog:
         return None if found is None else found.value
 
     async def forget_transactions(self, app_id: str) -> LogTransactions | None:
-        """As :func:`bk_core.logs.upkeep.forget_transactions`."""
+        """Delete the transaction record of an application or query; returns it, or None if there is none.
+
+        A version that is published again afterwards may be in the log twice: then only the log's last 128 publishes are
+        remembered. Raises MetadataConflictError if the log changes too fast, MetadataUnavailableError.
+        """
         await self.head()  # checks the password
-        return await asyncio.to_thread(upkeep.forget_transactions, self._store, app_id)
+        return await asyncio.to_thread(self._store.forget_transactions, app_id)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -22,20 +22,7 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.logs.ledgers import recovered_end
-from bk_core.logs.machines.leadership_events import (
-    HeadConflicted,
-    HeadRead,
-    HeadWriteUnknown,
-    HeadWritten,
-    LeaderAnswered,
-    LeadershipEvent,
-    LedgerCreated,
-    LedgerMissing,
-    LedgerRecovered,
-    ListLedger,
-    SealExtents,
-    WaitEnded,
-)
+from bk_core.logs.machines import leadership_events as ev
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, PublishId, custom_metadata_for
 from bk_core.logs.model.next_head import NewOpenExtent
@@ -95,42 +82,42 @@ class LeadershipRequests:
         self._ledgers_made = 0
         self.writers: dict[LedgerId, LedgerWriter] = {}
 
-    async def read_head(self) -> LeadershipEvent:
-        def read() -> LeadershipEvent:
+    async def read_head(self) -> ev.LeadershipEvent:
+        def read() -> ev.LeadershipEvent:
             found = self._store.read(sync=True)  # who leads may have changed a moment ago
-            return HeadRead(found, self._store.last_ledgers(found.value))
+            return ev.HeadRead(found, self._store.last_ledgers(found.value))
 
         return await asyncio.to_thread(read)
 
-    async def recover(self, ledger_id: LedgerId) -> LeadershipEvent:
+    async def recover(self, ledger_id: LedgerId) -> ev.LeadershipEvent:
         try:
-            return LedgerRecovered(ledger_id, await recovered_end(self._bookkeeper, ledger_id, self._password))
+            return ev.LedgerRecovered(ledger_id, await recovered_end(self._bookkeeper, ledger_id, self._password))
         except NoSuchLedgerError:
             logger.warning("log %s lists ledger %d, which does not exist", self._store.name, ledger_id)
-            return LedgerMissing(ledger_id)
+            return ev.LedgerMissing(ledger_id)
 
-    async def seal(self, effect: SealExtents) -> LeadershipEvent:
+    async def seal(self, effect: ev.SealExtents) -> ev.LeadershipEvent:
         ends = dict(effect.ends)
         return await self._change(
             effect.expected, lambda head, pages: commit.seal(head, ends, nonce=nonce, pages=pages)
         )
 
-    async def list_ledger(self, effect: ListLedger) -> LeadershipEvent:
+    async def list_ledger(self, effect: ev.ListLedger) -> ev.LeadershipEvent:
         # After a pause of days vacuum may have deleted the ledger: it must exist after the head was read (N6).
         await asyncio.to_thread(self._bookkeeper.store.read_ledger, effect.ledger.ledger_id)
         return await self._change(
             effect.expected, lambda head, pages: commit.add_open_extent(head, effect.ledger, nonce=nonce, pages=pages)
         )
 
-    async def _change(self, expected: Versioned[LogHead], apply: Apply) -> LeadershipEvent:
+    async def _change(self, expected: Versioned[LogHead], apply: Apply) -> ev.LeadershipEvent:
         try:
-            return HeadWritten(await asyncio.to_thread(self._store.write, expected, apply))
+            return ev.HeadWritten(await asyncio.to_thread(self._store.write, expected, apply))
         except MetadataConflictError:
-            return HeadConflicted()
+            return ev.HeadConflicted()
         except MetadataUnavailableError as error:
-            return HeadWriteUnknown() if error.outcome is Outcome.UNKNOWN else HeadConflicted()
+            return ev.HeadWriteUnknown() if error.outcome is Outcome.UNKNOWN else ev.HeadConflicted()
 
-    async def create(self) -> LeadershipEvent:
+    async def create(self) -> ev.LeadershipEvent:
         options = self._options
         writer = await self._bookkeeper.create_ledger(
             ensemble_size=options.ensemble_size,
@@ -144,7 +131,7 @@ class LeadershipRequests:
         )
         self._ledgers_made += 1
         self.writers[writer.ledger_id] = writer
-        return LedgerCreated(
+        return ev.LedgerCreated(
             NewOpenExtent(
                 ledger_id=writer.ledger_id,
                 created_ms=writer.metadata.ctime_ms or int(time.time() * 1000),
@@ -156,18 +143,18 @@ class LeadershipRequests:
             )
         )
 
-    async def ask(self) -> LeadershipEvent:
+    async def ask(self) -> ev.LeadershipEvent:
         if self._options.still_leader is None:
-            return LeaderAnswered(True)
+            return ev.LeaderAnswered(True)
         try:
-            return LeaderAnswered(bool(await asyncio.to_thread(self._options.still_leader)))
+            return ev.LeaderAnswered(bool(await asyncio.to_thread(self._options.still_leader)))
         except Exception:  # the application's own code: a failure counts as no
             logger.exception("still_leader of log %s failed, which counts as no", self._store.name)
-            return LeaderAnswered(False)
+            return ev.LeaderAnswered(False)
 
-    async def wait(self, attempt: int) -> LeadershipEvent:
+    async def wait(self, attempt: int) -> ev.LeadershipEvent:
         await asyncio.sleep(random.uniform(WAIT_MIN_S, min(WAIT_MAX_S, WAIT_MIN_S * 2**attempt)))
-        return WaitEnded()
+        return ev.WaitEnded()
 
     async def delete(self, ledger_id: LedgerId) -> None:
         """Delete a ledger that is not listed. Best effort: if that fails, vacuum finds it."""

@@ -13,7 +13,7 @@ import random
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from bk_core.errors import (
 from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, of_log
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import write_of
+from bk_core.logs.machines.vacuum import Vacuumed
 from bk_core.logs.model.codec import (
     decode_head,
     decode_page,
@@ -42,15 +43,24 @@ from bk_core.logs.model.codec import (
     encode_unlinked,
 )
 from bk_core.logs.model.head import Extent, LogHead, LogPage, LogTransactions, PageRef
-from bk_core.logs.model.paging import Change, NewPage, Pages, PagesNeeded, last_ledgers, merge_candidates
+from bk_core.logs.model.paging import (
+    Change,
+    NewPage,
+    Pages,
+    PagesNeeded,
+    last_ledgers,
+    ledgers_listed,
+    merge_candidates,
+)
 from bk_core.logs.model.schemas import schema_in
-from bk_core.logs.model.unlinking import UnlinkedRecord
+from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
 """The most extents and references in the cached pages of a connection: about 40 MB."""
 UNKNOWN_ATTEMPTS_MAX = 5
+FORGET_ATTEMPTS_MAX = 10
 NEAREST_LOGS = 3
 
 R = TypeVar("R")
@@ -226,8 +236,7 @@ class LogStore:
             case ask.DeleteLedgers(ledgers, log_uuid):
                 return delete_of_log(self.store, log_uuid, ledgers, self._deleted)
             case ask.ListPages(before_ms):
-                made = ((page, self.store.page_ctime_ms(self.name, page)) for page in self.store.list_pages(self.name))
-                return tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms)
+                return self._pages_made_before(before_ms)
             case ask.DeleteUnlinked(names):
                 return self.store.delete_unlinked(self.name, names)
             case ask.DeletePages(names):
@@ -255,6 +264,51 @@ class LogStore:
         """The transaction record under ``key``, or None. Raises MetadataCorruptError."""
         found = self.store.read_txns(self.name, key)
         return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
+
+    def all_transactions(self) -> Iterator[LogTransactions]:
+        """The transaction records of all applications and streaming queries, in no order."""
+        for key in self.store.list_txns(self.name):
+            if (found := self.record(key)) is not None:
+                yield found.value
+
+    def forget_transactions(self, app_id: str) -> LogTransactions | None:
+        """Delete the transaction record of an application or query; returns it, or None if there is none. Raises
+        MetadataConflictError if the log changes too fast, MetadataUnavailableError."""
+        forgotten: LogTransactions | None = None
+        for attempt in range(1, FORGET_ATTEMPTS_MAX + 1):
+            head = self.read()  # read before the record: if that is used meanwhile, the multi fails
+            found = self.transactions(app_id)
+            if found is None:
+                return forgotten
+            try:
+                self.store.delete_txns(self.name, {found.value.key: found.version}, head.version)
+            except (MetadataConflictError, MetadataUnavailableError) as error:
+                if attempt == FORGET_ATTEMPTS_MAX:
+                    raise
+                if isinstance(error, MetadataUnavailableError) and error.outcome is Outcome.UNKNOWN:
+                    forgotten = found.value  # if it is gone at the next read, we deleted it
+            else:
+                return found.value
+        raise AssertionError("unreachable")
+
+    def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
+        """What a vacuum would delete now with these delays. Deletes nothing."""
+        now_ms = self.clock_ms()
+        before_ms = now_ms - delete_delay_ms
+        head = self.read(sync=True).value
+        young = [record for record in self.unlinked() if record.made_ms >= before_ms]
+        listed = self.with_pages(lambda pages: ledgers_listed(head, pages))
+        kept = self.with_pages(lambda pages: ledgers_kept(head, young, pages))
+        kept_pages = self.with_pages(lambda pages: pages_kept(head, young, pages))
+        condemned = [each for each in head.condemned if each not in listed]
+        orphans = [each for each in of_log(self.store, head.uuid, before_ms) if each not in kept]
+        pages = [page for page in self._pages_made_before(before_ms) if page not in kept_pages]
+        unused = [each.app_id for each in self.all_transactions() if each.last_used_ms < now_ms - txn_retention_ms]
+        return Vacuumed(tuple(sorted({*condemned, *orphans})), (), tuple(pages), tuple(unused))
+
+    def _pages_made_before(self, before_ms: int) -> tuple[str, ...]:
+        made = ((page, self.store.page_ctime_ms(self.name, page)) for page in self.store.list_pages(self.name))
+        return tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms)
 
     def unlinked(self) -> list[UnlinkedRecord]:
         """All unlinked records, the oldest first (N6). Raises MetadataCorruptError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 
-from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership import LogLeadership, State
 from bk_core.logs.machines.leadership_events import (
     HeadRead,
     HeadWritten,
@@ -16,7 +16,6 @@ from bk_core.logs.machines.leadership_events import (
     Roll,
     TakeOver,
 )
-from bk_core.logs.machines.leadership_states import State
 from bk_core.logs.model.head import LogHead, NewExtent, PublishId
 from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent, add_open_extent, create, publish, seal
 from bk_core.model import Versioned

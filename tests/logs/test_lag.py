@@ -15,7 +15,6 @@ from bk_core.logs.machines import ask
 from bk_core.logs.model.head import NewExtent, PublishId
 from bk_core.logs.named_log import NamedLog, publish_to_logs
 from bk_core.logs.store import LogStore
-from bk_core.logs.upkeep import vacuum_candidates
 from tests.kit.log_changes import answers
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.kit.memory_store import MemoryStore, MemoryTree
@@ -228,7 +227,7 @@ def test_what_a_vacuum_would_take_is_decided_on_the_head_as_it_is() -> None:
                 fragments=ledger.metadata.fragments,
             )
             await log_of(writing).publish([extent], PublishId.job("a"))
-            found = await asyncio.to_thread(vacuum_candidates, log_of(looking).records, 1 << 60, 0)
+            found = await asyncio.to_thread(log_of(looking)._store.vacuum_candidates, 1 << 60, 0)
             assert found.ledgers == ()
 
     run(work())

@@ -13,7 +13,7 @@ from bk_core.errors import (
     BookKeeperError,
     NotEnoughBookiesError,
 )
-from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership import MOVES, LogLeadership, State
 from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CloseLedger,
@@ -46,7 +46,6 @@ from bk_core.logs.machines.leadership_events import (
     WaitEnded,
     WriterFailed,
 )
-from bk_core.logs.machines.leadership_states import MOVES, State
 from bk_core.logs.model.codec import encode_head
 from bk_core.logs.model.head import Extent, LogHead, LogPage
 from bk_core.logs.model.next_head import add_open_extent, seal

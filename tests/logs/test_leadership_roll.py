@@ -12,7 +12,7 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     Outcome,
 )
-from bk_core.logs.machines.leadership import LogLeadership
+from bk_core.logs.machines.leadership import LogLeadership, State
 from bk_core.logs.machines.leadership_events import (
     AskLeader,
     CloseLedger,
@@ -37,7 +37,6 @@ from bk_core.logs.machines.leadership_events import (
     WaitEnded,
     WriterFailed,
 )
-from bk_core.logs.machines.leadership_states import State
 from bk_core.logs.model.next_head import seal
 from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, ROLLED, end, listed, opened, rolling, run, serving, v
 

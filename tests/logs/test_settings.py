@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLogError
-from bk_core.logs import upkeep
 from bk_core.logs.machines.transactions import PublishOptions, Transaction
 from bk_core.logs.model import paging
 from bk_core.logs.model.head import LogHead, PublishId
@@ -71,12 +70,12 @@ def test_forgotten_transactions_begin_anew_and_others_stay() -> None:
             for version in (3, 5):
                 await take(log, "nightly", version)
             await take(log, "other", 9)
-            assert {record.app_id for record in upkeep.transactions(log.records)} == {"nightly", "other"}
-            forgotten = upkeep.forget_transactions(log.records, "nightly")
+            assert {record.app_id for record in log._store.all_transactions()} == {"nightly", "other"}
+            forgotten = log._store.forget_transactions("nightly")
             assert forgotten is not None
             assert [each.version for each in forgotten.versions] == [3, 5]
-            assert upkeep.forget_transactions(log.records, "nightly") is None
-            assert [record.app_id for record in upkeep.transactions(log.records)] == ["other"]
+            assert log._store.forget_transactions("nightly") is None
+            assert [record.app_id for record in log._store.all_transactions()] == ["other"]
             await take(log, "nightly", 0)  # lower than before
 
     run(work())
@@ -92,9 +91,9 @@ def test_a_forgetting_whose_answer_was_lost_is_looked_for(applied: bool) -> None
             await log.create()
             await take(log, "nightly", 3)
             bookkeeper.store.tree.lose_next_answer(applied=applied)
-            forgotten = upkeep.forget_transactions(log.records, "nightly")
+            forgotten = log._store.forget_transactions("nightly")
             assert forgotten is not None
-            assert list(upkeep.transactions(log.records)) == []
+            assert list(log._store.all_transactions()) == []
 
     run(work())
 
@@ -111,12 +110,12 @@ def test_a_version_that_is_published_meanwhile_is_not_forgotten_unseen(monkeypat
 
             def read_too_early(self: LogStore, app_id: str) -> Any:
                 found = read(self, app_id)
-                if self is log.records and rivals:
+                if self is log._store and rivals:
                     asyncio.run_coroutine_threadsafe(take(rival, "nightly", rivals.pop()), loop).result(10)
                 return found
 
             monkeypatch.setattr(LogStore, "transactions", read_too_early)
-            forgotten = await asyncio.to_thread(upkeep.forget_transactions, log.records, "nightly")
+            forgotten = await asyncio.to_thread(log._store.forget_transactions, "nightly")
             assert forgotten is not None
             assert [each.version for each in forgotten.versions] == [3, 4]
 
@@ -131,16 +130,16 @@ def test_forgetting_gives_up_when_the_store_stays_away() -> None:
             await log.create()
             await take(log, "nightly", 3)
             lose = bookkeeper.store.tree.lose_next_answer
-            read = log.records.read
+            read = log._store.read
 
             def and_lose() -> Versioned[LogHead]:
                 found = read()
                 lose(applied=False)
                 return found
 
-            log.records.read = and_lose
+            log._store.read = and_lose
             with pytest.raises(MetadataUnavailableError):
-                upkeep.forget_transactions(log.records, "nightly")
+                log._store.forget_transactions("nightly")
 
     run(work())
 
@@ -161,9 +160,9 @@ def test_what_a_vacuum_would_take_is_what_it_takes(monkeypatch: pytest.MonkeyPat
             await log.trim(5)
             await log.compactor().run()
             await asyncio.sleep(0.01)
-            assert upkeep.vacuum_candidates(log.records, 60_000, 0).ledgers == ()
+            assert log._store.vacuum_candidates(60_000, 0).ledgers == ()
             before = await bookkeeper.list_ledgers()
-            planned = upkeep.vacuum_candidates(log.records, 0, 0)
+            planned = log._store.vacuum_candidates(0, 0)
             assert await bookkeeper.list_ledgers() == before
             assert len(planned.ledgers) == 10
             assert planned.pages

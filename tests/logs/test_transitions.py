@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
+from bk_core.logs.machines import leadership
 from bk_core.logs.machines import leadership_events as lev
-from bk_core.logs.machines import leadership_states
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.model.next_head import seal
 from bk_core.model import Versioned
@@ -159,6 +159,6 @@ def test_every_event_in_every_state_of_a_leadership_leads_where_its_table_says()
         key=leadership_key,
     )
     kinds = {cls.__name__ for cls in members(lev.LeadershipEvent)}
-    states = leadership_states.State.__members__
+    states = leadership.State.__members__
     assert {(state, kind) for state, kind, _ in found.moves} == {(state, kind) for state in states for kind in kinds}
-    assert found.pairs() == table_of(leadership_states.MOVES)
+    assert found.pairs() == table_of(leadership.MOVES)

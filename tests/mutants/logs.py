@@ -124,9 +124,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a dry run of vacuum forgets what was unlinked lately",
-        path="bk_core/logs/upkeep.py",
-        old="young = [record for record in store.unlinked() if record.made_ms >= before_ms]",
-        new="young = store.unlinked()[:0]",
+        path="bk_core/logs/store.py",
+        old="young = [record for record in self.unlinked() if record.made_ms >= before_ms]",
+        new="young = self.unlinked()[:0]",
         tests=(f"{_UNLINKING}test_what_an_old_log_unlinks_today_is_there_for_the_delay_and_goes_then",),
         breaks="the dry run names ledgers that the vacuum keeps, and somebody deletes them by hand",
         rule="N6",

@@ -24,7 +24,7 @@ import pytest
 import bk_core.logs.machines
 import bk_core.protocol
 from bk_core import quorum
-from bk_core.logs.machines import ask, leadership_events, leadership_states
+from bk_core.logs.machines import ask, leadership, leadership_events
 from bk_core.protocol import events
 from bk_core.protocol.delivery import LaneState
 from bk_core.protocol.follower import FollowEffect, FollowEvent
@@ -145,7 +145,7 @@ LISTS: dict[str, Callable[[], list[str]]] = {
     "reader moves": lambda: sweep_list(reader_sweep.READ_TABLE, reader_sweep.READ_STATES),
     "follower moves": lambda: sweep_list(reader_sweep.TABLE, reader_sweep.FOLLOW_STATES),
     "bookie moves": lambda: sweep_list(bookie_sweep.TABLE, bookie_sweep.STATES),
-    "leadership moves": lambda: moves_list(leadership_states.MOVES),
+    "leadership moves": lambda: moves_list(leadership.MOVES),
     "change steps": lambda: follows_list(sequence_sweep.CHANGE),
     "vacuum steps": lambda: follows_list(sequence_sweep.VACUUM),
     "compaction steps": lambda: follows_list(sequence_sweep.COMPACTION),
@@ -177,7 +177,7 @@ SECTIONS = {
     WriterState: "Writer",
     LaneState: "Lane",
     Phase: "Recovery",
-    leadership_states.State: "Leadership",
+    leadership.State: "Leadership",
 }
 
 

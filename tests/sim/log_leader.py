@@ -15,7 +15,7 @@ from bk_core.errors import (
 from bk_core.logs.machines import leadership_events as le
 from bk_core.logs.machines.change import write_of
 from bk_core.logs.machines.leadership import LogLeadership
-from bk_core.logs.machines.leadership_states import State as Leading
+from bk_core.logs.machines.leadership import State as Leading
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.model.next_head import NewOpenExtent

@@ -16,50 +16,80 @@ that named it was certainly refused; otherwise vacuum finds it (N4, N6).
 
 from __future__ import annotations
 
+import enum
 from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
-from bk_core.logs.machines.leadership_events import (
-    AskLeader,
-    CloseLedger,
-    CreateLedger,
-    DeleteLedger,
-    FinishLeadership,
-    FinishRoll,
-    GiveUp,
-    HeadConflicted,
-    HeadRead,
-    HeadWriteUnknown,
-    HeadWritten,
-    LeaderAnswered,
-    LeadershipEffect,
-    LeadershipEvent,
-    LedgerClosed,
-    LedgerCreated,
-    LedgerMissing,
-    LedgerRecovered,
-    ListLedger,
-    LoseLeadership,
-    ReadHead,
-    RecoverLedger,
-    RequestFailed,
-    Roll,
-    SealExtents,
-    Serve,
-    SwitchLedger,
-    TakeOver,
-    Wait,
-    WaitEnded,
-    WriterFailed,
-)
-from bk_core.logs.machines.leadership_states import MOVES, State
+from bk_core.logs.machines import leadership_events as ev
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent
 from bk_core.model import LedgerId, Versioned
 
-Effects: TypeAlias = list[LeadershipEffect]
+Effects: TypeAlias = list[ev.LeadershipEffect]
+
+
+class State(enum.Enum):
+    """The states of a leadership."""
+
+    NEW = "new"
+    READING = "reading"
+    RECOVERING = "recovering"
+    SEALING = "sealing"
+    CREATING = "creating"
+    LISTING = "listing"
+    SERVING = "serving"
+    ROLL_ASKING = "roll asking"
+    ROLL_CREATING = "roll creating"
+    ROLL_LISTING = "roll listing"
+    ROLL_CLOSING = "roll closing"
+    ROLL_SEALING = "roll sealing"
+    CLOSING = "closing"
+    CLOSE_SEALING = "close sealing"
+    ASKING = "asking"  # whether we still lead, after a failed compare-and-set
+    WAITING = "waiting"
+    REREADING = "rereading"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+_SETTLING = (State.ASKING, State.WAITING)
+MOVES: dict[State, tuple[State, ...]] = {
+    State.NEW: (State.READING, State.ENDED),
+    State.READING: (State.RECOVERING, State.CREATING, State.LOST),
+    State.RECOVERING: (State.SEALING, State.CREATING, State.LISTING, State.LOST),
+    State.SEALING: (State.CREATING, State.LISTING, *_SETTLING, State.LOST),
+    State.CREATING: (State.LISTING, State.LOST),
+    State.LISTING: (State.SERVING, State.CLOSING, *_SETTLING, State.LOST),
+    State.SERVING: (State.ROLL_ASKING, State.CLOSING, State.LOST),
+    State.ROLL_ASKING: (State.ROLL_CREATING, State.LOST),
+    State.ROLL_CREATING: (State.ROLL_LISTING, State.SERVING, State.CLOSING, State.LOST),
+    State.ROLL_LISTING: (State.ROLL_CLOSING, *_SETTLING, State.LOST),
+    State.ROLL_CLOSING: (State.ROLL_SEALING, State.LOST),
+    State.ROLL_SEALING: (State.SERVING, State.CLOSING, *_SETTLING, State.LOST),
+    State.CLOSING: (State.CLOSE_SEALING, State.LOST),
+    State.CLOSE_SEALING: (State.ENDED, *_SETTLING, State.LOST),
+    State.ASKING: (State.WAITING, State.LOST),
+    State.WAITING: (State.REREADING, State.LOST),
+    State.REREADING: (
+        State.RECOVERING,
+        State.CREATING,
+        State.LISTING,
+        State.SERVING,
+        State.ROLL_LISTING,
+        State.ROLL_CLOSING,
+        State.ROLL_SEALING,
+        State.CLOSING,
+        State.CLOSE_SEALING,
+        State.WAITING,
+        State.ENDED,
+        State.LOST,
+    ),
+    State.ENDED: (),
+    State.LOST: (),
+}
+"""The legal moves: every step is checked against them, and docs/protocol.md shows them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +121,7 @@ class LogLeadership:
         """Equal for machines that behave alike."""
         return tuple(getattr(self, each.name) for each in fields(self))
 
-    def step(self, event: LeadershipEvent) -> Effects:
+    def step(self, event: ev.LeadershipEvent) -> Effects:
         """Handles one event and returns the effects in order."""
         before = self.state
         effects = self._step(event)
@@ -100,59 +130,59 @@ class LogLeadership:
 
     # --- dispatch ---
 
-    def _step(self, event: LeadershipEvent) -> Effects:
+    def _step(self, event: ev.LeadershipEvent) -> Effects:
         match event:
-            case TakeOver() | Roll() | GiveUp():
+            case ev.TakeOver() | ev.Roll() | ev.GiveUp():
                 return self._on_command(event)
-            case HeadRead():
+            case ev.HeadRead():
                 return self._on_head_read(event)
-            case HeadWritten(head):
+            case ev.HeadWritten(head):
                 return self._on_head_written(head)
-            case HeadConflicted() | HeadWriteUnknown():
-                return self._settle(ask=isinstance(event, HeadConflicted))
-            case LedgerRecovered() | LedgerMissing() | LedgerCreated() | LedgerClosed() | WriterFailed():
+            case ev.HeadConflicted() | ev.HeadWriteUnknown():
+                return self._settle(ask=isinstance(event, ev.HeadConflicted))
+            case ev.LedgerRecovered() | ev.LedgerMissing() | ev.LedgerCreated() | ev.LedgerClosed() | ev.WriterFailed():
                 return self._on_ledger(event)
-            case LeaderAnswered(still_leader):
+            case ev.LeaderAnswered(still_leader):
                 return self._on_leader_answered(still_leader)
-            case WaitEnded():
-                return self._to(State.REREADING, ReadHead()) if self.state is State.WAITING else []
-            case RequestFailed(error):
+            case ev.WaitEnded():
+                return self._to(State.REREADING, ev.ReadHead()) if self.state is State.WAITING else []
+            case ev.RequestFailed(error):
                 return self._on_request_failed(error)
 
-    def _on_command(self, command: TakeOver | Roll | GiveUp) -> Effects:
+    def _on_command(self, command: ev.TakeOver | ev.Roll | ev.GiveUp) -> Effects:
         match command, self.state:
-            case TakeOver(), State.NEW:
-                return self._to(State.READING, ReadHead())
-            case Roll(), State.SERVING:
-                return self._to(State.ROLL_ASKING, AskLeader())
-            case GiveUp(), State.NEW:
-                return self._to(State.ENDED, FinishLeadership())
-            case GiveUp(), State.SERVING:
+            case ev.TakeOver(), State.NEW:
+                return self._to(State.READING, ev.ReadHead())
+            case ev.Roll(), State.SERVING:
+                return self._to(State.ROLL_ASKING, ev.AskLeader())
+            case ev.GiveUp(), State.NEW:
+                return self._to(State.ENDED, ev.FinishLeadership())
+            case ev.GiveUp(), State.SERVING:
                 return self._give_up()
-            case GiveUp(), _:
+            case ev.GiveUp(), _:
                 self._give_up_wanted = True
         return []
 
     def _on_ledger(
-        self, event: LedgerRecovered | LedgerMissing | LedgerCreated | LedgerClosed | WriterFailed
+        self, event: ev.LedgerRecovered | ev.LedgerMissing | ev.LedgerCreated | ev.LedgerClosed | ev.WriterFailed
     ) -> Effects:
         match event:
-            case LedgerRecovered(ledger_id, end):
+            case ev.LedgerRecovered(ledger_id, end):
                 return self._on_recovered(ledger_id, end)
-            case LedgerMissing(ledger_id):
+            case ev.LedgerMissing(ledger_id):
                 return self._on_missing(ledger_id)
-            case LedgerCreated(ledger):
+            case ev.LedgerCreated(ledger):
                 return self._on_created(ledger)
-            case LedgerClosed(ledger_id, end):
+            case ev.LedgerClosed(ledger_id, end):
                 return self._on_closed(ledger_id, end)
-            case WriterFailed(ledger_id, error):
+            case ev.WriterFailed(ledger_id, error):
                 if self.state in (State.ENDED, State.LOST) or ledger_id not in (self._current, self._previous):
                     return []
                 return self._lose(f"ledger {ledger_id} takes no more entries: {error.what}")
 
     # --- taking over ---
 
-    def _on_head_read(self, event: HeadRead) -> Effects:
+    def _on_head_read(self, event: ev.HeadRead) -> Effects:
         if self.state not in (State.READING, State.REREADING):
             return []
         previous, self._head = self._head, event.head
@@ -167,16 +197,16 @@ class LogLeadership:
                 return self._resume_sealing(event.head)
         return self._resume_taking_over(event, previous)
 
-    def _begin(self, event: HeadRead) -> Effects:
+    def _begin(self, event: ev.HeadRead) -> Effects:
         """The head was read: recovers every ledger that somebody may be writing."""
         opened = tuple(extent.ledger_id for extent in event.head.value.open_extents)
         self._ends = ()
         self._to_recover = opened + tuple(ledger for ledger in event.last_ledgers if ledger not in opened)
         if not self._to_recover:
             return self._list_or_create()
-        return self._to(State.RECOVERING, *(RecoverLedger(ledger) for ledger in self._to_recover))
+        return self._to(State.RECOVERING, *(ev.RecoverLedger(ledger) for ledger in self._to_recover))
 
-    def _resume_taking_over(self, event: HeadRead, previous: Versioned[LogHead] | None) -> Effects:
+    def _resume_taking_over(self, event: ev.HeadRead, previous: Versioned[LogHead] | None) -> Effects:
         head = event.head
         if self._spare is not None and self._spare_uncertain:
             if _opened(head) == (self._spare.ledger_id,):
@@ -216,27 +246,27 @@ class LogLeadership:
             return []
         assert self._head is not None
         if self._ends:
-            return self._to(State.SEALING, SealExtents(self._head, self._ends))
+            return self._to(State.SEALING, ev.SealExtents(self._head, self._ends))
         return self._list_or_create()
 
     def _list_or_create(self) -> Effects:
         if self._spare is None:
             self._creating = True
-            return self._to(State.CREATING, CreateLedger())
+            return self._to(State.CREATING, ev.CreateLedger())
         assert self._head is not None
         return self._list(State.LISTING, self._head)
 
     def _list(self, state: State, head: Versioned[LogHead]) -> Effects:
         assert self._spare is not None
         self._listing = True
-        return self._to(state, ListLedger(head, self._spare))
+        return self._to(state, ev.ListLedger(head, self._spare))
 
     def _on_created(self, ledger: NewOpenExtent) -> Effects:
         if not self._creating or ledger.ledger_id in (self._current, self._previous):
             return []
         self._creating = False
         if self.state is State.LOST:
-            return [DeleteLedger(ledger.ledger_id)]
+            return [ev.DeleteLedger(ledger.ledger_id)]
         assert self._head is not None
         self._spare, self._spare_uncertain = ledger, False
         state = State.LISTING if self.state is State.CREATING else State.ROLL_LISTING
@@ -275,9 +305,9 @@ class LogLeadership:
         assert self._spare is not None
         (extent,) = head.value.open_extents
         self._current, self._spare, self._spare_uncertain = extent.ledger_id, None, False
-        return self._serving(Serve(extent.ledger_id, extent.base_offset))
+        return self._serving(ev.Serve(extent.ledger_id, extent.base_offset))
 
-    def _serving(self, *effects: LeadershipEffect) -> Effects:
+    def _serving(self, *effects: ev.LeadershipEffect) -> Effects:
         self._attempt = 0
         if self._give_up_wanted:
             return [*effects, *self._give_up()]
@@ -290,7 +320,7 @@ class LogLeadership:
         assert self._current is not None
         self._previous, self._current = self._current, self._spare.ledger_id
         self._spare, self._spare_uncertain, self._attempt = None, False, 0
-        return self._to(State.ROLL_CLOSING, SwitchLedger(self._previous, self._current))
+        return self._to(State.ROLL_CLOSING, ev.SwitchLedger(self._previous, self._current))
 
     def _on_closed(self, ledger_id: LedgerId, end: LedgerEnd) -> Effects:
         closing = {State.ROLL_CLOSING: self._previous, State.CLOSING: self._current}
@@ -299,18 +329,18 @@ class LogLeadership:
         assert self._head is not None
         self._closed = (ledger_id, end)
         state = State.ROLL_SEALING if self.state is State.ROLL_CLOSING else State.CLOSE_SEALING
-        return self._to(state, SealExtents(self._head, (self._closed,)))
+        return self._to(state, ev.SealExtents(self._head, (self._closed,)))
 
     def _sealed(self) -> Effects:
         assert self._closed is not None
         ledger_id, self._closed, self._previous = self._closed[0], None, None
         if ledger_id == self._current:
-            return self._to(State.ENDED, FinishLeadership())
-        return self._serving(FinishRoll())
+            return self._to(State.ENDED, ev.FinishLeadership())
+        return self._serving(ev.FinishRoll())
 
     def _give_up(self) -> Effects:
         assert self._current is not None
-        return self._to(State.CLOSING, CloseLedger(self._current))
+        return self._to(State.CLOSING, ev.CloseLedger(self._current))
 
     def _resume_roll_listing(self, head: Versioned[LogHead], previous: Versioned[LogHead] | None) -> Effects:
         assert self._spare is not None
@@ -329,7 +359,7 @@ class LogLeadership:
         assert self._closed is not None
         opened = _opened(head)
         if self._closed[0] in opened:
-            return self._to(self._resume, SealExtents(head, (self._closed,)))
+            return self._to(self._resume, ev.SealExtents(head, (self._closed,)))
         if self._resume is State.ROLL_SEALING and opened != (self._current,):
             return self._lose("another leader took the log over")
         return self._sealed()  # by us or another leader: a closed ledger has only one end
@@ -353,7 +383,7 @@ class LogLeadership:
         self._attempt += 1
         if self._attempt > self.attempts_max:
             return self._lose(f"the log's head could not be changed in {self.attempts_max} attempts")
-        return self._to(State.ASKING, AskLeader()) if ask else self._to(State.WAITING, Wait(self._attempt))
+        return self._to(State.ASKING, ev.AskLeader()) if ask else self._to(State.WAITING, ev.Wait(self._attempt))
 
     def _on_leader_answered(self, still_leader: bool) -> Effects:
         if self.state not in (State.ASKING, State.ROLL_ASKING):
@@ -362,8 +392,8 @@ class LogLeadership:
             return self._lose("still_leader says that this process does not lead any more")
         if self.state is State.ROLL_ASKING:
             self._creating = True
-            return self._to(State.ROLL_CREATING, CreateLedger())
-        return self._to(State.WAITING, Wait(self._attempt))
+            return self._to(State.ROLL_CREATING, ev.CreateLedger())
+        return self._to(State.WAITING, ev.Wait(self._attempt))
 
     def _on_request_failed(self, error: BookKeeperError) -> Effects:
         self._creating = False  # the only request that may outlive its state
@@ -371,7 +401,7 @@ class LogLeadership:
             case State.READING | State.RECOVERING | State.CREATING:
                 return self._fail(error)
             case State.ROLL_CREATING:
-                return self._serving(FinishRoll(error))  # the current ledger goes on
+                return self._serving(ev.FinishRoll(error))  # the current ledger goes on
             case State.REREADING:
                 return self._pause(ask=False)
             case State.SEALING | State.LISTING | State.ROLL_LISTING | State.ROLL_SEALING | State.CLOSE_SEALING:
@@ -386,10 +416,10 @@ class LogLeadership:
 
     def _fail(self, error: BookKeeperError) -> Effects:
         if self._spare is None or self._spare_uncertain or self._listing:
-            return self._to(State.LOST, LoseLeadership(error))
-        return self._to(State.LOST, DeleteLedger(self._spare.ledger_id), LoseLeadership(error))
+            return self._to(State.LOST, ev.LoseLeadership(error))
+        return self._to(State.LOST, ev.DeleteLedger(self._spare.ledger_id), ev.LoseLeadership(error))
 
-    def _to(self, state: State, *effects: LeadershipEffect) -> Effects:
+    def _to(self, state: State, *effects: ev.LeadershipEffect) -> Effects:
         self.state = state
         return list(effects)
 

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bk_core.logs import upkeep
 from bk_core.logs.machines.transactions import PublishOptions
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model import paging, unlinking
@@ -51,7 +50,7 @@ async def old_log(cluster: MemoryBookKeeper, clock: StoreClock) -> tuple[NamedLo
 
 def would_take(log: NamedLog) -> tuple[int, ...]:
     """What a dry run says."""
-    return upkeep.vacuum_candidates(log.records, DELETE_DELAY_MS, TXN_RETENTION_MS).ledgers
+    return log._store.vacuum_candidates(DELETE_DELAY_MS, TXN_RETENTION_MS).ledgers
 
 
 async def overwrite(log: NamedLog) -> None:
@@ -82,7 +81,7 @@ def test_what_an_old_log_unlinks_today_is_there_for_the_delay_and_goes_then(
                 done = await log.vacuum()
                 assert (done.ledgers, done.pages) == ((), ())
             reader = log_of(cluster.client())  # which planned with the head of seven days ago
-            extents = reader.records.extents(before, 0, ENTRIES)
+            extents = reader._store.extents(before, 0, ENTRIES)
             assert {each.ledger_id for each in extents} == ledgers
             found = [b async for _, b in reader._reading.read(extents, 0, ENTRIES)]
             assert [entry for batch in found for entry in batch.to_list()] == values(0, ENTRIES)
@@ -127,8 +126,8 @@ def test_a_page_that_a_publish_merges_into_another_is_there_for_the_delay() -> N
             assert {ref.name for ref in before.pages} - {ref.name for ref in (await log.head()).value.pages}
             clock.now_ms += DELETE_DELAY_MS
             assert (await log.vacuum()).pages == ()
-            log.records._cache = PageCache()
-            assert {each.ledger_id for each in log.records.extents(before, 0, ENTRIES)} == ledgers
+            log._store._cache = PageCache()
+            assert {each.ledger_id for each in log._store.extents(before, 0, ENTRIES)} == ledgers
             clock.now_ms += 1
             assert (await log.vacuum()).pages
             assert len(await content_of(log)) == ENTRIES + 8
@@ -148,7 +147,7 @@ def test_an_overwrite_of_several_logs_says_of_each_what_it_unlinked() -> None:
             anew: dict[str, list[NewExtent]] = {name: [] for name in listed}
             await publish_to_logs(bookkeeper, anew, PublishId.job("anew"), password=PASSWORD, options=OVERWRITE)
             for name, ledger_id in listed.items():
-                (record,) = NamedLog(bookkeeper, name, password=PASSWORD).records.unlinked()
+                (record,) = NamedLog(bookkeeper, name, password=PASSWORD)._store.unlinked()
                 assert record.unlinked == Unlinked(ledgers=(ledger_id,))
 
     run(work())

@@ -284,7 +284,7 @@ def _recover_only_last(self: LogWorld, ledger_id: LedgerId) -> LedgerEnd:
 
 def _always_delete_spare(self: LogLeadership, error: Any) -> Any:
     drop = [le.DeleteLedger(self._spare.ledger_id)] if self._spare is not None else []
-    from bk_core.logs.machines.leadership_states import State as Leading
+    from bk_core.logs.machines.leadership import State as Leading
 
     return self._to(Leading.LOST, *drop, le.LoseLeadership(error))
 
