@@ -10,12 +10,12 @@ from functools import partial
 from bookie_server.identity.opening import OpenStorage
 from bookie_server.machine.places import Place
 from bookie_server.storage.disk.cookie import decode_identity
-from bookie_server.storage.index.checkpoint import checkpoint_name, decode_checkpoint
+from bookie_server.storage.index.checkpoint import checkpoint_name
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
-from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
-from bookie_server.storage.maintenance.maintenance import LOOK_S
+from bookie_server.storage.maintenance.maintenance import LOOK_S, Maintenance
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
+from tests.kit.whole_files import decode_checkpoint
 from tests.sim.disk import SimDisk
 from tests.sim.storage import DATA_DIR, SEGMENTS_DIR
 from tests.sim.storage_life import Life
@@ -26,28 +26,34 @@ LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0, major_compaction_interval_
 
 
 def maintenance_on(
-    opened: OpenStorage, now_s: Callable[[], float], release: Callable[[int], None]
-) -> DirectoryMaintenance:
-    """The production's maintenance of a directory that is open."""
+    opened: OpenStorage, now_s: Callable[[], float], release: Callable[[int], None], recycled: Callable[[int], None]
+) -> Maintenance:
+    """The production's maintenance of a directory that is open. ``recycled`` hears what the pool gets back."""
+    recycle = opened.log.pool.recycle
+
+    def heard(generation: int) -> None:
+        recycle(generation)
+        recycled(generation)
+
+    opened.log.pool.recycle = heard  # type: ignore[method-assign]
 
     def copy(frames: Sequence[bytes | bytearray | memoryview]) -> list[Place]:
         return opened.log.append_group(frames, reserve=True)
 
-    return DirectoryMaintenance(
+    return Maintenance(
         opened.directory, opened.log, DirectIndexPort(opened.index), opened.reader, newest=opened.report.checkpoint,
-        copy=copy, release=release, now_s=now_s, limits=LIMITS,
+        copy=copy, release=release, give_up=release, now_s=now_s, limits=LIMITS,
     )  # fmt: skip
 
 
-def maintenance_of(life: Life) -> DirectoryMaintenance:
+def maintenance_of(life: Life) -> Maintenance:
     """That of the life's present process; its clock is the life's."""
     opened = life.back_end._open
     if life.maintenance is None or life.maintenance[0] is not opened:
-        made = maintenance_on(opened, lambda: life.now_s, opened.reader.release)
-        made._on_recycled = partial(_note_recycled, life)
+        made = maintenance_on(opened, lambda: life.now_s, opened.reader.release, partial(_note_recycled, life))
         life.maintenance = (opened, made)
     found = life.maintenance[1]
-    assert isinstance(found, DirectoryMaintenance)
+    assert isinstance(found, Maintenance)
     return found
 
 

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.disk.cookie import DataDirectory
@@ -29,9 +31,19 @@ from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.sealing import SealedSegment
 from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.checkpointer import Checkpointer, CheckpointSummary
+from bookie_server.storage.maintenance.compaction import Compactor, Copy
 from bookie_server.storage.maintenance.index_port import IndexPort
-from bookie_server.storage.maintenance.schedule import STEP_BYTES, ByteBudget, MaintenanceLimits, checkpoint_wait_s
+from bookie_server.storage.maintenance.reindex import Reindexer
+from bookie_server.storage.maintenance.schedule import (
+    STEP_BYTES,
+    ByteBudget,
+    MaintenanceLimits,
+    MajorRuns,
+    checkpoint_wait_s,
+)
+from bookie_server.storage.maintenance.scrub import Scrubber
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +54,8 @@ RETRY_S = 1.0
 RETRY_MAX_S = 60.0
 WAIT_MIN_S = 0.001
 """A shorter wait may be lost in rounding: the clock would not move and the thread would never sleep."""
-
+SCRUB_PAUSE_S = 600.0
+"""The pause between two passes of the scrubber, so that little data is not read again every few seconds."""
 
 Paced = Callable[[int], int]
 """Reads and writes about so many bytes; returns how many. 0: there is nothing to do now."""
@@ -58,12 +71,66 @@ class _Task:
         self.not_before, self.failures = 0.0, 0
 
 
-class Maintenance:
-    """Looks after one directory; one thread.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageStats:
+    """Counters since the start, and current states. Apache's name is given where it has the same number; Apache's entry
+    log is our segment."""
 
-    ``newest`` is the checkpoint that the start used. ``give_up(generation)`` returns once no reader has the segment
-    open or will open it. ``now_s`` is a clock that never goes back. :meth:`add_paced` adds paced work; :attr:`reindex`
-    is set by whoever makes damaged indexes anew.
+    segments_sealed: int
+    """With an ``.idx`` and live frames (ACTIVE_ENTRY_LOG_TOTAL)."""
+    segments_unsealed: int
+    """Being written, full, or not sealed because the disk is full."""
+    segments_drained: int
+    """Without live frames; they wait for a checkpoint."""
+    segments_kept_free: int
+    """Drained, kept to be used again."""
+    segments_spare: int
+    """Made ahead."""
+    live_bytes: int
+    """Frames in sealed segments that may still be served."""
+    dead_bytes: int
+    """All other bytes of the sealed and the drained segments, unused room included."""
+    checkpoint_number: int
+    checkpoint_bytes: int
+    checkpoint_age_s: float | None
+    """Since it was begun; None if this process has made none."""
+    checkpoints: int
+    seals: int
+    """Segments sealed."""
+    segments_recycled: int
+    """Drained segments given back to the pool."""
+    indexes_rebuilt: int
+    segments_compacted: int
+    compaction_read_bytes: int
+    compaction_written_bytes: int
+    scrubbed_bytes: int
+    detected_scrub_errors: int
+    """Frames and index blocks that the scrubber found damaged (DETECTED_SCRUB_ERRORS)."""
+    frames_damaged: int
+    """Reads of clients whose bytes failed their check on the disk."""
+    read_io_errors: int
+    """Reads that the system refused."""
+    index_memory_bytes: int
+    index_cache_hits: int
+    index_cache_misses: int
+    maintenance_errors: int
+    """Steps that failed and are tried again."""
+
+    def as_line(self) -> str:
+        """A line for a log: ``name=value``, in the order above."""
+        shown = {name: "-" if value is None else value for name, value in asdict(self).items()}
+        return " ".join(
+            f"{name}={value:.0f}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
+        )
+
+
+class Maintenance:
+    """Looks after one directory; one thread. The same in the server, in simulators and in tests.
+
+    ``newest`` is the checkpoint that the start used. ``copy`` writes copies to the log. Only the counters of ``reader``
+    are used. ``release(generation)`` has the readers close a segment whose ``.idx`` was made anew.
+    ``give_up(generation)`` returns once no reader has the segment open or will open it. ``now_s`` is a clock that never
+    goes back.
     """
 
     def __init__(
@@ -71,22 +138,30 @@ class Maintenance:
         directory: DataDirectory,
         log: SegmentLog,
         port: IndexPort,
+        reader: SegmentReader,
         *,
         newest: CheckpointSummary,
+        copy: Copy,
+        release: Callable[[int], None],
         give_up: Callable[[int], None],
-        now_s: Callable[[], float],
+        now_s: Callable[[], float] = time.monotonic,
         limits: MaintenanceLimits | None = None,
-        on_recycled: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._directory, self._log, self._port = directory, log, port
+        self._directory, self._log, self._port, self._reader = directory, log, port, reader
         self._limits, self._now_s = limits or MaintenanceLimits(), now_s
-        self._have_given_up, self._on_recycled = give_up, on_recycled
+        self._release_reader, self._give_up_reader = release, give_up
+        limits, where = self._limits, (directory.files, directory.segments_path, directory.identity.incarnation_bytes)
         self.log_maintenance = LogMaintenance(log, self._note_sealed)
         self.checkpointer = Checkpointer(directory, port, log.health, newest)
-        self.reindex: Callable[[], bool] = lambda: False
-        """Goes on making a damaged ``.idx`` anew; False if none can be made now."""
-        self.wants_checkpoint: Callable[[], bool] = lambda: False
-        """Whether a checkpoint is wanted for another reason than drained segments."""
+        self.compactor = Compactor(
+            port, *where, copy, segment_bytes=log.segment_bytes, threshold=limits.compaction_threshold,
+            major_threshold=limits.major_compaction_threshold,
+        )  # fmt: skip
+        self._major = MajorRuns(limits.major_compaction_interval_s, now_s())
+        self.scrubber, self._scrub_from_s = Scrubber(*where, port), now_s()
+        self.reindexer = Reindexer(
+            *where, port, log.health, is_covered=lambda g: g <= self.checkpointer.newest.through, release=self._release
+        )
         self._no_room = False  # for a spare, or an .idx
         self._unheard: deque[SealedSegment] = deque()  # sealed; the index has not been told yet
         self._held: set[int] = set()  # generations in the index at the last look
@@ -101,6 +176,8 @@ class Maintenance:
             _Task("re-indexing", self._reindex_one),
         ]
         self._paced: deque[_Task] = deque()
+        self.add_paced("compaction", self._compact, limits.compaction_bytes_per_s)
+        self.add_paced("scrubbing", self._scrub, limits.scrub_bytes_per_s)
         self.seals = self.recycled = self.checkpoints = 0
         self.errors = 0
         """Steps that failed and are tried again later."""
@@ -161,6 +238,7 @@ class Maintenance:
 
     def finish(self) -> None:
         """Seal full segments and give up the checkpoint under way. The index is not told. Raises StorageFailedError."""
+        self.compactor.close()
         self.checkpointer.close()
         while self.log_maintenance.seal_one():
             pass
@@ -229,7 +307,7 @@ class Maintenance:
             since_last_s=None if self._checkpoint_begun_s is None else now - self._checkpoint_begun_s,
             interval_s=self._limits.checkpoint_interval_s,
             waiting=sum(not checkpointer.may_recycle(generation) for generation in self._drained)
-            + self.wants_checkpoint(),
+            + self.reindexer.wants_checkpoint,
             sealed_since=sum(generation > checkpointer.newest.through for generation in self._sealed),
             space_is_low=bool(self._drained) and self.space_is_low(),
         )
@@ -247,22 +325,49 @@ class Maintenance:
         """Give one drained segment back, in the order that the file's docstring gives."""
         for generation in sorted(self._drained):
             if self.checkpointer.may_recycle(generation):
-                self._have_given_up(generation)
+                self._let_compaction_go(generation)
+                self._give_up_reader(generation)
                 self._log.pool.recycle(generation)
                 self._drained.discard(generation)
                 self._held.discard(generation)
                 self.recycled += 1
                 self._soon("log")
-                self._on_recycled(generation)
                 return 0.0
         return math.inf
 
     def _reindex_one(self) -> float:
-        if self.reindex():
+        if self.reindexer.step():
             return 0.0
-        if self.wants_checkpoint():
+        if self.reindexer.wants_checkpoint:
             self._soon("checkpoint")
         return LOOK_S
+
+    # --- what is paced ----------------------------------------------------------------------------------------------
+
+    def _release(self, generation: int) -> None:
+        self._let_compaction_go(generation)  # it would read blocks of both editions, and miss records
+        self._release_reader(generation)
+
+    def _let_compaction_go(self, generation: int) -> None:
+        if self.compactor.generation == generation:
+            self.compactor.close()
+
+    def _compact(self, budget_bytes: int) -> int:
+        major = self._major.is_on(self._now_s())
+        done = self.compactor.step(budget_bytes, major=major)
+        self.note_drained(self.compactor.take_drained())
+        if major and not done and not self.compactor.starved:
+            self._major.end(self._now_s())
+        return done
+
+    def _scrub(self, budget_bytes: int) -> int:
+        if self._now_s() < self._scrub_from_s:
+            return 0
+        passes = self.scrubber.stats.passes
+        done = self.scrubber.step(budget_bytes)
+        if self.scrubber.stats.passes != passes:
+            self._scrub_from_s = self._now_s() + SCRUB_PAUSE_S
+        return done
 
     def _soon(self, name: str) -> None:
         for task in self._urgent:
@@ -296,3 +401,40 @@ class Maintenance:
         except OSError:
             return False
         return usage.used_share >= self._limits.space_low_share
+
+    def stats(self) -> StorageStats:
+        """The numbers as they are now. Any thread that may ask the index. Raises as :meth:`IndexPort.ask`."""
+        sealed, unsealed, live, memory, cache = self._port.ask(
+            lambda index: (
+                len(index.sealed_generations()), len(index.unsealed_generations()), sum(index.live_bytes().values()),
+                index.memory_bytes(), (index.cache.hits, index.cache.misses),
+            )
+        )  # fmt: skip
+        pool, newest, compaction, reader = self._log.pool, self.checkpointer.newest, self.compactor.stats, self._reader
+        return StorageStats(
+            segments_sealed=sealed,
+            segments_unsealed=unsealed,
+            segments_drained=self.drained,
+            segments_kept_free=pool.free_segments,
+            segments_spare=pool.spares,
+            live_bytes=live,
+            dead_bytes=(sealed + self.drained) * self._log.segment_bytes - live,
+            checkpoint_number=newest.number,
+            checkpoint_bytes=newest.file_bytes,
+            checkpoint_age_s=self.checkpoint_age_s,
+            checkpoints=self.checkpoints,
+            seals=self.seals,
+            segments_recycled=self.recycled,
+            indexes_rebuilt=self.reindexer.stats.rebuilt,
+            segments_compacted=compaction.segments,
+            compaction_read_bytes=compaction.read_bytes,
+            compaction_written_bytes=compaction.copied_bytes,
+            scrubbed_bytes=self.scrubber.stats.bytes,
+            detected_scrub_errors=self.scrubber.stats.damaged_frames + self.scrubber.stats.damaged_index_blocks,
+            frames_damaged=reader.damaged,
+            read_io_errors=reader.io_errors,
+            index_memory_bytes=memory,
+            index_cache_hits=cache[0],
+            index_cache_misses=cache[1],
+            maintenance_errors=self.errors,
+        )
