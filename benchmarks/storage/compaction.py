@@ -27,7 +27,7 @@ from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.checkpointer import CheckpointSummary
-from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
+from bookie_server.storage.maintenance.maintenance import Maintenance
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
 SEGMENT_BYTES = 64 << 20
@@ -67,10 +67,10 @@ class Bookie:
         self._appender: Ledger | None = ledgers_of(1, 1 << 20, first_id=_APPENDER)[0]
         self.appended_bytes = 0
         self.failed: BookKeeperError | None = None
-        maintenance = DirectoryMaintenance(
+        maintenance = Maintenance(
             store.directory, store.log, LoopIndexPort(store.index, loop), self._reader, newest=CheckpointSummary(),
             copy=copier(lambda frames: self._committer.copy(frames)),
-            release=self._reader.release, limits=_LIMITS,
+            release=self._reader.release, give_up=self._reader.release, limits=_LIMITS,
         )  # fmt: skip
         self._maintenance = MaintenanceThread(maintenance, loop, self._fail)
         self.compaction = maintenance.compactor.stats

@@ -22,7 +22,7 @@ from bookie_server.engine.log_driver import LogDriver, OpenLog
 from bookie_server.machine import events
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.places import Place
-from bookie_server.storage.maintenance.storage_stats import StorageStats
+from bookie_server.storage.maintenance.maintenance import StorageStats
 
 logger = logging.getLogger(__name__)
 

@@ -26,12 +26,11 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.compaction import Copy
-from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
-from bookie_server.storage.maintenance.storage_stats import StorageStats
+from bookie_server.storage.maintenance.maintenance import Maintenance, StorageStats
 
 logger = logging.getLogger(__name__)
 
-Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], DirectoryMaintenance]
+Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], Maintenance]
 """Makes the maintenance of a log. Arguments: a function that writes copies to the log, and two that have the log's
 reader release and give up a segment, and wait for that."""
 

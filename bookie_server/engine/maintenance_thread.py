@@ -17,10 +17,9 @@ from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.engine.index_hop import LoopIndexPort
 from bookie_server.identity.opening import OpenStorage
 from bookie_server.storage.maintenance.compaction import Copy
-from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
 from bookie_server.storage.maintenance.index_port import Stopping
+from bookie_server.storage.maintenance.maintenance import Maintenance, StorageStats
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
-from bookie_server.storage.maintenance.storage_stats import StorageStats
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +30,12 @@ Release = Callable[[int], None]
 
 def maintained(
     opened: OpenStorage, limits: MaintenanceLimits, loop: asyncio.AbstractEventLoop
-) -> Callable[[Copy, Release, Release], DirectoryMaintenance]:
+) -> Callable[[Copy, Release, Release], Maintenance]:
     """Returns a function that makes the maintenance of an open directory whose index belongs to ``loop`` (``Maintain``
     in ``log_driver.py``)."""
 
-    def make(copy: Copy, release: Release, give_up: Release) -> DirectoryMaintenance:
-        return DirectoryMaintenance(
+    def make(copy: Copy, release: Release, give_up: Release) -> Maintenance:
+        return Maintenance(
             opened.directory, opened.log, LoopIndexPort(opened.index, loop), opened.reader,
             newest=opened.report.checkpoint, copy=copy, release=release, give_up=give_up,
             limits=limits, now_s=loop.time,
@@ -51,7 +50,7 @@ class MaintenanceThread:
 
     def __init__(
         self,
-        maintenance: DirectoryMaintenance,
+        maintenance: Maintenance,
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[BookKeeperError], None],
         *,

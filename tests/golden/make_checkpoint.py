@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bookie_server.storage.index.checkpoint import (
-    Checkpoint,
-    encode_checkpoint,
-)
+from bookie_server.storage.index.checkpoint import Checkpoint
 from bookie_server.storage.index.ledger_table import FENCED, HAS_KEY, KEY_CONFLICT, LEDGER_ROW, NO_ABSENT, NO_ADDS
+from tests.kit.whole_files import encode_checkpoint
 
 HERE = Path(__file__).parent
 INCARNATION = bytes(range(15, -1, -1))

@@ -28,17 +28,14 @@ from bk_core.entries.frame import (
     parse_header,
 )
 from bk_core.model import DigestType
-from bookie_server.storage.bytes.index_file import (
-    IndexHeader,
-    StateCollector,
-    encode_index_file,
-    pack_row,
-)
+from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector
+from bookie_server.storage.bytes.index_rows import pack_row
 from bookie_server.storage.bytes.membership import striping_of
 from bookie_server.storage.bytes.segment import GroupHeader, SegmentHeader, encode_group_header, encode_segment_header
 from bookie_server.storage.disk.cookie import DataDirectory, Identity, encode_identity
 from bookie_server.storage.start.replay import open_segments
 from tests.kit.apache_frames import encode_apache, entry_bytes
+from tests.kit.whole_files import encode_index_file
 
 HERE = Path(__file__).parent
 BOOKIE_ID, CLUSTER = "bookie-1.example:3181", "6a1e2f30-4b5c-4d6e-8f70-8192a3b4c5d6"

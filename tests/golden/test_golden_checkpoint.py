@@ -7,7 +7,8 @@ import runpy
 import struct
 from pathlib import Path
 
-from bookie_server.storage.index.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from bookie_server.storage.index.checkpoint import Checkpoint
+from tests.kit.whole_files import decode_checkpoint, encode_checkpoint
 
 HERE = Path(__file__).parent
 MAKER = runpy.run_path(str(HERE / "make_checkpoint.py"))

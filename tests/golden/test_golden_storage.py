@@ -15,13 +15,13 @@ from bk_core.entries.frame import FrameKind, decode_frame, entry_ids_of, parse_h
 from bk_core.model import DigestType
 from bk_core.wire.lane import Reason
 from bookie_server.machine.events import Piece
-from bookie_server.storage.bytes.index_file import decode_index_file
 from bookie_server.storage.bytes.segment import decode_group_header, decode_segment_header
 from bookie_server.storage.disk.cookie import DataDirectory, decode_identity
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.start.open_report import OpenReport
 from bookie_server.storage.start.replay import open_segments
+from tests.kit.whole_files import decode_index_file
 
 HERE = Path(__file__).parent
 MAKER: dict[str, Any] = runpy.run_path(str(HERE / "make_storage.py"))

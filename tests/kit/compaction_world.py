@@ -9,13 +9,13 @@ from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import decode_index_file
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.compaction import Compactor
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import Storage, drop_record, entries, fence_record, key_record, lac_record, striped
+from tests.kit.whole_files import decode_index_file
 from tests.sim.disk import SimDisk
 
 PATH = "/data/segments"

@@ -21,7 +21,6 @@ from bookie_server.storage.bytes.index_file import (
     build_index,
     decode_index_block,
     decode_index_header,
-    decode_index_rows,
     decode_sparse,
 )
 from bookie_server.storage.bytes.index_rows import RUN, pack_row
@@ -30,6 +29,7 @@ from bookie_server.storage.index.cache import Remembered, SparseIndex
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.search import SPARSE_SECTION
+from tests.kit.whole_files import decode_index_rows
 
 INCARNATION = bytes(range(16))
 IDS_MAX = 400

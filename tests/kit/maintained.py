@@ -9,8 +9,8 @@ from pathlib import Path
 from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.machine.places import Place
 from bookie_server.storage.disk.files import Files
-from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
+from bookie_server.storage.maintenance.maintenance import Maintenance
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.kit.segment_world import Storage, entries, key_record
 from tests.sim.disk import SimDisk
@@ -41,7 +41,7 @@ class Kept(Storage):
         super().__init__(path, files=files or SimDisk(), segment_bytes=segment_bytes)
         self.now = 1000.0
         self.given_up: list[int] = []
-        self.maintenance = DirectoryMaintenance(
+        self.maintenance = Maintenance(
             self.directory, self.log, DirectIndexPort(self.index), self.reader,
             newest=self.report.checkpoint, copy=self._copy, release=self.reader.release, give_up=self._give_up,
             now_s=lambda: self.now, limits=limits,

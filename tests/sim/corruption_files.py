@@ -14,10 +14,10 @@ from functools import cache
 
 from bk_core.errors import IntegrityError
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import decode_index_file, decode_index_header, encode_index_file
+from bookie_server.storage.bytes.index_file import decode_index_header
 from bookie_server.storage.bytes.segment import decode_segment_header
-from bookie_server.storage.index.checkpoint import decode_checkpoint, encode_checkpoint
 from bookie_server.storage.log.segment_reader import check_stored_frame
+from tests.kit.whole_files import decode_checkpoint, decode_index_file, encode_checkpoint, encode_index_file
 from tests.sim.corruption import FULL_EVERY, Verdict, judge, recorded_position
 from tests.sim.corruption_image import BLOCK, Image, make_image
 from tests.sim.disk import SECTOR

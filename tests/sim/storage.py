@@ -29,12 +29,12 @@ from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import decode_index_file
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.start.open_report import OpenReport
 from tests.kit.memory_store import MemoryCluster, MemoryStore
+from tests.kit.whole_files import decode_index_file
 from tests.sim.disk import SimDisk, SimulatedCrash
 
 SEGMENT_BYTES = 64 << 10

@@ -146,8 +146,7 @@ class _Run:
         self.failed = False
         self.numbers = 0
         self.streams += 2
-        self.maintenance = maintenance_on(self.back_end._open, lambda: self.now_s, self.release)
-        self.maintenance._on_recycled = self.recycled
+        self.maintenance = maintenance_on(self.back_end._open, lambda: self.now_s, self.release, self.recycled)
 
     def restart(self) -> None:
         """Open again, perhaps with more crashes on the way, and look at everything."""

@@ -15,45 +15,16 @@ from bk_core.entries.frame import FrameKind
 from bk_core.errors import IntegrityError
 from bookie_server.storage.bytes.blocks import BlockFile, blocks_of, records_per_block
 from bookie_server.storage.bytes.index_rows import (
-    DENSE,
     INDEX_ROW,
     SPARSE_ROW,
     SUMMARY_ROW,
     Rows,
     joined_rows,
-    pack_row,
     sorted_rows,
     sparse_of,
     summary_of,
 )
 from bookie_server.storage.disk.files import BLOCK
-
-__all__ = [
-    "DENSE",
-    "INDEX_ROW",
-    "SPARSE_ROW",
-    "STATE_ROW",
-    "SUMMARY_ROW",
-    "BuiltIndex",
-    "IndexHeader",
-    "IndexSections",
-    "Rows",
-    "StateCollector",
-    "build_index",
-    "decode_index_block",
-    "decode_index_file",
-    "decode_index_header",
-    "decode_index_rows",
-    "decode_sparse",
-    "decode_states",
-    "decode_summary",
-    "encode_index_file",
-    "lac_of",
-    "newer_lac",
-    "pack_row",
-    "pack_state",
-    "sorted_rows",
-]
 
 INDEX_MAGIC = b"BKSGMIDX"
 FORMAT_VERSION = 1
@@ -192,10 +163,6 @@ def build_index(header: IndexHeader, rows: bytes | bytearray | Rows, states: Row
     return BuiltIndex(b"".join((blocks.header(fields), *sections)), summary)
 
 
-def encode_index_file(header: IndexHeader, rows: bytes | bytearray | Rows, states: Rows) -> bytes:
-    return build_index(header, rows, states).data
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -219,30 +186,6 @@ def decode_index_header(block: bytes | memoryview) -> IndexSections:
     if any(blocks != blocks_of(records, dtype) for blocks, records, dtype in expected):
         raise IntegrityError("an index file's header contradicts itself", value=str(sections))
     return sections
-
-
-def decode_index_file(data: bytes) -> tuple[IndexHeader, Rows, Rows]:
-    """Header, index records and state records of a whole file; the other sections are checked too. Raises
-    IntegrityError for anything but an intact file."""
-    sections = decode_index_header(data)
-    if len(data) != sections.file_bytes:
-        raise IntegrityError("an index file has another size than its header says", value=f"{len(data)} bytes")
-
-    def part(where: tuple[int, int]) -> bytes:
-        return data[where[0] : where[0] + where[1]]
-
-    rows, states = (
-        decode_index_rows(sections, part(sections.index_range)),
-        decode_states(sections, part(sections.state_range)),
-    )
-    decode_summary(sections, part(sections.summary_range))
-    decode_sparse(sections, part(sections.sparse_range))
-    return sections.header, rows, states
-
-
-def decode_index_rows(sections: IndexSections, data: bytes) -> Rows:
-    """All index records, from the bytes of ``index_range``. Raises IntegrityError, as the other decoders do."""
-    return _records(sections, sections.index_range, data, sections.index_records, INDEX_ROW)
 
 
 def decode_index_block(sections: IndexSections, number: int, data: bytes) -> Rows:

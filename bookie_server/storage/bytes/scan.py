@@ -37,7 +37,8 @@ from bk_core.entries.frame import (
 )
 from bk_core.errors import IntegrityError
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import StateCollector, pack_row
+from bookie_server.storage.bytes.index_file import StateCollector
+from bookie_server.storage.bytes.index_rows import pack_row
 from bookie_server.storage.bytes.membership import striping_of
 from bookie_server.storage.bytes.segment import (
     FRAME_ALIGNMENT,

@@ -8,13 +8,8 @@ import os
 from dataclasses import dataclass
 
 from bk_core.errors import IntegrityError
-from bookie_server.storage.bytes.index_file import (
-    IndexSections,
-    Rows,
-    decode_index_header,
-    decode_states,
-    decode_summary,
-)
+from bookie_server.storage.bytes.index_file import IndexSections, decode_index_header, decode_states, decode_summary
+from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.bytes.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,

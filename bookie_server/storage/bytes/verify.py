@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.entries.frame import FrameKind
-from bookie_server.storage.bytes.index_file import INDEX_ROW
-from bookie_server.storage.bytes.index_rows import I64, RUN, Rows
+from bookie_server.storage.bytes.index_rows import I64, INDEX_ROW, RUN, Rows
 from bookie_server.storage.bytes.scan import ScannedSegment
 from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT
 

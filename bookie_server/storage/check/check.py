@@ -24,8 +24,8 @@ from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.metadata.records import decode_cookie
 from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
-from bookie_server.storage.bytes.index_file import INDEX_ROW, IndexHeader, Rows, build_index, sorted_rows
-from bookie_server.storage.bytes.index_rows import summary_of
+from bookie_server.storage.bytes.index_file import IndexHeader, build_index
+from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows, sorted_rows, summary_of
 from bookie_server.storage.bytes.scan import ScannedSegment
 from bookie_server.storage.bytes.sealed import read_header
 from bookie_server.storage.bytes.segment import index_name, parse_name, segment_name

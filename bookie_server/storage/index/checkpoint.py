@@ -109,19 +109,6 @@ class CheckpointParts:
         return data
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The whole file. The checkpoint's ledgers are sorted by id, its intervals and segments ascending."""
-    parts = CheckpointParts(checkpoint.number, checkpoint.incarnation, checkpoint.through)
-    body = parts.add_ledgers(checkpoint.ledgers) + parts.add_deleted(checkpoint.deleted)
-    body += parts.add_segments(checkpoint.segments)
-    return parts.header() + body
-
-
-def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Raises IntegrityError for anything but an intact file of this version."""
-    return read_checkpoint(lambda size, offset: data[offset : offset + size], len(data))
-
-
 def read_checkpoint(read: Callable[[int, int], bytes], size: int) -> Checkpoint:
     """The checkpoint in a file of ``size`` bytes; ``read(bytes, offset)`` gives a part. It is read in pieces, so that
     memory holds its records only once. Raises IntegrityError for anything but an intact file of this version."""

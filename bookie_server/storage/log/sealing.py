@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from bookie_server.storage.bytes.index_file import IndexHeader, Rows, StateCollector, build_index
+from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector, build_index
+from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.bytes.segment import index_name, unsealed_name
 from bookie_server.storage.disk.files import Files
 

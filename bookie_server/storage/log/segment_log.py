@@ -18,7 +18,8 @@ from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, frame_extent
 from bk_core.entries.frame_layout import STRIPED
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import StateCollector, pack_row
+from bookie_server.storage.bytes.index_file import StateCollector
+from bookie_server.storage.bytes.index_rows import pack_row
 from bookie_server.storage.bytes.segment import (
     GROUP_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,

@@ -26,14 +26,8 @@ import numpy as np
 
 from bk_core.entries.digest import crc32c
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import (
-    INDEX_ROW,
-    BuiltIndex,
-    IndexHeader,
-    StateCollector,
-    build_index,
-)
-from bookie_server.storage.bytes.index_rows import RUN, Rows
+from bookie_server.storage.bytes.index_file import BuiltIndex, IndexHeader, StateCollector, build_index
+from bookie_server.storage.bytes.index_rows import INDEX_ROW, RUN, Rows
 from bookie_server.storage.bytes.scan import ScannedSegment
 from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, SEGMENT_HEADER_BYTES, index_name, segment_name
 from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping

@@ -17,14 +17,13 @@ from bk_core.errors import IntegrityError
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import (
     IndexSections,
-    Rows,
     decode_index_block,
     decode_index_header,
     decode_sparse,
     decode_states,
     decode_summary,
 )
-from bookie_server.storage.bytes.index_rows import RUN
+from bookie_server.storage.bytes.index_rows import RUN, Rows
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import SEGMENT_HEADER_BYTES, decode_segment_header, index_name, segment_name
 from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping

@@ -18,8 +18,8 @@ import numpy as np
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, IntegrityError, StorageFailedError
-from bookie_server.storage.bytes.index_file import STATE_ROW, IndexHeader, StateCollector, build_index, sorted_rows
-from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows
+from bookie_server.storage.bytes.index_file import STATE_ROW, IndexHeader, StateCollector, build_index
+from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows, sorted_rows
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.sealed import SealedSummary, read_header, read_sealed
 from bookie_server.storage.bytes.segment import SEGMENT_HEADER_BYTES, index_name, segment_name

@@ -19,7 +19,7 @@ from bookie_server.engine.index_hop import LoopIndexPort, copier
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine.places import Place
 from bookie_server.storage.disk.files import Files, Handle
-from bookie_server.storage.maintenance.directory_maintenance import DirectoryMaintenance
+from bookie_server.storage.maintenance.maintenance import Maintenance
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record
 
 SEGMENT_BYTES = 64 << 10
@@ -76,13 +76,13 @@ class Rig:
             self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, frames_max, self.maintenance.look
         )
 
-    def _maintenance(self, loop: asyncio.AbstractEventLoop) -> DirectoryMaintenance:
+    def _maintenance(self, loop: asyncio.AbstractEventLoop) -> Maintenance:
         storage = self.storage
         # Tells what is sealed, instead of taking it into an index.
         storage.index.seal = lambda generation, summary: self._sealed(generation)  # type: ignore[method-assign]
-        return DirectoryMaintenance(
+        return Maintenance(
             storage.directory, storage.log, LoopIndexPort(storage.index, loop), storage.reader,
-            newest=storage.report.checkpoint, release=storage.reader.release,
+            newest=storage.report.checkpoint, release=storage.reader.release, give_up=storage.reader.release,
             copy=copier(lambda frames: self.committer.copy(frames)),
         )  # fmt: skip
 

@@ -91,12 +91,12 @@ def handle_stays_open(rig: Rig) -> None:
     """The worst case: the reader has the file open, and was not told that it is given up."""
     reader = rig.kept.reader
     reader.read(rig.wanted[0].pieces[0].place)
-    rig.kept.maintenance._have_given_up = lambda generation: None
+    rig.kept.maintenance._give_up_reader = lambda generation: None
 
 
 def unaware(rig: Rig) -> None:
     """It closed the file, and was not told that it is given up."""
-    rig.kept.maintenance._have_given_up = rig.kept.reader.release
+    rig.kept.maintenance._give_up_reader = rig.kept.reader.release
 
 
 CASES = [nothing, handle_stays_open, unaware]

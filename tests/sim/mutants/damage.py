@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import INDEX_RECORDS_PER_BLOCK, INDEX_ROW, IndexHeader
+from bookie_server.storage.bytes.index_file import INDEX_RECORDS_PER_BLOCK, IndexHeader
+from bookie_server.storage.bytes.index_rows import INDEX_ROW
 from bookie_server.storage.bytes.scan import SegmentScanner
 from bookie_server.storage.bytes.verify import FoundFrames
 from bookie_server.storage.index.search import DamagedPlaces

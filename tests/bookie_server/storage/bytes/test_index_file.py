@@ -17,14 +17,13 @@ from bookie_server.storage.bytes.index_file import (
     StateCollector,
     build_index,
     decode_index_block,
-    decode_index_file,
     decode_index_header,
-    decode_index_rows,
     decode_sparse,
     decode_states,
     decode_summary,
 )
 from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, RUN, Rows, joined_rows, sorted_rows, summary_of
+from tests.kit.whole_files import decode_index_file, decode_index_rows
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 HEADER = IndexHeader(9, bytes(range(16)), 1 << 27, 4)

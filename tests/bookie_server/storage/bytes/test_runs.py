@@ -13,7 +13,6 @@ from bk_core.entries.frame import decode_frame, frame_extent, split_frames
 from bk_core.errors import IntegrityError
 from bk_core.wire.lane import Reason
 from bookie_server.machine.places import IndexBlock, Place
-from bookie_server.storage.bytes.index_file import decode_index_file
 from bookie_server.storage.bytes.membership import RunMembers
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
@@ -22,6 +21,7 @@ from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.reader import IndexReader
 from bookie_server.storage.index.search import SPARSE_SECTION, DamagedPlaces, Search
 from tests.kit.segment_world import Storage, entries, striped
+from tests.kit.whole_files import decode_index_file
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 SEGMENT = 128 << 10

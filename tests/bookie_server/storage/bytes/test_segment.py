@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from bk_core.entries.frame import FrameKind
 from bk_core.errors import IntegrityError
-from bookie_server.storage.bytes.index_file import (
-    INDEX_ROW,
-    IndexHeader,
-    StateCollector,
-    decode_index_file,
-    encode_index_file,
-    sorted_rows,
-)
+from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector
+from bookie_server.storage.bytes.index_rows import INDEX_ROW, sorted_rows
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.segment import (
     GroupHeader,
@@ -40,6 +34,7 @@ from bookie_server.storage.bytes.segment import (
 from bookie_server.storage.log.layout import plan_groups
 from tests.kit.amount import examples
 from tests.kit.segment_world import entries
+from tests.kit.whole_files import decode_index_file, encode_index_file
 
 INCARNATION = bytes(range(16))
 SEGMENT = SegmentHeader(7, INCARNATION, 1 << 20, 1_760_000_000_000, 3, 6, "bookie-ö:3181")

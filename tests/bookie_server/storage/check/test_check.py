@@ -12,13 +12,13 @@ import pytest
 
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError
-from bookie_server.storage.bytes.index_file import decode_index_file, encode_index_file
 from bookie_server.storage.check.check import examine
 from bookie_server.storage.check.findings import MISSING, OPEN, SEALED, DirectoryFindings
 from bookie_server.storage.disk.health import Health
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import Storage, entries, fence_record, key_record, limbo_record
+from tests.kit.whole_files import decode_index_file, encode_index_file
 
 SEGMENT = 64 << 10
 

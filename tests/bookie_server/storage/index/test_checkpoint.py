@@ -11,16 +11,11 @@ import pytest
 
 from bk_core.errors import IntegrityError
 from bookie_server.storage.bytes.blocks import records_per_block
-from bookie_server.storage.bytes.index_file import Rows
+from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.disk.files import BLOCK
-from bookie_server.storage.index.checkpoint import (
-    PAIR_ROW,
-    Checkpoint,
-    CheckpointParts,
-    decode_checkpoint,
-    encode_checkpoint,
-)
+from bookie_server.storage.index.checkpoint import PAIR_ROW, Checkpoint, CheckpointParts
 from bookie_server.storage.index.ledger_table import LEDGER_ROW, NO_ADDS
+from tests.kit.whole_files import decode_checkpoint, encode_checkpoint
 
 LIFE = bytes(range(16))
 LEDGERS_PER_BLOCK, PAIRS_PER_BLOCK = records_per_block(LEDGER_ROW), records_per_block(PAIR_ROW)

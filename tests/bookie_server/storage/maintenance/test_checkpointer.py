@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bk_core.errors import StorageFailedError
-from bookie_server.storage.bytes.index_file import Rows
+from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.disk.health import Health

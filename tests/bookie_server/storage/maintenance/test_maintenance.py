@@ -11,9 +11,8 @@ import pytest
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.bytes.index_rows import Rows
-from bookie_server.storage.maintenance.directory_maintenance import SCRUB_PAUSE_S
 from bookie_server.storage.maintenance.index_port import Stopping
-from bookie_server.storage.maintenance.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S
+from bookie_server.storage.maintenance.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S, SCRUB_PAUSE_S
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import assert_honest, entries, fence_record, key_record
 from tests.sim.disk import SimDisk

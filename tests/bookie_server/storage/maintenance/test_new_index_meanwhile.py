@@ -9,13 +9,13 @@ import pytest
 
 from bk_core.errors import IntegrityError
 from bookie_server.machine.places import IndexBlock
-from bookie_server.storage.bytes.index_file import decode_index_file, encode_index_file
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.maintenance import live_frames
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import assert_honest, entries
+from tests.kit.whole_files import decode_index_file, encode_index_file
 from tests.sim.disk import SimDisk
 
 SEGMENTS = "/data/segments/"

@@ -11,12 +11,12 @@ import pytest
 from bk_core.errors import StorageFailedError
 from bk_core.wire.lane import Reason
 from bookie_server.machine.places import IndexBlock, Place
-from bookie_server.storage.bytes.index_file import decode_index_file
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.search import SPARSE_SECTION
 from bookie_server.storage.maintenance.reindex import PUT_OFF_STEPS
 from tests.kit.amount import some
 from tests.kit.damaged_world import LARGE, PLAIN, RUNS, DamagedWorld
+from tests.kit.whole_files import decode_index_file
 from tests.sim.disk import SimulatedCrash
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import decode_index_file, encode_index_file
 from bookie_server.storage.disk.files import BLOCK
 from tests.kit.damaged_world import LARGE, PLAIN, RUNS, DamagedWorld
 from tests.kit.segment_world import entries
+from tests.kit.whole_files import decode_index_file, encode_index_file
 
 
 @pytest.fixture

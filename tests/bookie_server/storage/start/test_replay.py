@@ -11,11 +11,12 @@ import pytest
 
 from bk_core.errors import UnknownFlagsError
 from bk_core.wire.lane import Reason
-from bookie_server.storage.bytes.index_file import decode_index_file, decode_index_header
+from bookie_server.storage.bytes.index_file import decode_index_header
 from bookie_server.storage.bytes.segment import placement_stamp, segment_name
 from bookie_server.storage.disk.files import Files
 from tests.kit.flagged import with_flags
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record, striped
+from tests.kit.whole_files import decode_index_file
 
 SEGMENT = 64 << 10
 FRAMES = [key_record(1), *(entries(1, range(10 * k, 10 * k + 10), lac=10 * k - 1, size=400) for k in range(40))]

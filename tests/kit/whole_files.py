@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole ``.idx`` files and checkpoints as bytes. The bookie reads and writes them in parts."""
+
+from __future__ import annotations
+
+from bk_core.errors import IntegrityError
+from bookie_server.storage.bytes.index_file import (
+    IndexHeader,
+    IndexSections,
+    build_index,
+    decode_index_header,
+    decode_sparse,
+    decode_states,
+    decode_summary,
+)
+from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows
+from bookie_server.storage.index.checkpoint import Checkpoint, CheckpointParts, read_checkpoint
+
+
+def encode_index_file(header: IndexHeader, rows: bytes | bytearray | Rows, states: Rows) -> bytes:
+    return build_index(header, rows, states).data
+
+
+def decode_index_file(data: bytes) -> tuple[IndexHeader, Rows, Rows]:
+    """Header, index records and state records of a whole file; the other sections are checked too. Raises
+    IntegrityError for anything but an intact file."""
+    sections = decode_index_header(data)
+    if len(data) != sections.file_bytes:
+        raise IntegrityError("an index file has another size than its header says", value=f"{len(data)} bytes")
+
+    def part(where: tuple[int, int]) -> bytes:
+        return data[where[0] : where[0] + where[1]]
+
+    rows, states = (
+        decode_index_rows(sections, part(sections.index_range)),
+        decode_states(sections, part(sections.state_range)),
+    )
+    decode_summary(sections, part(sections.summary_range))
+    decode_sparse(sections, part(sections.sparse_range))
+    return sections.header, rows, states
+
+
+def decode_index_rows(sections: IndexSections, data: bytes) -> Rows:
+    """All index records, from the bytes of the index section. Raises IntegrityError."""
+    return sections.header.blocks.decode(data, 1, sections.index_records, INDEX_ROW)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The whole file. The checkpoint's ledgers are sorted by id, its intervals and segments ascending."""
+    parts = CheckpointParts(checkpoint.number, checkpoint.incarnation, checkpoint.through)
+    body = parts.add_ledgers(checkpoint.ledgers) + parts.add_deleted(checkpoint.deleted)
+    body += parts.add_segments(checkpoint.segments)
+    return parts.header() + body
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """Raises IntegrityError for anything but an intact file of this version."""
+    return read_checkpoint(lambda size, offset: data[offset : offset + size], len(data))
