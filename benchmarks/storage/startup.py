@@ -29,7 +29,7 @@ from bk_cli.lifeline import end_with
 from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.storage.disk.cookie import SEGMENTS_NAME, DataDirectory
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogMaintenance
+from bookie_server.storage.log.segment_log import LogMaintenance
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.index_port import DirectIndexPort

@@ -21,9 +21,8 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.sealing import SealedSegment
-from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.start.replay import open_segments
 
 BOOKIE_ID, CLUSTER = "bench:1", "bench"

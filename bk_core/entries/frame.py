@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns entry batches into frames and back; docs/formats.md §1 defines frames.
 
-Layout and checks are in ``frame_layout.py``, extents in ``frame_extents.py``, records and tags in ``frame_record.py``,
-frames cut out of frames in ``frame_slice.py``. This file exports their public names too, so that callers import only
-it.
+Also records, which are frames without entries, tags, which no CRC of a frame covers, and frames cut out of frames, so
+that a bookie can answer a read of a few entries although it cannot digest them. Layout and checks are in
+``frame_layout.py``, whose public names this file exports too.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from bk_core.entries.apache import split_entries
-from bk_core.entries.batch import U8, Bytes, EntryBatch, byte_view, check_entry_sizes, gather_payload
+from bk_core.entries.apache import entry_lacs_of, split_entries
+from bk_core.entries.batch import I64, U8, Bytes, EntryBatch, byte_view, check_entry_sizes, gather_payload
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame_extents import FrameExtent, entry_ids_of, frame_extent
 from bk_core.entries.frame_layout import (
     APACHE_BYTES,
+    DIGEST_NONE,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     FRAME_VERSION,
     IDS,
     LACS,
     LEDGER_LENGTHS,
+    RECORD_PAYLOADS,
     STRIPE_PREFIX,
     STRIPED,
     TAG_OFFSET,
+    U32_LE,
     Columns,
     FrameFlag,
     FrameHeader,
@@ -39,13 +43,6 @@ from bk_core.entries.frame_layout import (
     refuse,
     split_frames,
 )
-from bk_core.entries.frame_record import (
-    encode_record,
-    frame_tag,
-    record_payload,
-    with_session,
-)
-from bk_core.entries.frame_slice import slice_frame
 from bk_core.errors import IntegrityError, InvalidArgumentError
 from bk_core.model import DigestType
 from bk_core.wire.lane import FRAME_BYTES_MAX
@@ -77,6 +74,48 @@ __all__ = [
 ]
 
 _TYPE_OF_WIDTH = {kind.digest_bytes: kind for kind in DigestType}
+
+
+class FrameExtent(NamedTuple):
+    """What an index needs of a frame: the ``first`` and ``last`` id, whether every id between them is present
+    (``dense``), and the greatest LAC."""
+
+    first: int
+    last: int
+    dense: bool
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name
+    max_lac: int
+
+
+def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
+    """The extent of a checked frame; for a plain frame its header is enough. A record has the extent (−1, −1)."""
+    header = parse_header(buf) if header is None else header
+    flags, count, first = header.flags, header.count, header.first_entry_id
+    if header.kind != FrameKind.ENTRIES:
+        return FrameExtent(-1, -1, False, 0, -1)
+    if not flags & (STRIPED | IDS | LACS):
+        return FrameExtent(first, first + count - 1, True, count, header.lac)
+    columns = columns_of(header, buf)
+    last = first + count - 1
+    dense = True
+    if columns.stripe is not None:
+        first, last = columns.stripe.extent(first)
+        dense = last - first + 1 == count
+    elif columns.ids is not None:
+        first, last = int(columns.ids.min()), int(columns.ids.max())
+        dense = last - first + 1 == count and bool((np.diff(np.sort(columns.ids)) == 1).all())
+    lac = header.lac if columns.lacs is None else max(header.lac, int(columns.lacs.max()))
+    return FrameExtent(first, last, dense, count, lac)
+
+
+def entry_ids_of(header: FrameHeader, buf: Bytes) -> I64:
+    """The id of each entry in a checked frame."""
+    columns = columns_of(header, buf)
+    if columns.ids is not None:
+        return columns.ids
+    if columns.present is not None:
+        return header.first_entry_id + np.flatnonzero(columns.present)
+    return np.arange(header.first_entry_id, header.first_entry_id + header.count, dtype=np.int64)
 
 
 def encode_frame(
@@ -267,3 +306,104 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
             raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
         batches.append(decode_frame(frame, digester=digester, verify_digests=always or header.tag == 0))
     return batches
+
+
+def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
+    """A record of kind 2 to 7 with tag 0. Raises InvalidArgumentError for another kind, or a payload size that the kind
+    does not have."""
+    if len(payload) not in RECORD_PAYLOADS.get(kind, ()) or ledger_id < 0:
+        raise InvalidArgumentError(
+            "no such record", value=f"kind {kind}, ledger {ledger_id}, payload of {len(payload)} bytes"
+        )
+    return bytes(assemble((kind, 0, DIGEST_NONE, ledger_id, -1, -1, -1, 0), [], payload, 0))
+
+
+def record_payload(buf: Bytes, header: FrameHeader | None = None) -> memoryview:
+    """The payload of a checked record."""
+    header = parse_header(buf) if header is None else header
+    return byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes : header.size]
+
+
+def frame_tag(frame: Bytes) -> int:
+    """The session number or placement stamp of a frame (bytes 60–63)."""
+    return int(U32_LE.unpack_from(frame, TAG_OFFSET)[0])
+
+
+def with_session(frame: Bytes, session: int) -> bytes:
+    """A copy of a frame with another session number."""
+    view = byte_view(frame)
+    return b"".join((view[:TAG_OFFSET], U32_LE.pack(session), view[FRAME_HEADER_BYTES:]))
+
+
+def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
+    """A frame of the entries with ids ``first`` to ``last``, both inclusive; None if there are none.
+
+    If that is all of them, returns the frame itself with its tag. Otherwise makes a new frame with tag 0 and new CRCs.
+    It keeps the digests, by which the reader must verify each entry. The payload's CRC is checked only if the frame has
+    no digests (DUMMY, APACHE_BYTES); header and columns are always checked. Raises IntegrityError if a check fails.
+    """
+    header = check_header(buf)
+    extent = frame_extent(buf, header)
+    if header.kind != FrameKind.ENTRIES or first > extent.last or last < extent.first or first > last:
+        return None
+    if first <= extent.first and extent.last <= last:
+        return buf
+    if header.digest_bytes == 0:
+        check_frame(buf)
+    columns = columns_of(header, buf)
+    at = _positions(header, columns, first, last)
+    if at is None:
+        return None
+    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
+    whole = EntryBatch(lengths=columns.lengths, payload=payload)
+    lengths = columns.lengths[at]
+    header, columns = _with_ledger_lengths(header, columns)
+    rest = [column_bytes(columns.digests[at], "u1")]
+    rest += [column_bytes(numbers[at], "<i8") for numbers in columns[-3:] if numbers is not None]
+    part = whole.slice(at.start, at.stop) if isinstance(at, slice) else whole.select(at)
+    head, out = _sliced_head(header, columns, at, part, (first, last))
+    return assemble((*head, int(lengths.size)), [*out, *rest], part.payload, 0)
+
+
+def _with_ledger_lengths(header: FrameHeader, columns: Columns) -> tuple[FrameHeader, Columns]:
+    """Adds the ledger length of each entry to a frame with listed ids: its entries may be taken from any place."""
+    if columns.ids is None or columns.ledger_lengths is not None or header.flags & APACHE_BYTES:
+        return header, columns
+    ledger_lengths = header.length_before + np.cumsum(columns.lengths, dtype=np.int64)
+    header = header._replace(flags=header.flags | LEDGER_LENGTHS)
+    return header, columns._replace(ledger_lengths=ledger_lengths)
+
+
+def _positions(header: FrameHeader, columns: Columns, first: int, last: int) -> slice | I64 | None:
+    """The positions of the entries with ids ``first`` to ``last``; None if there are none."""
+    low, high = max(first - header.first_entry_id, 0), min(last + 1 - header.first_entry_id, header.span)
+    if columns.ids is not None:
+        at = np.flatnonzero((columns.ids >= first) & (columns.ids <= last)).astype(np.int64, copy=False)
+        return at if at.size else None
+    if columns.present is not None:
+        low, high = int(np.count_nonzero(columns.present[:low])), int(np.count_nonzero(columns.present[:high]))
+    return slice(low, high) if low < high else None
+
+
+def _sliced_head(
+    header: FrameHeader, columns: Columns, at: slice | I64, part: EntryBatch, wanted: tuple[int, int]
+) -> tuple[tuple[int, int, int, int, int, int, int], list[bytes]]:
+    """The header fields of a slice without its count, and the columns before the digests."""
+    first, lac, before, span_lengths = header.first_entry_id, header.lac, header.length_before, part.lengths
+    out = []
+    lac = lac if columns.lacs is None else int(columns.lacs[at].max())
+    if columns.ids is not None:
+        first = int(columns.ids[at].min())
+    else:
+        low, high = max(wanted[0] - first, 0), min(wanted[1] + 1 - first, header.span)
+        span_lengths = columns.span_lengths[low:high]
+        first += low
+        before += int(columns.span_lengths[:low].sum()) if before >= 0 else 0
+        if columns.stripe is not None:
+            out.append(STRIPE_PREFIX.pack(*columns.stripe[:3], 0, high - low))
+    if columns.ledger_lengths is not None:
+        before = int(columns.ledger_lengths[at][0]) - int(part.lengths[0])
+    if header.flags & APACHE_BYTES:
+        lac = max(-1, int(entry_lacs_of(part.payload, part.offsets()).max()))
+    head = (1, header.flags, header.digest_type, header.ledger_id, first, lac, before)
+    return head, [*out, column_bytes(span_lengths, "<u4")]

@@ -24,8 +24,7 @@ from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
-from bookie_server.storage.start.open_report import OpenReport
-from bookie_server.storage.start.replay import open_segments
+from bookie_server.storage.start.replay import OpenReport, open_segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from bookie_server.storage.bytes.segment import decode_group_header, decode_segm
 from bookie_server.storage.disk.cookie import DataDirectory, decode_identity
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.log.segment_reader import SegmentReader
-from bookie_server.storage.start.open_report import OpenReport
-from bookie_server.storage.start.replay import open_segments
+from bookie_server.storage.start.replay import OpenReport, open_segments
 from tests.kit.whole_files import decode_index_file
 
 HERE = Path(__file__).parent

@@ -30,11 +30,9 @@ from bookie_server.storage.bytes.membership import Membership
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex, Lookup
-from bookie_server.storage.log.log_maintenance import LogMaintenance
-from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
-from bookie_server.storage.start.open_report import OpenReport
-from bookie_server.storage.start.replay import open_segments
+from bookie_server.storage.start.replay import OpenReport, open_segments
 
 BOOKIE_ID, CLUSTER = "bookie-1:3181", "cluster-1"
 NOW_MS = 1_760_000_000_000

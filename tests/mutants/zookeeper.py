@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-sequence-number-fails-the-ledger",
-        path="bk_core/metadata/tree/ids.py",
+        path="bk_core/metadata/tree/ledgers.py",
         old="if error.outcome is Outcome.NOT_APPLIED:\n                    raise\n                lost = error",
         new="raise\n                lost = error",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_survives_a_lost_answer_of_each_of_its_writes",),

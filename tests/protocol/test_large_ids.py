@@ -20,8 +20,7 @@ from bk_core.client import BookKeeper, LedgerWriter
 from bk_core.entries.apache import lac_body, parse_lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import decode_frame, encode_frame, frame_extent, with_session
-from bk_core.entries.frame_slice import slice_frame
+from bk_core.entries.frame import decode_frame, encode_frame, frame_extent, slice_frame, with_session
 from bk_core.entries.packets import encode_packet
 from bk_core.metadata.codec import decode_ledger, encode_ledger
 from bk_core.metadata.layout import Layout, ledger_id_of, ledger_path

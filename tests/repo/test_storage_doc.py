@@ -26,7 +26,7 @@ from bookie_server.storage.index import checkpoint
 from bookie_server.storage.index.ledger_table import LEDGER_ROW
 from bookie_server.storage.log import segment_log as commit
 from bookie_server.storage.log import segment_pool
-from bookie_server.storage.maintenance import checkpoint_room, checkpointer
+from bookie_server.storage.maintenance import checkpointer
 from bookie_server.storage.maintenance.maintenance import StorageStats
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +152,7 @@ def test_every_name_of_a_file_is_in_the_list() -> None:
     shown = {"<generation>": f"{7:016x}", "<number>": f"{7:016x}"}
     names = {re.sub(r"<\w+>", lambda found: shown[found[0]], name) for name in listed}
     inside = {segment.segment_name(7), segment.index_name(7), segment.free_name(7), checkpoint.checkpoint_name(7)}
-    inside |= {segment.segment_name(7) + ".tmp", segment.unsealed_name(7), checkpoint_room.ROOM_NAME}
+    inside |= {segment.segment_name(7) + ".tmp", segment.unsealed_name(7), checkpointer.ROOM_NAME}
     assert names - {"*.tmp"} == {
         cookie.COOKIE_NAME, cookie.IDENTITY_NAME, cookie.LOCK_NAME, cookie.LOSS_NAME, cookie.LIMBO_NAME,
         *(f"{cookie.SEGMENTS_NAME}/{name}" for name in inside),

@@ -27,7 +27,7 @@ from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
-from bookie_server.storage.log.log_maintenance import LogMaintenance
+from bookie_server.storage.log.segment_log import LogMaintenance
 from tests.kit.segment_world import payload_of
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.storage import NOW_MS, Answer, ask, own_store

@@ -30,9 +30,8 @@ from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.places import Place
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogMaintenance
-from bookie_server.storage.log.segment_log import SegmentLog
-from bookie_server.storage.start.open_report import OpenReport
+from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
+from bookie_server.storage.start.replay import OpenReport
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.whole_files import decode_index_file
 from tests.sim.disk import SimDisk, SimulatedCrash

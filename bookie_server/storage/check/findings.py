@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bk_core.model import EntryId, LedgerId
 from bookie_server.storage.disk.cookie import Identity
-from bookie_server.storage.start.open_report import OpenReport
+from bookie_server.storage.start.replay import OpenReport
 
 SEALED, OPEN, MISSING, DRAINED = "sealed", "open", "missing", "drained"
 """States of a segment: with an ``.idx``; without one, to be scanned at the next start; known of but not there; without

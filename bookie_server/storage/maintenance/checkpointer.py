@@ -17,15 +17,56 @@ import os
 from dataclasses import dataclass
 
 from bookie_server.storage.disk.cookie import DataDirectory
-from bookie_server.storage.disk.files import BLOCK, Files, Handle
+from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.disk.health import NO_SPACE, Health
 from bookie_server.storage.index.checkpoint import CheckpointParts, checkpoint_name, checkpoint_numbers
 from bookie_server.storage.index.index import EVERY_LEDGER
-from bookie_server.storage.maintenance.checkpoint_room import CheckpointRoom
 from bookie_server.storage.maintenance.index_port import IndexPort
 
 LEDGERS_PER_COPY = 8190
 """Ledgers copied at a time: whole blocks, a few milliseconds of the thread that owns the index."""
+
+
+ROOM_NAME = "checkpoint.room"
+"""In the folder of segments. Its content is worthless, and it may be missing."""
+ROOM_BYTES = 64 << 10
+"""Room kept beyond the size of the newest checkpoint: the next may be larger, and IDENTITY is written anew with it."""
+
+
+class CheckpointRoom:
+    """Keeps room for one checkpoint in the folder ``path``; used on the thread that writes checkpoints.
+
+    Without it a disk that is full to its last block would never get space back: segments are given back only after a
+    durable checkpoint (RULES S4), and a checkpoint is a new file. If the disk has no block for it, the file that keeps
+    the room is removed, and the checkpoint is written in its place.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path = files, os.path.join(path, ROOM_NAME)
+        self._kept_bytes = 0
+
+    def keep(self, checkpoint_bytes: int) -> None:
+        """Keep room for a checkpoint a bit larger than this. On a disk without room nothing happens until the next
+        call. The file need not be durable."""
+        wanted = round_up(checkpoint_bytes + checkpoint_bytes // 8 + ROOM_BYTES, ROOM_BYTES)
+        if self._kept_bytes >= wanted:
+            return
+        self.give_up()
+        try:
+            self._files.close(self._files.create_preallocated(self._path, wanted))
+            self._kept_bytes = wanted
+        except OSError:
+            self._remove()  # left by a full disk
+
+    def give_up(self) -> None:
+        """Free the room, if any is kept."""
+        self._kept_bytes = 0
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._files.exists(self._path):
+                self._files.remove(self._path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import Usage
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogMaintenance
 from bookie_server.storage.log.sealing import SealedSegment
-from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.checkpointer import Checkpointer, CheckpointSummary
 from bookie_server.storage.maintenance.compaction import Compactor, Copy

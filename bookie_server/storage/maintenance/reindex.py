@@ -33,8 +33,7 @@ from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, SEGMENT_HEADER_
 from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping
 from bookie_server.storage.disk.files import BLOCK, Files, round_up
 from bookie_server.storage.disk.health import NO_SPACE, Health
-from bookie_server.storage.index.answers import DamagedIndex
-from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.index import DamagedIndex, LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment, place_of
 

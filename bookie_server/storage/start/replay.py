@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,16 +34,46 @@ from bookie_server.storage.index.state_rows import deleted_by, folded, ledger_ro
 from bookie_server.storage.log.sealing import SealJob, unmark, write_index
 from bookie_server.storage.log.segment_log import SEGMENT_SIZE_BYTES, SegmentLog
 from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE
-from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.checkpointer import Checkpointer, CheckpointSummary
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from bookie_server.storage.start.listing import Listing, list_segments
-from bookie_server.storage.start.open_report import OpenReport
+from bookie_server.storage.start.log_end import give_back_unused
 from bookie_server.storage.start.starting_point import find_starting_point
 from bookie_server.storage.start.tail import TailCopier
-from bookie_server.storage.start.unused import give_back_unused
 
 _CHECK = "check the disk"
 _COPY_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class OpenReport:
+    """What opening a data directory found and did. ``damage`` is one line for each piece of damage, for the log and the
+    operator; ``tail_bytes_dropped`` counts bytes of groups whose sync never returned."""
+
+    segments: int = 0
+    indexes_loaded: int = 0
+    indexes_rebuilt: list[int] = field(default_factory=list)
+    segments_scanned: int = 0
+    frames: int = 0
+    frames_copied: int = 0
+    tail_bytes_dropped: int = 0
+    damage: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+    """Those lines of ``damage`` whose ledger cannot be named: every ledger is in limbo from now on."""
+    ledgers_in_limbo: list[int] = field(default_factory=list)
+    """Ledgers that lost a record of their own: in limbo from now on."""
+    newest_sealed: int = 0
+    checkpoint: CheckpointSummary = field(default_factory=CheckpointSummary)
+    """The newest one that is durable: for the Checkpointer that goes on from it. Number 0: there is none."""
+    checkpoint_lost: bool = False
+    """A newer checkpoint than the one used was made and cannot be read: every ledger is in limbo from now on."""
+    drained: list[int] = field(default_factory=list)
+    """Segments that were drained before and are put aside for recycling now."""
+
+    @property
+    def limbo(self) -> bool:
+        """Whether every ledger is in limbo from now on."""
+        return bool(self.unnamed)
 
 
 def open_segments(

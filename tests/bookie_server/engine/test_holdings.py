@@ -23,8 +23,7 @@ from bookie_server.machine.places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending, Plan
 from bookie_server.main import Bookie
 from bookie_server.storage.bytes.membership import runs_of_ids
-from bookie_server.storage.index.answers import Lookup
-from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.index import LedgerIndex, Lookup
 from tests.kit.amount import examples
 from tests.kit.lanes import Lane, Listener, bookie_config, digester, frame
 from tests.kit.memory_holdings import MemoryHoldings, stored

@@ -20,8 +20,8 @@ from bookie_server.storage.maintenance.reindex import Reindexer
 from bookie_server.storage.maintenance.scrub import Scrubber
 from bookie_server.storage.maintenance.stored import StoredSegment
 from bookie_server.storage.start import log_end
+from bookie_server.storage.start.log_end import give_back_unused
 from bookie_server.storage.start.replay import Opening
-from bookie_server.storage.start.unused import give_back_unused
 from tests.sim.mutants.storage import Planted, _nothing, _planted
 
 _mark, _scanner, _confirm = scrub._mark, StoredSegment.scanner, FoundFrames.confirm

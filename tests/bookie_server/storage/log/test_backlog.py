@@ -10,8 +10,7 @@ import pytest
 
 from bk_core.errors import DataDirectoryError
 from bookie_server.storage.index.index import LedgerIndex
-from bookie_server.storage.log.log_maintenance import LogMaintenance
-from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record
 from tests.sim.disk import SimDisk
 

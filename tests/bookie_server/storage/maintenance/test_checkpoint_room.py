@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookie_server.storage.disk.files import Files, Handle
-from bookie_server.storage.maintenance.checkpoint_room import ROOM_BYTES, ROOM_NAME, CheckpointRoom
-from bookie_server.storage.maintenance.checkpointer import Checkpointer
+from bookie_server.storage.maintenance.checkpointer import ROOM_BYTES, ROOM_NAME, Checkpointer, CheckpointRoom
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import Storage, entries, fence_record, key_record
 
