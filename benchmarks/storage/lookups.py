@@ -84,7 +84,7 @@ def memory_of_ledgers(count: int) -> None:
         ledgers = np.arange(segment, count, SEGMENTS)
         rows = np.repeat(row, ledgers.size)
         rows["ledger"], rows["offset"] = ledgers, 4096 + 640 * np.arange(ledgers.size)
-        index.load_segment(segment + 1, summary_of(rows))
+        index.seal(segment + 1, summary_of(rows))
     index.last_entry(0)
     loading = time.process_time() - start
     summaries = resident_bytes()
@@ -113,7 +113,7 @@ def time_of_lookups() -> None:
     built = build_index(IndexHeader(1, bytes(16), 1 << 28, 1), frame_rows(), StateCollector().rows())
     print(f"  an .idx of {len(built.data)} bytes is built in {(time.process_time() - start) * 1e3:.0f} ms")
     sealed = LedgerIndex()
-    sealed.load_segment(1, built.summary)
+    sealed.seal(1, built.summary)
     index_rows = joined_rows(rows).rows
     blocks: dict[IndexBlock, Remembered] = {IndexBlock(1, SPARSE_SECTION): SparseIndex(sparse_of(index_rows, 63))}
     for number in range(-(-index_rows.size // 63)):
@@ -126,7 +126,7 @@ def time_of_lookups() -> None:
         summary = built.summary.copy()
         summary["first"] += generation * 200_000
         summary["last"] += generation * 200_000
-        many.load_segment(generation, summary)
+        many.seal(generation, summary)
     many.add_frame(7, FrameExtent(0, 9, True, 10, -1), Place(2000, 4096, 600))
     print(f", none of 1000 segments reaches it {microseconds(lambda i: many.lookup(7, i + 100, i + 100)):.1f}")
     print(f"  last entry, of 1000 segments {microseconds(lambda i: many.last_entry(7)):.1f}")

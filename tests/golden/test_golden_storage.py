@@ -20,6 +20,7 @@ from bookie_server.storage.disk.cookie import DataDirectory, decode_identity
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.start.replay import OpenReport, open_segments
+from tests.kit.index_state import state_of
 from tests.kit.whole_files import decode_index_file
 
 HERE = Path(__file__).parent
@@ -149,7 +150,7 @@ def test_every_entry_of_the_kept_directory_is_there(kept: Kept) -> None:
             reason = {MAKER["DROPPED"]: Reason.COPY_DROPPED, MAKER["LIMBO"]: Reason.LIMBO}.get(ledger_id)
             rest = set(range(top + 1)) - ids
             assert (absent, unknown) == ((rest, {}) if reason is None else (set(), dict.fromkeys(rest, reason)))
-        assert kept.index.state(deleted).deleted
+        assert state_of(kept.index, deleted).deleted
         assert set(kept.entries(deleted, 4)[2].values()) == {Reason.DELETED}
         path = Path(kept.directory.path)
         kept.close()
@@ -159,7 +160,7 @@ def test_every_entry_of_the_kept_directory_is_there(kept: Kept) -> None:
 
 def test_the_state_of_every_ledger_of_the_kept_directory_is_there(kept: Kept) -> None:
     def state(name: str) -> Any:
-        return kept.index.state(MAKER[name])
+        return state_of(kept.index, MAKER[name])
 
     assert sorted(kept.index.ledger_ids()) == sorted(MAKER[name] for name in LEDGERS)
     assert {state(name).key for name in LEDGERS} == {ledger_key(MAKER["PASSWORD"])}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.storage.disk.files import Files
-from bookie_server.storage.index.index import LedgerStatus
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
+from tests.kit.index_state import LedgerStatus, state_of
 from tests.kit.segment_world import (
     Storage,
     drop_record,
@@ -88,7 +88,7 @@ class World:
         return drained
 
     def picture(self) -> dict[int, LedgerStatus]:
-        return {ledger_id: self.storage.index.state(ledger_id) for ledger_id in (*LEDGERS, UNHEARD)}
+        return {ledger_id: state_of(self.storage.index, ledger_id) for ledger_id in (*LEDGERS, UNHEARD)}
 
     @property
     def segments(self) -> Path:

@@ -354,7 +354,7 @@ class World:
         lac, carrier = self.index.carried_lac(ledger)
         assert (carrier is None) == (lac < 0)
         if not self.bad_frames and not self.bad_blocks and ledger not in self.deleted:
-            assert (end.entry_id, end.bound, end.certain) == (greatest, greatest, ledger not in self.drops)
+            assert (end.entry_id, end.bound) == (greatest, greatest)
             assert lac >= max((fake.lac for fake in intact), default=-1)
             assert end.place is None or self._holds(end.place, "last", greatest)
             assert carrier is None or self._holds(carrier, "lac", lac)

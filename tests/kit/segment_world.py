@@ -33,6 +33,7 @@ from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.start.replay import OpenReport, open_segments
+from tests.kit.index_state import state_of
 
 BOOKIE_ID, CLUSTER = "bookie-1:3181", "cluster-1"
 NOW_MS = 1_760_000_000_000
@@ -195,7 +196,7 @@ def assert_honest(
         if healthy:
             assert not answer.unknown
             assert required <= set(answer.found)
-            assert not required or storage.index.state(ledger_id).trouble is Reason.REASON_NONE
+            assert not required or state_of(storage.index, ledger_id).trouble is Reason.REASON_NONE
     for frame in must:
         _assert_record_holds(storage, frame, healthy)
     return answers
@@ -205,7 +206,7 @@ def _assert_record_holds(storage: Storage, frame: bytes, healthy: bool) -> None:
     header = parse_header(frame)
     if header.kind == FrameKind.ENTRIES:
         return
-    state = storage.index.state(header.ledger_id)
+    state = state_of(storage.index, header.ledger_id)
     if state.trouble is not Reason.REASON_NONE and not healthy:
         return
     assert state.trouble is Reason.REASON_NONE

@@ -32,6 +32,7 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.start.replay import OpenReport
+from tests.kit.index_state import unsealed_places
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.whole_files import decode_index_file
 from tests.sim.disk import SimDisk, SimulatedCrash
@@ -201,7 +202,7 @@ class StorageBackEnd:
         active = self.log._active
         found: list[tuple[LedgerId, Place]] = []
         for ledger_id in self.index.ledger_ids():
-            for place in self.index.unsealed_places(ledger_id):
+            for place in unsealed_places(self.index, ledger_id):
                 if active is None or place.generation != active.generation or place.offset < active.data_end:
                     found.append((ledger_id, place))
         return found + self._sealed_frames()
@@ -235,7 +236,7 @@ class StorageBackEnd:
     def eio_on_read(self, random: Random) -> tuple[LedgerId, Place] | None:
         """A sector of a frame that is served cannot be read any more: on record or not, it is never taken for torn."""
         unsealed = (
-            (ledger, place) for ledger in self.index.ledger_ids() for place in self.index.unsealed_places(ledger)
+            (ledger, place) for ledger in self.index.ledger_ids() for place in unsealed_places(self.index, ledger)
         )
         frames = [*unsealed, *self._sealed_frames()]
         if not frames:

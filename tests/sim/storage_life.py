@@ -15,6 +15,7 @@ from bk_core.errors import DataDirectoryError
 from bk_core.wire.lane import Reason
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import lac_of
+from tests.kit.index_state import state_of
 from tests.kit.segment_world import drop_record, entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.storage import StorageBackEnd, ask, own_store
@@ -224,14 +225,14 @@ class Life:
         if not damaged:
             missing = required - set(answer.found)
             assert not missing, f"acked entries {sorted(missing)} of ledger {ledger_id} are not found"
-            in_limbo = self.back_end.index.state(ledger_id).trouble is not Reason.REASON_NONE
+            in_limbo = state_of(self.back_end.index, ledger_id).trouble is not Reason.REASON_NONE
             assert not answer.unknown or in_limbo, f"UNKNOWN {answer.unknown} of ledger {ledger_id} on a healthy disk"
 
     def _deleted(self, ledger_id: int) -> bool:
         return bool(self._records([*self.acked, *self.maybe], ledger_id, FrameKind.DELETED))
 
     def _check_records(self, ledger_id: int, damaged: bool) -> None:
-        facts, state = self.back_end.holdings.facts(ledger_id), self.back_end.index.state(ledger_id)
+        facts, state = self.back_end.holdings.facts(ledger_id), state_of(self.back_end.index, ledger_id)
         if damaged and (facts.trouble or self.was_damaged):
             assert facts.trouble or facts.fenced or not self._records(self.acked, ledger_id, FrameKind.FENCE)
             return

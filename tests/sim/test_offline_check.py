@@ -18,7 +18,8 @@ from bk_core.errors import BookKeeperError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.check.check import examine
 from bookie_server.storage.check.findings import DirectoryFindings
-from bookie_server.storage.index.index import EVERY_LEDGER
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
+from tests.kit.index_state import state_of
 from tests.sim.disk import SimDisk
 from tests.sim.storage import DATA_DIR, SEGMENTS_DIR, ask
 from tests.sim.storage_life import Life
@@ -118,7 +119,7 @@ def compare_ledgers(found: DirectoryFindings, life: Life, number: int) -> None:
     expected = set(found.ledgers) if found.limbo else was | set(found.start.ledgers_in_limbo)
     now = {ledger_id for ledger_id in found.ledgers if index.folded(ledger_id)[1] is Reason.LIMBO}
     assert now == expected - {ledger for ledger in expected if index.folded(ledger)[1] is Reason.DAMAGED}, number
-    assert not found.limbo or index.state(EVERY_LEDGER).trouble is Reason.LIMBO
+    assert not found.limbo or state_of(index, EVERY_LEDGER).trouble is Reason.LIMBO
     for ledger_id, ledger in found.ledgers.items():
         state, _ = index.folded(ledger_id)
         assert ledger.is_fenced == (state is not None and state.is_fenced), number

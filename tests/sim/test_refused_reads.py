@@ -14,7 +14,8 @@ from bk_core.wire.lane import Reason
 from bookie_server.identity.known_state import record_positions
 from bookie_server.storage.check.check import examine
 from bookie_server.storage.disk.cookie import IDENTITY_NAME, decode_identity
-from bookie_server.storage.index.index import EVERY_LEDGER
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
+from tests.kit.index_state import state_of
 from tests.kit.segment_world import entries, fence_record, key_record
 from tests.sim.disk import SECTOR
 from tests.sim.storage import DATA_DIR, SEGMENTS_DIR, ask
@@ -55,7 +56,7 @@ def test_an_acked_group_that_the_disk_refuses_is_unknown_and_served_once_it_is_r
     assert "the disk refused" in life.back_end.report.damage[-1]
     life.check(damaged=True)
     assert set(ask(life.back_end, 1, 5, 8).unknown) == {5, 6, 7, 8}
-    assert life.back_end.index.state(EVERY_LEDGER).trouble is Reason.LIMBO
+    assert state_of(life.back_end.index, EVERY_LEDGER).trouble is Reason.LIMBO
     life.disk.mend_sectors(path)
     started_again(life)
     life.check(damaged=True)

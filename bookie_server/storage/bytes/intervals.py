@@ -51,11 +51,6 @@ class IntervalSet:
         """Number of intervals."""
         return len(self._firsts)
 
-    @property
-    def greatest(self) -> int:
-        """The greatest member, −1 if empty."""
-        return self._lasts[-1] if self._lasts else -1
-
     def split(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
         """first to last, cut at the borders of the set: (low, high, whether inside)."""
         k = bisect_left(self._lasts, first)

@@ -26,15 +26,10 @@ from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping, striping_of
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
 from bookie_server.storage.index.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
-from bookie_server.storage.index.ledger_states import EVERY_LEDGER, LedgerStates
+from bookie_server.storage.index.ledger_states import LedgerStates
 from bookie_server.storage.index.ledger_table import LedgerState
 from bookie_server.storage.index.search import DamagedPlaces, Search, greatest_intact
 from bookie_server.storage.index.segment_directory import Reach, SegmentDirectory
-
-__all__ = [
-    "EVERY_LEDGER", "IndexBlock", "LastEntry", "LedgerIndex", "LedgerStatus", "Lookup",
-    "striping_of",
-]  # fmt: skip
 
 FRAMES_MAX = 64
 """How many frames one look-up considers unless told otherwise."""
@@ -62,30 +57,11 @@ class Lookup:
 @dataclass(frozen=True, slots=True)
 class LastEntry:
     """The greatest entry id that is known to be intact here, and the frame that ends with it; −1 and None if there is
-    none. ``bound``: no frame ends above it, damaged ones of sealed segments included. ``certain`` is False if damage or
-    limbo may hide a greater id."""
+    none. ``bound``: no frame ends above it, damaged ones of sealed segments included."""
 
     entry_id: EntryId
     place: Place | None
-    certain: bool
     bound: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerStatus:
-    """The folded state of a ledger. With a ``trouble`` other than REASON_NONE ids that are not found are UNKNOWN.
-    ``lac`` and ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is verified
-    (RULES P5)."""
-
-    known: bool
-    key: bytes | None
-    fenced: bool
-    deleted: bool
-    lac: EntryId
-    lac_body: bytes
-    carried_lac: EntryId
-    carried_place: Place | None
-    trouble: Reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,14 +159,8 @@ class LedgerIndex:
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
-    def load_segment(self, generation: int, summary: Rows, states: Rows | None = None) -> None:
-        """Take in a sealed segment at a start: its summary, and its state records unless they are known."""
-        self.seal(generation, summary)
-        for ledger_id, payload, kind, payload_bytes, _ in states.tolist() if states is not None else ():
-            self.add_record(kind, ledger_id, bytes(payload[:payload_bytes]))
-
     def seal(self, generation: int, summary: Rows) -> None:
-        """The segment now has an ``.idx`` with this summary: its frames leave the memory."""
+        """The segment has an ``.idx`` with this summary: its frames leave the memory, if they were in it."""
         self._directory.add_segment(generation, summary[self._states.counting(generation, summary)])
         self.newest_sealed = max(self.newest_sealed, generation)
         self._unsealed.pop(generation, None)
@@ -329,7 +299,7 @@ class LedgerIndex:
         lost: list[IntervalSet],
         through: EntryId,
     ) -> Lookup:
-        trouble = self._trouble(state)
+        trouble = self._states.trouble(state)
         if trouble is not Reason.REASON_NONE:
             return Lookup(pieces, (), tuple(EntryRange(*gap, trouble) for gap in gaps), (), through)
         absent, unknown = gaps, list[tuple[int, int]]()
@@ -340,28 +310,17 @@ class LedgerIndex:
         ranges = tuple(EntryRange(low, high, Reason.DAMAGED) for low, high in sorted(unknown))
         return Lookup(pieces, tuple(absent), ranges, (), through)
 
-    def _trouble(self, state: LedgerState | None) -> Reason:
-        return self._states.trouble(state)
-
     # --- ends and state ---------------------------------------------------------------------------------------------
 
     def last_entry(self, ledger_id: LedgerId) -> LastEntry:
         """The end of what is stored of a ledger, without pending adds."""
         found: list[tuple[int, Place]] = []
-        lost = -1
         for frames in self._unsealed_frames(ledger_id):
             last, place = frames.last(ledger_id)
             if place is not None:
                 found.append((last, place))
-            if frames.lost is not None:
-                lost = max(lost, frames.lost.greatest)
         found += self._directory.tops(ledger_id)
-        best, best_place, bound = greatest_intact(found, self._damage, self.cache.get)
-        healthy = (
-            ledger_id not in self._states.deleted
-            and self._trouble(self._states.table.get(ledger_id)) is Reason.REASON_NONE
-        )
-        return LastEntry(best, best_place, healthy and max(lost, bound) <= best, bound)
+        return LastEntry(*greatest_intact(found, self._damage, self.cache.get))
 
     def carried_lac(self, ledger_id: LedgerId) -> tuple[EntryId, Place | None]:
         """The greatest LAC carried by a frame that is not known to be damaged, and that frame; −1 and None if there is
@@ -374,20 +333,10 @@ class LedgerIndex:
     def folded(self, ledger_id: LedgerId) -> tuple[LedgerState | None, Reason]:
         """The folded records of a ledger that is not deleted, and its trouble."""
         state = self._states.table.get(ledger_id)
-        return state, self._trouble(state)
+        return state, self._states.trouble(state)
 
     def is_deleted(self, ledger_id: LedgerId) -> bool:
         return ledger_id in self._states.deleted
-
-    def state(self, ledger_id: LedgerId) -> LedgerStatus:
-        """The folded state of a ledger, also of one that this bookie does not know."""
-        if ledger_id in self._states.deleted:
-            return LedgerStatus(True, None, True, True, -1, b"", -1, None, Reason.DELETED)
-        state, trouble = self.folded(ledger_id)
-        if state is None:
-            return LedgerStatus(False, None, False, False, -1, b"", -1, None, trouble)
-        carried, place = self.carried_lac(ledger_id)
-        return LedgerStatus(True, state.key, state.is_fenced, False, state.lac, state.lac_body, carried, place, trouble)
 
     def ledger_ids(self) -> list[LedgerId]:
         """Every ledger that is known and not deleted, sorted."""
@@ -401,10 +350,6 @@ class LedgerIndex:
             if generation > above and frames is not None and frames.has_copy(first, last, size):
                 return True
         return self._directory.has_only(ledger_id, first, last, size, above)
-
-    def unsealed_places(self, ledger_id: LedgerId) -> list[Place]:
-        """The places of the ledger's frames in unsealed segments."""
-        return [place for frames in self._unsealed_frames(ledger_id) for place in frames.places(ledger_id)]
 
     # --- what maintenance asks and tells ----------------------------------------------------------------------------
 

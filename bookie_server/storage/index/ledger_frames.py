@@ -243,9 +243,6 @@ class LedgerFrames(_Frames):
                 return True
         return False
 
-    def places(self, ledger_id: int) -> list[Place]:
-        return [self.place(k, ledger_id) for k in range(len(self._firsts))]
-
     def memory_bytes(self) -> int:
         return len(self._firsts) * _ROW_BYTES
 

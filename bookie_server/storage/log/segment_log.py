@@ -20,6 +20,7 @@ from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtoc
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import StateCollector
 from bookie_server.storage.bytes.index_rows import pack_row
+from bookie_server.storage.bytes.membership import striping_of
 from bookie_server.storage.bytes.segment import (
     GROUP_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -32,7 +33,6 @@ from bookie_server.storage.bytes.segment import (
 from bookie_server.storage.disk.cookie import Identity
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffer
 from bookie_server.storage.disk.health import NO_SPACE, Health
-from bookie_server.storage.index.index import striping_of
 from bookie_server.storage.log.layout import Frame, GroupPlan, group_limit, plan_groups
 from bookie_server.storage.log.sealing import SealedSegment, SealJob, seal
 from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE, SegmentPool

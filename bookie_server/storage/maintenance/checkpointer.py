@@ -20,7 +20,7 @@ from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.disk.health import NO_SPACE, Health
 from bookie_server.storage.index.checkpoint import CheckpointParts, checkpoint_name, checkpoint_numbers
-from bookie_server.storage.index.index import EVERY_LEDGER
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from bookie_server.storage.maintenance.index_port import IndexPort
 
 LEDGERS_PER_COPY = 8190

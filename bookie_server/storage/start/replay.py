@@ -29,7 +29,8 @@ from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Handle
 from bookie_server.storage.disk.health import NO_SPACE
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES
-from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from bookie_server.storage.index.state_rows import deleted_by, folded, ledger_rows
 from bookie_server.storage.log.sealing import SealJob, unmark, write_index
 from bookie_server.storage.log.segment_log import SEGMENT_SIZE_BYTES, SegmentLog
@@ -287,7 +288,7 @@ class Opening:
         self.index.load_ledgers(ledgers)
         del ledgers, states
         for generation, summary in self._summaries:
-            self.index.load_segment(generation, summary)
+            self.index.seal(generation, summary)
         self._summaries.clear()
         for segment in self.scanned:  # what the tail says of ledgers holds before anything is written
             handle = self._files.open_read(os.path.join(self._path, segment_name(segment.generation)))

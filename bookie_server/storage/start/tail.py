@@ -11,10 +11,11 @@ import numpy as np
 
 from bk_core.entries.frame import FrameKind, frame_extent, parse_header
 from bookie_server.storage.bytes.index_rows import INDEX_ROW
+from bookie_server.storage.bytes.membership import striping_of
 from bookie_server.storage.bytes.scan import ScannedFrame, ScannedSegment
 from bookie_server.storage.bytes.segment import segment_name
 from bookie_server.storage.disk.files import Files
-from bookie_server.storage.index.index import LedgerIndex, striping_of
+from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.log.segment_reader import check_stored_frame
 

@@ -16,7 +16,8 @@ from bookie_server.machine.core import _NO_EXTENT
 from bookie_server.machine.places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending
 from bookie_server.storage.disk.space import SpaceLimits, SpaceWatches, Usage, choose_directory
-from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from tests.kit.segment_world import entries
 
 IN_ZERO, IN_ONE, DELETED, NEW = 1, 2, 3, 4

@@ -38,6 +38,7 @@ from tests.kit.directories_world import (
     troubles,
     write,
 )
+from tests.kit.index_state import state_of
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
@@ -170,7 +171,7 @@ def test_accepted_loss_of_one_directory_distrusts_its_ledgers_only(
             assert troubles(opened, gone) == {home: Reason.LIMBO}
             assert troubles(opened, UNHEARD) == {home: Reason.LIMBO}
             assert troubles(opened, OF_OTHERS) == {}
-            assert opened[home].index.state(gone).fenced
+            assert state_of(opened[home].index, gone).fenced
             assert look(opened[home], gone, 0, 20).absent == ()
             assert look(opened[left], whole, 0, 20).absent == ((10, 20),)
     assert set(known(cluster)) == {incarnation(disk, path) for path in paths}

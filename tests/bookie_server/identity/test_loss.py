@@ -16,6 +16,7 @@ from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
 from bookie_server.identity.opening import OpenStorage, open_storage
+from tests.kit.index_state import state_of
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
@@ -91,14 +92,14 @@ def refused(cluster: MemoryCluster, disk: SimDisk, path: str = "/data") -> str:
 def assert_distrusted(opened: OpenStorage, *ledger_ids: int) -> None:
     """Fenced, takes no entry, and denies none."""
     for ledger_id in ledger_ids:
-        state = opened.index.state(ledger_id)
+        state = state_of(opened.index, ledger_id)
         assert (state.fenced, state.trouble) == (True, Reason.LIMBO), ledger_id
         assert opened.index.lookup(ledger_id, 100, 200).absent == ()
 
 
 def assert_trusted(opened: OpenStorage, *ledger_ids: int) -> None:
     for ledger_id in ledger_ids:
-        state = opened.index.state(ledger_id)
+        state = state_of(opened.index, ledger_id)
         assert (state.fenced, state.trouble) == (False, Reason.REASON_NONE), ledger_id
         assert opened.index.lookup(ledger_id, 100, 200).absent == ((100, 200),)
 

@@ -19,8 +19,10 @@ from bookie_server.machine.events import Piece
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, SUMMARY_ROW, sorted_rows
 from bookie_server.storage.bytes.membership import Membership, Striping, runs_of_ids
-from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex, Lookup
+from bookie_server.storage.index.index import LedgerIndex, Lookup
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from tests.kit.amount import examples
+from tests.kit.index_state import state_of
 from tests.kit.segment_world import Storage, entries, striped
 
 LEDGER = 5
@@ -111,15 +113,14 @@ def check(index: LedgerIndex, frames: dict[Place, Fake], damaged: set[Place], ho
             else:
                 assert said[entry_id] == ("unknown" if entry_id in lost else "absent"), entry_id
         first = answer.through + 1
-    check_end(index, served, [frames[p].ids[-1] for p in damaged])
+    check_end(index, served)
 
 
-def check_end(index: LedgerIndex, served: dict[Place, Fake], lost_lasts: list[int]) -> None:
+def check_end(index: LedgerIndex, served: dict[Place, Fake]) -> None:
     highest, end = max((frame.ids[-1] for frame in served.values()), default=-1), index.last_entry(LEDGER)
     assert end.entry_id == highest
     assert (end.place is None) == (highest < 0)
     assert end.place is None or served[end.place].ids[-1] == highest
-    assert end.certain == all(last <= highest for last in lost_lasts)
 
 
 @pytest.mark.rule("S2")
@@ -191,7 +192,7 @@ def test_records_fold_to_the_same_in_any_order(records: list[tuple[FrameKind, by
         index = LedgerIndex()
         for kind, payload in order:
             index.add_record(kind, LEDGER, payload)
-        return index.state(LEDGER), index.lookup(LEDGER, 0, 9)
+        return state_of(index, LEDGER), index.lookup(LEDGER, 0, 9)
 
     assert folded(subset) == folded(sorted(subset))
 
@@ -201,9 +202,9 @@ def test_state_after_all_records() -> None:
     index = LedgerIndex()
     for kind, payload in RECORDS:
         index.add_record(kind, LEDGER, payload)
-    state = index.state(LEDGER)
+    state = state_of(index, LEDGER)
     assert (state.fenced, state.key, state.lac, state.trouble) == (True, b"k" * 20, 9, Reason.LIMBO)
-    assert not index.state(LEDGER + 1).known
+    assert not state_of(index, LEDGER + 1).known
 
 
 @pytest.mark.rule("S4")
@@ -222,8 +223,7 @@ def test_limbo_and_drop_turn_absent_into_unknown_and_keep_the_fence() -> None:
         assert [(piece.first, piece.last) for piece in answer.pieces] == [(0, 3)]
         assert answer.absent == ()
         assert [(u.first, u.last, u.reason) for u in answer.unknown] == [(4, 9, reason)]
-        assert index.state(LEDGER).fenced
-        assert not index.last_entry(LEDGER).certain
+        assert state_of(index, LEDGER).fenced
 
 
 @pytest.mark.rule("S4")
@@ -235,7 +235,7 @@ def test_two_keys_are_damage_in_either_order() -> None:
         for key in order:
             index.add_record(FrameKind.LEDGER_KEY, LEDGER, key)
         assert index.lookup(LEDGER, 0, 0).unknown[0].reason is Reason.DAMAGED
-        states.append(index.state(LEDGER))
+        states.append(state_of(index, LEDGER))
     assert states[0] == states[1]
 
 
@@ -295,11 +295,11 @@ def test_deleted_is_sticky_wherever_the_record_stands() -> None:
         index.add_record(FrameKind.COPY_DROPPED, LEDGER, (1).to_bytes(8, "little"))
         if not deleted_first:
             index.add_record(FrameKind.DELETED, LEDGER, b"")
-        assert index.state(LEDGER).deleted
+        assert state_of(index, LEDGER).deleted
         assert index.lookup(LEDGER, 0, 3).unknown[0].reason is Reason.DELETED
         assert index.ledger_ids() == []
         assert not index.export_ledgers(0, 10).size, "no bit of it is left"
-        assert index.state(LEDGER).trouble is Reason.DELETED
+        assert state_of(index, LEDGER).trouble is Reason.DELETED
 
 
 @pytest.mark.rule("S8")
@@ -309,9 +309,9 @@ def test_limbo_of_every_ledger_holds_for_the_known_and_the_unknown() -> None:
     index.add_record(FrameKind.COPY_DROPPED, LEDGER + 1, bytes(8))
     index.add_record(FrameKind.LIMBO, EVERY_LEDGER, b"")
     for ledger_id in (LEDGER, LEDGER + 1, LEDGER + 2):
-        assert index.state(ledger_id).trouble is Reason.LIMBO
+        assert state_of(index, ledger_id).trouble is Reason.LIMBO
         assert index.lookup(ledger_id, 0, 0).absent == ()
-    assert not index.state(LEDGER + 2).known
+    assert not state_of(index, LEDGER + 2).known
     assert index.ledger_ids() == [LEDGER, LEDGER + 1]
 
 
@@ -320,9 +320,9 @@ def test_the_frame_with_the_greatest_lac_is_known() -> None:
     places = [Place(1, 4096 * k, 100) for k in range(1, 4)]
     for place, lac in zip(places, (4, 8, 6), strict=True):
         index.add_frame(LEDGER, FrameExtent(lac + 1, lac + 1, True, 1, lac), place)
-    assert (index.state(LEDGER).carried_lac, index.state(LEDGER).carried_place) == (8, places[1])
+    assert (state_of(index, LEDGER).carried_lac, state_of(index, LEDGER).carried_place) == (8, places[1])
     index.mark_damaged(LEDGER, places[1])
-    assert (index.state(LEDGER).carried_lac, index.state(LEDGER).carried_place) == (6, places[2])
+    assert (state_of(index, LEDGER).carried_lac, state_of(index, LEDGER).carried_place) == (6, places[2])
 
 
 def test_sparse_frames_are_answered_the_same_before_and_after_a_restart(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import pytest
 from bk_core.entries.frame import FrameKind
 from bk_core.wire.lane import Reason
 from bookie_server.storage.bytes.index_rows import SUMMARY_ROW, Rows
-from bookie_server.storage.index.index import EVERY_LEDGER, LedgerIndex
+from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from bookie_server.storage.index.ledger_table import LEDGER_ROW, LedgerState, LedgerTable, new_state
 from bookie_server.storage.index.segment_directory import SegmentDirectory
+from tests.kit.index_state import state_of
 
 KINDS = [kind for kind in FrameKind if kind not in (FrameKind.ENTRIES, FrameKind.DELETED)]
 
@@ -100,10 +102,10 @@ def test_a_checkpoint_carries_limbo_drops_and_deletions(of_every_ledger: bool) -
             again.load_deleted(deleted)
         again.load_ledgers(ledgers)
         for generation in (4, 5, 6):
-            again.load_segment(generation, summary(2, 3, 9))
+            again.seal(generation, summary(2, 3, 9))
         if not deleted_first:
             again.load_deleted(deleted)
-        assert [again.state(k).trouble for k in (1, 2, 3, 9)] == [
+        assert [state_of(again, k).trouble for k in (1, 2, 3, 9)] == [
             other, Reason.LIMBO, other or Reason.COPY_DROPPED, Reason.DELETED,
         ]  # fmt: skip
         assert again.ledger_ids() == [2, 3]

@@ -15,6 +15,7 @@ from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtoc
 from bk_core.wire.lane import Reason
 from bookie_server.storage.bytes.segment import decode_group_header, segment_name
 from bookie_server.storage.disk.files import Files, Handle
+from tests.kit.index_state import state_of
 from tests.kit.segment_world import (
     Storage,
     assert_honest,
@@ -248,7 +249,7 @@ def test_no_space_for_a_segment_is_not_final_and_applies_nothing(tmp_path: Path)
     assert_honest(storage, frames, healthy=True)
     storage.close()
     again = Storage(tmp_path / "d", segment_bytes=64 << 10)
-    assert again.index.state(1).trouble is Reason.REASON_NONE, "the refused record left no trace"
+    assert state_of(again.index, 1).trouble is Reason.REASON_NONE, "the refused record left no trace"
     again.close()
 
 
@@ -318,7 +319,7 @@ def test_a_dropped_copy_is_gone_and_what_was_added_after_the_drop_stays(tmp_path
         answer = storage.read(1, 0, 10)
         assert (set(answer.found), answer.absent) == ({5, 6, 7}, set()), life
         assert set(answer.unknown.values()) == {Reason.COPY_DROPPED}
-        assert storage.index.state(1).fenced
+        assert state_of(storage.index, 1).fenced
         storage.close(crash=crash)
         storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
         fill(10 * life + 10)
@@ -330,7 +331,7 @@ def test_deleted_stays_deleted_after_the_segments_are_sealed(tmp_path: Path) -> 
     storage = Storage(tmp_path / "d")
     storage.append(key_record(1), entries(1, range(5)), encode_record(FrameKind.DELETED, 1))
     for crash in (True, False, False):
-        assert storage.index.state(1).deleted
+        assert state_of(storage.index, 1).deleted
         assert storage.index.lookup(1, 0, 4).unknown[0].reason is Reason.DELETED
         storage.close(crash=crash)
         storage = Storage(tmp_path / "d")

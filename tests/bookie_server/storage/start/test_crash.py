@@ -19,6 +19,7 @@ from bookie_server.storage.bytes.segment import (
     segment_name,
 )
 from tests.kit.amount import some
+from tests.kit.index_state import state_of
 from tests.kit.segment_world import (
     Storage,
     assert_honest,
@@ -191,7 +192,6 @@ def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) ->
     assert [(u.first, u.last, u.reason) for u in unread] == [(0, 2, Reason.DAMAGED)]
     assert storage.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED)
     assert not storage.read(1, 0, 90).unknown
-    assert storage.index.last_entry(2).certain
     storage.close()
     again = Storage(tmp_path / "d")
     assert again.read(2, 0, 6).unknown == dict.fromkeys(range(3), Reason.DAMAGED), "found again when it is read"
@@ -206,8 +206,8 @@ def test_a_record_with_a_bad_payload_puts_its_ledger_in_limbo_for_good(tmp_path:
     storage = written.reopen_with(bytes(content), tmp_path / "d")
     for _ in range(2):
         assert not storage.report.limbo
-        assert storage.index.state(1).trouble is Reason.LIMBO
-        assert storage.index.state(2).trouble is Reason.REASON_NONE
+        assert state_of(storage.index, 1).trouble is Reason.LIMBO
+        assert state_of(storage.index, 2).trouble is Reason.REASON_NONE
         assert storage.read(1, 80, 92).unknown == dict.fromkeys((90, 91, 92), Reason.LIMBO)
         storage.close()
         storage = Storage(tmp_path / "d")

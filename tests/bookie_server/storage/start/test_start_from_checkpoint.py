@@ -14,7 +14,7 @@ from bk_core.wire.lane import Reason
 from bookie_server.storage.bytes.index_file import decode_index_header
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
-from bookie_server.storage.index.index import EVERY_LEDGER
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from tests.kit.checkpoint_world import (
     BOTH,
     CONFLICT,
@@ -32,6 +32,7 @@ from tests.kit.checkpoint_world import (
     filled,
     stripped,
 )
+from tests.kit.index_state import state_of
 from tests.kit.segment_world import drop_record, entries, fence_record, lac_record, limbo_record
 from tests.sim.disk import KEEPS, SimDisk, SimulatedCrash
 
@@ -114,7 +115,7 @@ def test_limbo_of_every_ledger_outlives_its_segment(tmp_path: Path) -> None:
     world.fill()
     assert 1 in world.recycle()
     storage = world.again()
-    assert storage.index.state(UNHEARD).trouble is Reason.LIMBO
+    assert state_of(storage.index, UNHEARD).trouble is Reason.LIMBO
     assert storage.index.lookup(UNHEARD, 0, 3).absent == ()
     storage.close()
 
@@ -178,8 +179,8 @@ def test_what_the_older_checkpoint_and_the_segments_say_is_still_known_after_a_l
     damage(world.checkpoints()[-1])
     storage = world.open()
     assert storage.report.checkpoint_lost
-    assert storage.index.state(FENCED).fenced, "from the older checkpoint"
-    assert storage.index.state(WITH_LAC).lac == 99, "from the segment"
+    assert state_of(storage.index, FENCED).fenced, "from the older checkpoint"
+    assert state_of(storage.index, WITH_LAC).lac == 99, "from the segment"
     storage.close()
 
 
@@ -222,7 +223,7 @@ def test_a_segment_that_the_checkpoint_counts_on_and_is_missing_is_lost(tmp_path
     answer = storage.read(LIVE, 0, 200)
     assert answer.unknown
     assert not answer.absent & set(range(160))
-    assert storage.index.state(FENCED).fenced
+    assert state_of(storage.index, FENCED).fenced
     storage.close()
     assert not world.open().report.limbo, "known from then on"
     assert world.storage.read(LIVE, 0, 200).unknown

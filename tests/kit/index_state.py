@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that the index says of one ledger, as one value. The bookie asks for the parts that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bk_core.model import EntryId, LedgerId
+from bk_core.wire.lane import Reason
+from bookie_server.machine.places import Place
+from bookie_server.storage.index.index import LedgerIndex
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatus:
+    """The folded state of a ledger. With a ``trouble`` other than REASON_NONE ids that are not found are UNKNOWN.
+    ``lac`` and ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is verified
+    (RULES P5)."""
+
+    known: bool
+    key: bytes | None
+    fenced: bool
+    deleted: bool
+    lac: EntryId
+    lac_body: bytes
+    carried_lac: EntryId
+    carried_place: Place | None
+    trouble: Reason
+
+
+def state_of(index: LedgerIndex, ledger_id: LedgerId) -> LedgerStatus:
+    """The folded state of a ledger, also of one that this bookie does not know."""
+    if index.is_deleted(ledger_id):
+        return LedgerStatus(True, None, True, True, -1, b"", -1, None, Reason.DELETED)
+    state, trouble = index.folded(ledger_id)
+    if state is None:
+        return LedgerStatus(False, None, False, False, -1, b"", -1, None, trouble)
+    carried, place = index.carried_lac(ledger_id)
+    return LedgerStatus(True, state.key, state.is_fenced, False, state.lac, state.lac_body, carried, place, trouble)
+
+
+def unsealed_places(index: LedgerIndex, ledger_id: LedgerId) -> list[Place]:
+    """The places of the ledger's frames in unsealed segments."""
+    return [frames.place(k, ledger_id) for frames in index._unsealed_frames(ledger_id) for k in range(len(frames))]
