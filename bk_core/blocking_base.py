@@ -18,7 +18,7 @@ from bk_core.model import EntryId
 
 if TYPE_CHECKING:
     from bk_core.blocking_logs import NamedLog
-    from bk_core.logs.machines.transactions import PublishOptions
+    from bk_core.logs.machines.publication import PublishOptions
     from bk_core.logs.model.head import NewExtent, Published, PublishId
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class BookKeeperBase(Connection[client.BookKeeper]):
     ) -> dict[str, Published]:
         """As :func:`bk_core.logs.named_log.publish_to_logs`."""
         from bk_core.logs import named_log  # as above
-        from bk_core.logs.machines.transactions import APPEND
+        from bk_core.logs.machines.publication import APPEND
 
         how = APPEND if options is None else options
         return self._thread.call(

@@ -12,7 +12,7 @@ from bk_core.client.loop_thread import BlockHandle, Handle
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.logs import named_log
 from bk_core.logs.machines.compaction import Compacted
-from bk_core.logs.machines.transactions import APPEND, PublishOptions
+from bk_core.logs.machines.publication import APPEND, PublishOptions
 from bk_core.logs.machines.vacuum import Vacuumed
 from bk_core.logs.model.compaction import CompactionLimits, Run
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId

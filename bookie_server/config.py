@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane import FRAME_BYTES_MAX
@@ -20,6 +21,8 @@ _BLOCK = 4096
 _FILES_KEPT = 64
 _FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes open for reads; writers use the rest
 _MAY_BE_ZERO = ("port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,15 +188,7 @@ class BookieConfig:
 
     def maintenance_limits(self) -> MaintenanceLimits:
         """The settings for the maintenance of a data directory."""
-        return MaintenanceLimits(
-            checkpoint_interval_s=self.checkpoint_interval_s,
-            compaction_threshold=self.compaction_threshold,
-            major_compaction_threshold=self.major_compaction_threshold,
-            major_compaction_interval_s=self.major_compaction_interval_s,
-            compaction_bytes_per_s=self.compaction_bytes_per_s,
-            scrub_bytes_per_s=self.scrub_bytes_per_s,
-            space_low_share=self.disk_usage_low_water,
-        )
+        return self._those_of(MaintenanceLimits, space_low_share=self.disk_usage_low_water)
 
     def collector(self) -> CollectorConfig:
         """The settings for the garbage collector, in milliseconds."""
@@ -203,24 +198,22 @@ class BookieConfig:
 
     def machine_limits(self) -> MachineLimits:
         """The settings for the machine."""
-        return MachineLimits(
-            stream_bytes_max=self.stream_bytes_max,
-            in_flight_bytes_max=self.in_flight_bytes_max,
+        return self._those_of(
+            MachineLimits,
             recovery_bytes_max=self.in_flight_bytes_max // 4,
-            reads_active_max=self.reads_active_max,
-            read_part_bytes=self.read_part_bytes,
             reads_bytes_max=2 * self.reads_active_max * self.read_part_bytes,
         )
 
     def server_limits(self) -> ServerLimits:
         """The settings for the port."""
-        return ServerLimits(
-            connections_max=self.connections_max,
-            connections_per_address_max=self.connections_per_address_max,
-            memory_bytes_max=self.memory_bytes_max,
-            read_stall_s=self.read_stall_s,
-            files_kept=_FILES_KEPT + _FILES_KEPT_OF_A_DIRECTORY * len(self.directories),
-        )
+        files_kept = _FILES_KEPT + _FILES_KEPT_OF_A_DIRECTORY * len(self.directories)
+        return self._those_of(ServerLimits, files_kept=files_kept)
+
+    def _those_of(self, part: Callable[..., T], **others: float) -> T:
+        """A dataclass of settings, with the values of the settings here that have the names of its fields."""
+        here = {field.name for field in fields(self)}
+        own = {field.name: getattr(self, field.name) for field in fields(cast(Any, part)) if field.name in here}
+        return part(**own, **others)
 
 
 def load_config(path: Path, **overrides: Any) -> BookieConfig:

@@ -8,10 +8,10 @@ import threading
 from collections import deque
 
 from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.entries.packets import SLICE_ENTRIES_MAX
 from bk_core.errors import InvalidArgumentError
 from bk_core.model import EntryId
 
-COALESCED_ENTRIES_MAX = 16_384
 ENTRY_COST_BYTES = 32
 """Each entry counts this many bytes beside its payload, so that empty entries are bounded too."""
 
@@ -101,22 +101,8 @@ def cost(payload_bytes: int, entries: int) -> int:
 def prefix_count(payloads: list[Bytes], frame_bytes: int) -> int:
     """How many of the payloads fit into ``frame_bytes``; at least one."""
     size = 0
-    for count, payload in enumerate(payloads[:COALESCED_ENTRIES_MAX]):
+    for count, payload in enumerate(payloads[:SLICE_ENTRIES_MAX]):
         size += len(payload)
         if count and size > frame_bytes:
             return count
-    return min(len(payloads), COALESCED_ENTRIES_MAX)
-
-
-def pieces(batch: EntryBatch, frame_bytes: int) -> list[EntryBatch]:
-    """The batch in slices of about ``frame_bytes`` of payload, each with at least one entry; nothing is copied."""
-    if batch.payload_bytes <= frame_bytes and len(batch) <= COALESCED_ENTRIES_MAX:
-        return [batch] if len(batch) else []
-    offsets = batch.offsets()
-    parts, start = [], 0
-    while start < len(batch):
-        stop = int(offsets.searchsorted(offsets[start] + frame_bytes, side="right")) - 1
-        stop = min(max(stop, start + 1), len(batch), start + COALESCED_ENTRIES_MAX)
-        parts.append(batch.slice(start, stop))
-        start = stop
-    return parts
+    return min(len(payloads), SLICE_ENTRIES_MAX)

@@ -15,7 +15,7 @@ from bk_core.client.driver import Driver, MetadataAdapter
 from bk_core.entries.digest import Digester
 from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataUnavailableError
 from bk_core.metadata.port import CancelWatch, MetadataStore
-from bk_core.model import EntryId, LedgerMetadata, Versioned
+from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.lac import QuorumLacRead
@@ -38,13 +38,15 @@ async def evidence_of(call: Callable[[float], Awaitable[LacEvidence]], deadline_
             await asyncio.sleep(UNREACHABLE_PAUSE_S)
 
 
-async def lac_event(ask: Callable[[], Awaitable[LacEvidence]], index: int) -> ev.LacAnswered | ev.LacFailed:
+async def lac_event(
+    ask: Callable[[], Awaitable[LacEvidence]], index: int, bookie: BookieId
+) -> ev.LacAnswered | ev.LacFailed:
     """Turns a bookie's answer or failure into the event for the machine."""
     try:
         said = await ask()
     except BookKeeperError as error:
         reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
-        return ev.LacFailed(index, str(error), reason)
+        return ev.LacFailed(index, f"{bookie}: {error}", reason)
     return ev.LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
 
 
@@ -56,7 +58,7 @@ async def read_lac(
     def ask(left_s: float) -> Awaitable[LacEvidence]:
         return transport.read_lac(effect.bookie, digester.ledger_id, deadline_s=left_s)
 
-    return await lac_event(lambda: evidence_of(ask, config.lac_timeout_ms / 1000), effect.index)
+    return await lac_event(lambda: evidence_of(ask, config.lac_timeout_ms / 1000), effect.index, effect.bookie)
 
 
 async def quorum_lac(
@@ -226,7 +228,9 @@ class LacFollower:
         timeout_s = self._config.watch_timeout_ms / 1000
         ledger_id = self._digester.ledger_id
         return lac_event(
-            lambda: self._transport.watch_lac(effect.bookie, ledger_id, effect.above, timeout_s=timeout_s), effect.index
+            lambda: self._transport.watch_lac(effect.bookie, ledger_id, effect.above, timeout_s=timeout_s),
+            effect.index,
+            effect.bookie,
         )
 
     def _refreshed(self, effect: ev.FinishRefresh) -> None:

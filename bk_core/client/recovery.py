@@ -9,7 +9,7 @@ from typing import Any
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
-from bk_core.client.lac import evidence_of
+from bk_core.client.lac import evidence_of, lac_event
 from bk_core.client.ranges import answer_events
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.errors import BookKeeperError
@@ -21,15 +21,12 @@ from bk_core.protocol.events import (
     CancelRead,
     Fail,
     FinishRecovery,
-    LacAnswered,
-    LacFailed,
     SendFence,
     SendRead,
     SetTimer,
 )
 from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.transport.port import RefusedError, Transport
-from bk_core.wire.lane import Reason
+from bk_core.transport.port import LacEvidence, Transport
 
 
 class RecoveryDriver:
@@ -110,16 +107,11 @@ class RecoveryDriver:
             self._done.set_exception(error)
 
     async def _fence(self, index: int, bookie: BookieId) -> None:
-        try:
-            said = await evidence_of(
-                lambda left_s: self._transport.fence(bookie, self._ledger_id, self._key, deadline_s=left_s),
-                self._config.lac_timeout_ms / 1000,
-            )
-        except BookKeeperError as error:
-            reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
-            self._driver.feed(LacFailed(index, f"{bookie}: {error}", reason))
-        else:
-            self._driver.feed(LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame))
+        def ask(left_s: float) -> Awaitable[LacEvidence]:
+            return self._transport.fence(bookie, self._ledger_id, self._key, deadline_s=left_s)
+
+        deadline_s = self._config.lac_timeout_ms / 1000
+        self._driver.feed(await lac_event(lambda: evidence_of(ask, deadline_s), index, bookie))
 
     async def _read(self, effect: SendRead) -> None:
         deadline_s = self._config.read_timeout_ms / 1000

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from bk_core.client.append_queue import AppendQueue, check_bytes, cost, pieces
+from bk_core.client.append_queue import AppendQueue, check_bytes, cost
 from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
@@ -25,6 +25,7 @@ from bk_core.client.fork import ForkGuard
 from bk_core.client.room import Piece, Room
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import ledger_key
+from bk_core.entries.packets import pieces
 from bk_core.errors import (
     BookKeeperError,
     ClientClosedError,

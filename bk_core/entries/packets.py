@@ -21,6 +21,7 @@ from bk_core.wire.lane import FRAME_BYTES_MAX
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 SLICE_BYTES = FRAME_BYTES_MAX // 4
+SLICE_ENTRIES_MAX = 16_384
 
 
 @dataclass(slots=True)
@@ -95,15 +96,16 @@ def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int,
     return Packet(first, last, _size(tuple(frames)), session, tuple(frames))
 
 
-def pieces(batch: EntryBatch) -> list[EntryBatch]:
-    """The batch in parts that fit into a frame with room to spare, each with at least one entry."""
-    if batch.payload_bytes <= SLICE_BYTES:
-        return [batch]
+def pieces(batch: EntryBatch, frame_bytes: int = SLICE_BYTES) -> list[EntryBatch]:
+    """The batch in slices of about ``frame_bytes`` of payload, each with at least one entry and at most
+    SLICE_ENTRIES_MAX; nothing is copied. Unless told otherwise they fit into a frame with room to spare."""
+    if batch.payload_bytes <= frame_bytes and len(batch) <= SLICE_ENTRIES_MAX:
+        return [batch] if len(batch) else []
     offsets = batch.offsets()
     parts, start = [], 0
     while start < len(batch):
-        stop = int(offsets.searchsorted(offsets[start] + SLICE_BYTES, side="right")) - 1
-        stop = min(max(stop, start + 1), len(batch))
+        stop = int(offsets.searchsorted(offsets[start] + frame_bytes, side="right")) - 1
+        stop = min(max(stop, start + 1), len(batch), start + SLICE_ENTRIES_MAX)
         parts.append(batch.slice(start, stop))
         start = stop
     return parts

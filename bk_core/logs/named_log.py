@@ -25,8 +25,7 @@ from bk_core.logs.compactor import Compactor
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.machines.change import HeadChange, Intent, change_head
 from bk_core.logs.machines.compaction import Compacted
-from bk_core.logs.machines.publication import Publish, publish_among
-from bk_core.logs.machines.transactions import APPEND, PublishOptions
+from bk_core.logs.machines.publication import APPEND, Publish, PublishOptions, publish_among
 from bk_core.logs.machines.upkeep import Compact, SetRetention, Trim
 from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
 from bk_core.logs.model import next_head as commit

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 import random
 import threading
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
@@ -42,7 +41,7 @@ from bk_core.logs.model.codec import (
     encode_transactions,
     encode_unlinked,
 )
-from bk_core.logs.model.head import Extent, LogHead, LogPage, LogTransactions, PageRef
+from bk_core.logs.model.head import Extent, LogHead, LogPage, LogTransactions
 from bk_core.logs.model.paging import (
     Change,
     NewPage,
@@ -51,6 +50,7 @@ from bk_core.logs.model.paging import (
     last_ledgers,
     ledgers_listed,
     merge_candidates,
+    sealed_extents,
 )
 from bk_core.logs.model.schemas import schema_in
 from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
@@ -64,7 +64,6 @@ FORGET_ATTEMPTS_MAX = 10
 NEAREST_LOGS = 3
 
 R = TypeVar("R")
-P = TypeVar("P", Extent, PageRef)
 Apply = Callable[[LogHead, Pages], Change]
 """Makes the change from the head and the pages that it may replace by larger ones. It may be called more than once and
 must have no side effects."""
@@ -149,9 +148,7 @@ class LogStore:
     def extents(self, head: LogHead, start_offset: int, end_offset: int) -> list[Extent]:
         """The extents of ``head`` that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order. If
         ``end_offset`` is beyond the sealed extents, all open ones follow. Reads only the pages it needs."""
-        found: list[Extent] = []
-        self._collect(head.pages, start_offset, end_offset, found)
-        found += _overlapping(head.sealed_tail, start_offset, end_offset)
+        found = self.with_pages(lambda pages: sealed_extents(head, pages, start_offset, end_offset))
         if end_offset > head.next_offset:
             found += head.open_extents
         return found
@@ -172,12 +169,6 @@ class LogStore:
                 return ask(pages)
             except PagesNeeded as needed:
                 pages.update((name, self.page(name)) for name in needed.names)
-
-    def _collect(self, refs: Sequence[PageRef], start: int, end: int, found: list[Extent]) -> None:
-        for ref in _overlapping(refs, start, end):
-            page = self.page(ref.name)
-            self._collect(page.pages, start, end, found)
-            found += _overlapping(page.extents, start, end)
 
     def _no_such_log(self) -> NoSuchLogError:
         names = self.store.list_logs()
@@ -362,16 +353,3 @@ class LogStore:
                 self.store.delete_page(self.name, name)
             except MetadataError:
                 return
-
-
-def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:
-    """Those of ``parts``, given in offset order, that overlap the offsets ``start`` to ``end`` − 1."""
-    if start >= end:
-        return []
-    first = max(0, bisect_right(parts, start, key=_base_offset) - 1)
-    stop = bisect_left(parts, end, key=_base_offset)
-    return [part for part in parts[first:stop] if part.next_offset > start]
-
-
-def _base_offset(part: Extent | PageRef) -> int:
-    return part.base_offset

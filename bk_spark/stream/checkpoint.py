@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.logs.machines.transactions import PLAN_BYTES
+from bk_core.logs.machines.publication import PLAN_BYTES
 
 VERSIONS = ("v1", "v2")
 COMMIT_VERSIONS = ("v1", "v2", "v3")

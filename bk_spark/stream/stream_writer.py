@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model.head import PublishId
 from bk_spark import compat
 from bk_spark.options.options import BkOptions

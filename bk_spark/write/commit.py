@@ -27,7 +27,7 @@ from bk_spark.write import fan_out
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
-    from bk_core.logs.machines.transactions import PublishOptions
+    from bk_core.logs.machines.publication import PublishOptions
     from bk_core.logs.model.head import NewExtent, PublishId
     from bk_spark.options.options import BkOptions
 

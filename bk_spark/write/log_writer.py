@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model.head import PublishId
 from bk_core.placement import writable_in_words
 from bk_spark import codecs

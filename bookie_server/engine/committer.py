@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
+from bookie_server.engine.index_hop import poster
 from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 
@@ -57,7 +57,7 @@ class Committer:
         group_frames_max: int,
         looked_after: Callable[[], None] = lambda: None,
     ) -> None:
-        self._log, self._loop = log, loop
+        self._log, self._post = log, poster(loop)
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
         self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
         self._frames: deque[tuple[bytes | memoryview, bool]] = deque()
@@ -200,9 +200,3 @@ class Committer:
             taken.append(frame)
             any_reserve |= reserve
         return _Group(taken, any_reserve)
-
-    def _post(self, call: Callable[[Any], None], argument: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, argument)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            logger.debug("an answer came after the loop closed")

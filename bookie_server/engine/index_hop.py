@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls from the maintenance thread to the owners of its data: the loop (index), the committer, the reader.
+"""Calls from the maintenance thread to the owners of its data: the loop (index), the committer, the reader. And what
+all threads tell the loop.
 
 Each wait has a deadline. A call that has not begun by then is cancelled and never happens.
 """
@@ -7,16 +8,19 @@ Each wait has a deadline. A call that has not begun by then is cancelled and nev
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bk_core.errors import BookKeeperError, Outcome
 from bookie_server.machine.places import Place
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.compaction import Copy
 from bookie_server.storage.maintenance.index_port import Stopping
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -74,6 +78,19 @@ def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[]
         if not late:
             raise Stopping from None
     raise BookKeeperError(f"{whom} does not answer", value=f"{deadline_s:.0f} s")
+
+
+def poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[Any], None], object], None]:
+    """Returns a function that has a call made on the loop. Any thread. Nothing happens once the loop is closed: nobody
+    waits any more."""
+
+    def post(call: Callable[[Any], None], argument: object) -> None:
+        try:
+            loop.call_soon_threadsafe(call, argument)
+        except RuntimeError:
+            logger.debug("an answer came after the loop closed: %s", argument)
+
+    return post
 
 
 def copier(begin: Callable[[Frames], Future[list[Place]]]) -> Copy:

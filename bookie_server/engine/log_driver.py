@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.engine.committer import Committer
 from bookie_server.engine.holdings import answer_read
-from bookie_server.engine.index_hop import DEADLINE_S, copier, wait_for
+from bookie_server.engine.index_hop import DEADLINE_S, copier, poster, wait_for
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine import events
 from bookie_server.machine.places import Place
@@ -133,7 +133,7 @@ class _Reader:
         feed: Callable[[events.Event], None],
         failed: Callable[[BookKeeperError], None],
     ) -> None:
-        self._reader, self._loop, self._feed, self._failed = reader, loop, feed, failed
+        self._reader, self._post, self._feed, self._failed = reader, poster(loop), feed, failed
         self._work: SimpleQueue[events.ReadFrames | events.ReadMemberships | _Release | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bookie-read", daemon=True)
         self._thread.start()
@@ -173,9 +173,3 @@ class _Reader:
                 work.done.set_exception(error)
                 raise
             work.done.set_result(None)
-
-    def _post(self, call: Callable[[Any], None], argument: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, argument)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            logger.debug("an answer came after the loop closed")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from bk_core.errors import BookKeeperError, StorageFailedError
-from bookie_server.engine.index_hop import LoopIndexPort
+from bookie_server.engine.index_hop import LoopIndexPort, poster
 from bookie_server.identity.opening import OpenStorage
 from bookie_server.storage.maintenance.compaction import Copy
 from bookie_server.storage.maintenance.index_port import Stopping
@@ -58,6 +58,7 @@ class MaintenanceThread:
     ) -> None:
         self.maintenance = maintenance
         self._loop, self._failed, self._stats_interval_s = loop, failed, stats_interval_s
+        self._post = poster(loop)
         self._stats_due_s = time.monotonic() + stats_interval_s
         self._wake = threading.Condition()
         self._stopping = self._noticed = self._hurried = False
@@ -105,10 +106,10 @@ class MaintenanceThread:
                     self._wake.wait_for(lambda: self._stopping or self._loop.is_closed(), timeout=None)
             self.maintenance.finish()
         except BookKeeperError as error:
-            self._post_failure(error)
+            self._post(self._failed, error)
         except BaseException as error:
             logger.exception("the maintenance thread failed")
-            self._post_failure(StorageFailedError("the maintenance thread failed", value=repr(error)))
+            self._post(self._failed, StorageFailedError("the maintenance thread failed", value=repr(error)))
 
     def _work(self) -> None:
         maintenance = self.maintenance
@@ -135,9 +136,3 @@ class MaintenanceThread:
             logger.info("storage: %s", self.stats().as_line())
         except BookKeeperError as error:
             logger.warning("no statistics now: %s", error)
-
-    def _post_failure(self, error: BookKeeperError) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._failed, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            logger.debug("the maintenance failed after the loop closed: %s", error)

@@ -18,7 +18,7 @@ from bk_cli.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model import schemas
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bk_core.client.append_queue import AppendQueue, cost, pieces
+from bk_core.client.append_queue import AppendQueue, cost
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.packets import pieces
 from bk_core.errors import InvalidArgumentError
 
 ITEMS = st.lists(

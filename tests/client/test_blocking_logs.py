@@ -18,8 +18,7 @@ from bk_core.errors import (
     TransactionReplayDiffersError,
     TransactionVersionRegressedError,
 )
-from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, Transaction
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from tests.kit.memory_cluster import MemoryBookKeeper
 

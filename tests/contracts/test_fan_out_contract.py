@@ -16,8 +16,7 @@ from bk_core.errors import (
     TransactionReplayDiffersError,
 )
 from bk_core.logs.machines.change import HeadChange
-from bk_core.logs.machines.publication import publish_among
-from bk_core.logs.machines.transactions import PublishOptions, Transaction, recorded
+from bk_core.logs.machines.publication import PublishOptions, Transaction, publish_among, recorded
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.codec import encode_head, encode_transactions
 from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, Published, PublishId

@@ -13,8 +13,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import HeadChange, Intent
-from bk_core.logs.machines.publication import Publish
-from bk_core.logs.machines.transactions import PublishOptions
+from bk_core.logs.machines.publication import Publish, PublishOptions
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, PublishId

@@ -17,7 +17,7 @@ from bk_core.errors import (
     TransactionReplayDiffersError,
 )
 from bk_core.logs.machines import ask, vacuum
-from bk_core.logs.machines.transactions import Transaction, recorded
+from bk_core.logs.machines.publication import Transaction, recorded
 from bk_core.logs.machines.upkeep import Trim
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogTransactions, Published, PublishId, Unlinked

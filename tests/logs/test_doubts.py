@@ -13,7 +13,7 @@ from bk_core.errors import (
     TransactionVersionRegressedError,
 )
 from bk_core.logs.machines import ask
-from bk_core.logs.machines.transactions import Transaction, recorded
+from bk_core.logs.machines.publication import Transaction, recorded
 from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, Published, PublishId

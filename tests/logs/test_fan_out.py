@@ -19,8 +19,14 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import HeadChange
-from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, LOGS_MAX, fan_out_id, publish_among
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import (
+    FORGOTTEN_OFFSET,
+    LOGS_MAX,
+    PublishOptions,
+    Transaction,
+    fan_out_id,
+    publish_among,
+)
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model import schemas
 from bk_core.logs.model.head import LogHead, NewExtent, PublishId

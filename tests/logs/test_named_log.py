@@ -26,7 +26,7 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_core.logs.machines.transactions import PublishOptions
+from bk_core.logs.machines.publication import PublishOptions
 from bk_core.logs.model.codec import encode_head
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.model.next_head import NewOpenExtent, add_open_extent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLogError
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model import paging
 from bk_core.logs.model.head import LogHead, PublishId
 from bk_core.logs.named_log import NamedLog

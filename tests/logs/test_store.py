@@ -21,8 +21,7 @@ from bk_core.errors import (
 )
 from bk_core.logs import sequences
 from bk_core.logs.machines.change import ATTEMPTS_MAX, HeadChange
-from bk_core.logs.machines.publication import publish_among
-from bk_core.logs.machines.transactions import PublishOptions
+from bk_core.logs.machines.publication import PublishOptions, publish_among
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
 from bk_core.logs.model.paging import Change, Pages

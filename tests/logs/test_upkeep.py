@@ -20,8 +20,7 @@ from bk_core.errors import (
     TransactionReplayDiffersError,
     TransactionVersionRegressedError,
 )
-from bk_core.logs.machines.publication import FORGOTTEN_OFFSET
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, Transaction
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog

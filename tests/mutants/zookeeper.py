@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_HANDLER = "bk_core/metadata/zookeeper/handler.py"
+_HANDLER = "bk_core/metadata/zookeeper/session.py"
 _SESSION = "bk_core/metadata/zookeeper/session.py"
 _BOOKIES = "bk_core/metadata/tree/bookies.py"
 _CONTRACT = "tests/contracts/test_metadata_"
@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-set-of-a-cookie-is-not-looked-at",
-        path="bk_core/metadata/tree/cookies.py",
+        path="bk_core/metadata/tree/bookies.py",
         old="            if found != Versioned(data, version + 1):\n",
         new="            if True:\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_cookie_with_a_lost_answer_is_written_or_unknown",),

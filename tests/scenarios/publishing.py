@@ -10,8 +10,7 @@ from typing import Any
 from bk_core.errors import BookKeeperError, MetadataConflictError, MetadataUnavailableError, Outcome
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import HeadChange
-from bk_core.logs.machines.publication import Publish
-from bk_core.logs.machines.transactions import PublishOptions
+from bk_core.logs.machines.publication import Publish, PublishOptions
 from bk_core.logs.model.head import NewExtent, PublishId
 from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.model import LedgerId, Versioned

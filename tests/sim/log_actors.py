@@ -14,8 +14,7 @@ from bk_core.errors import (
     TransactionVersionRegressedError,
 )
 from bk_core.logs.machines.change import HeadChange, Intent
-from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publish
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publish, PublishOptions, Transaction
 from bk_core.logs.machines.upkeep import Compact, Trim
 from bk_core.logs.machines.vacuum import Vacuum
 from bk_core.logs.model.head import NewExtent, PublishId

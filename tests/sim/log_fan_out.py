@@ -14,8 +14,7 @@ from typing import Any
 from bk_core.errors import BookKeeperError, MetadataConflictError, Outcome, TransactionReplayDiffersError
 from bk_core.logs.machines import change
 from bk_core.logs.machines.change import HeadChange
-from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, publish_among
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, Transaction, publish_among
 from bk_core.logs.model.head import PublishId
 from tests.sim.log_actors import Stage, new_extent
 from tests.sim.log_limits import WINDOWS, small_limits

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from bk_core.logs.machines import publication, transactions, upkeep
+from bk_core.logs.machines import publication, upkeep
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model import paging, schemas, unlinking
 
@@ -17,7 +17,7 @@ SMALL = {
     (paging, "PAGE_PARTS_MAX"): 3,
     (paging, "REFS_MAX"): 2,
     (upkeep, "CONDEMNED_MAX"): 3,
-    (transactions, "VERSIONS_MAX"): 5,
+    (publication, "VERSIONS_MAX"): 5,
     (schemas, "SCHEMAS_MAX"): 3,
     (unlinking, "UNLINKED_BYTES_MAX"): 80,
 }

@@ -8,8 +8,10 @@ names only a few pages however long the log is, and a change writes few bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from bk_core.logs.model.codec import encode_page, head_bytes, page_name
 from bk_core.logs.model.head import HEAD_BYTES_MAX, PAGE_BYTES_MAX, Extent, LogHead, LogPage, LogTransactions, PageRef
@@ -29,6 +31,7 @@ REFS_MAX = 4
 Nonce = Callable[[], int]
 """Returns a random 64-bit number for the name of a page."""
 Pages = Mapping[str, LogPage]
+P = TypeVar("P", Extent, PageRef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +125,30 @@ def ledgers_below(refs: Sequence[PageRef], pages: Pages) -> set[LedgerId]:
 def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Extent]:
     """The sealed extents that overlap the offsets ``start`` to ``end`` − 1, in order. Raises PagesNeeded."""
 
-    def below(refs: Sequence[PageRef]) -> Iterator[Extent]:
-        touched = [ref for ref in refs if ref.base_offset < end and start < ref.next_offset]
+    found: list[Extent] = []
+
+    def collect(refs: Sequence[PageRef]) -> None:
+        touched = _overlapping(refs, start, end)
         _need([ref.name for ref in touched], pages)
         for ref in touched:
-            yield from below(pages[ref.name].pages)
-            yield from pages[ref.name].extents
+            collect(pages[ref.name].pages)
+            found.extend(_overlapping(pages[ref.name].extents, start, end))
 
-    found = (*below(head.pages), *head.sealed_tail)
-    return [extent for extent in found if extent.base_offset < end and start < extent.next_offset]
+    collect(head.pages)
+    return found + _overlapping(head.sealed_tail, start, end)
+
+
+def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:
+    """Those of ``parts``, given in offset order, that overlap the offsets ``start`` to ``end`` − 1."""
+    if start >= end:
+        return []
+    first = max(0, bisect_right(parts, start, key=_base_offset) - 1)
+    stop = bisect_left(parts, end, key=_base_offset)
+    return [part for part in parts[first:stop] if part.next_offset > start]
+
+
+def _base_offset(part: Extent | PageRef) -> int:
+    return part.base_offset
 
 
 def last_ledgers(head: LogHead, pages: Pages, count: int = 2) -> tuple[LedgerId, ...]:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from bk_core.errors import MetadataCorruptError, MetadataError
 from bk_core.metadata.layout import ServiceUri
 from bk_core.metadata.port import CancelWatch, SessionState
-from bk_core.metadata.tree.bookies import Bookies
+from bk_core.metadata.tree.bookies import Bookies, Cookies
 from bk_core.metadata.tree.cluster_root import make_cluster, why_no_cluster
-from bk_core.metadata.tree.cookies import Cookies
 from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.metadata.tree.logs import Logs
 from bk_core.metadata.tree.tree import Tree

@@ -5,7 +5,7 @@ Every call has a deadline. A read whose connection broke is repeated within the 
 and is then sent at most once: without a connection it is certainly not applied, and once it may have been sent, a
 missing answer means outcome UNKNOWN. Kazoo's states CONNECTED, SUSPENDED and LOST are those of the port. Kazoo always
 reconnects, and begins a new session after a loss. Its wait for one server is bounded below every call's deadline
-(``handler.py``, M5).
+(:class:`BoundedHandler`, M5).
 
 Reads never go back in time, whatever server answers. ZooKeeper does not move a session to a server that is behind it;
 and beginning a session is a write, so the server that answers it has all earlier writes.
@@ -13,8 +13,10 @@ and beginning a session is a write, so the server that answers it has all earlie
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import struct
 import threading
 import time
@@ -37,7 +39,8 @@ from kazoo.exceptions import BadVersionError as KazooBadVersion
 from kazoo.exceptions import NodeExistsError as KazooNodeExists
 from kazoo.exceptions import NoNodeError as KazooNoNode
 from kazoo.exceptions import NotEmptyError as KazooNotEmpty
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KazooState
 
 from bk_core.errors import (
@@ -68,7 +71,6 @@ from bk_core.metadata.tree.tree import (
     multi_bytes,
 )
 from bk_core.metadata.worker import Worker
-from bk_core.metadata.zookeeper.handler import BoundedHandler
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
@@ -92,6 +94,65 @@ _ANSWERS: dict[type[KazooException], type[TreeError]] = {
 _GARBLED = (RuntimeError, struct.error, IndexError, UnicodeDecodeError)
 """The exceptions that kazoo raises for an answer that it cannot parse."""
 _REFUSED = (NoAuthError, InvalidACLError, AuthFailedError)
+
+
+logger = logging.getLogger(__name__)
+
+
+class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Kazoo's handler, but connecting and greeting together take at most ``attempt_s``, so that no single server can
+    use up a caller's deadline (M5).
+
+    Kazoo waits the whole session timeout for a connection, and the session timeout divided by the number of hosts for
+    the answer to its greeting. A server that is starting accepts and does not answer, and a host that is gone never
+    answers: one such attempt lasted longer than any call's deadline. Also, an unexpected error ends kazoo's connection
+    thread for good.
+
+    ``is_connected`` says whether the greeting was answered. ``on_ended`` is called on the connection's thread when the
+    thread ends for any reason; it must not wait.
+    """
+
+    def __init__(self, attempt_s: float, is_connected: Callable[[], bool], on_ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._attempt_s, self._is_connected, self._on_ended = attempt_s, is_connected, on_ended
+        self._socket: socket.socket | None = None
+        self._attempt_ends = self._heard = time.monotonic()
+
+    def create_connection(self, *arguments: Any, **options: Any) -> socket.socket:
+        self._attempt_ends = time.monotonic() + self._attempt_s
+        self._socket = super().create_connection(*arguments, **{**options, "timeout": self._attempt_s})
+        self._heard = time.monotonic()
+        return self._socket
+
+    def select(
+        self, readable: list[Any], writable: list[Any], exceptional: list[Any], timeout: float | None = None
+    ) -> Any:
+        if not self._is_connected():
+            left = max(0.0, self._attempt_ends - time.monotonic())
+            timeout = left if timeout is None else min(timeout, left)
+        ready = super().select(readable, writable, exceptional, timeout)
+        if self._socket in ready[0]:
+            self._heard = time.monotonic()
+        return ready
+
+    def cut_if_silent(self, for_s: float) -> None:
+        """Break a connection on which nothing arrived for ``for_s`` seconds; kazoo then makes another one."""
+        if self._socket is not None and time.monotonic() - self._heard >= for_s:
+            with contextlib.suppress(OSError):  # already broken
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def spawn(self, run: Callable[..., None], *arguments: Any, **options: Any) -> Any:
+        if isinstance(getattr(run, "__self__", None), ConnectionHandler):
+            return super().spawn(self._run_connection, run)
+        return super().spawn(run, *arguments, **options)
+
+    def _run_connection(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:
+            logger.error("the thread of the connection to ZooKeeper ended: %r", error)
+        finally:
+            self._on_ended()
 
 
 class ZooKeeperTree:

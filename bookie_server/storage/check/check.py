@@ -27,7 +27,6 @@ from bk_core.wire.lane import Reason
 from bookie_server.storage.bytes.index_file import IndexHeader, build_index
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows, sorted_rows, summary_of
 from bookie_server.storage.bytes.scan import ScannedSegment
-from bookie_server.storage.bytes.sealed import read_header
 from bookie_server.storage.bytes.segment import index_name, parse_name, segment_name
 from bookie_server.storage.bytes.verify import describe, refused_words
 from bookie_server.storage.check.findings import (
@@ -54,7 +53,7 @@ from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.disk.overlay import Overlay
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from bookie_server.storage.maintenance.stored import StoredPair
-from bookie_server.storage.start.replay import Opening
+from bookie_server.storage.start.replay import Opening, read_header
 
 _TROUBLES = {
     Reason.REASON_NONE: "",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opening a data directory: state and index of everything it holds, the tail copied, the log ready to go on.
 
-First the newest checkpoint (``starting_point.py``). Then, in generation order, the segments: of one with a valid
+First the newest checkpoint (:class:`StartingPoint`). Then, in generation order, the segments: of one with a valid
 ``.idx`` the summary, and its state records where no checkpoint has them; any other is scanned (``scan.py``); one that
 is drained is put aside unread. Then, before anything is answered (RULES S6): intact frames above the highest recorded
 durable position are copied to a new segment and synced; damage that cannot be named puts every ledger in limbo,
@@ -13,24 +13,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, IntegrityError, StorageFailedError
-from bookie_server.storage.bytes.index_file import STATE_ROW, IndexHeader, StateCollector, build_index
+from bookie_server.storage.bytes.index_file import (
+    STATE_ROW,
+    IndexHeader,
+    IndexSections,
+    StateCollector,
+    build_index,
+    decode_index_header,
+    decode_states,
+    decode_summary,
+)
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows, sorted_rows
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
-from bookie_server.storage.bytes.sealed import SealedSummary, read_header, read_sealed
-from bookie_server.storage.bytes.segment import SEGMENT_HEADER_BYTES, index_name, segment_name
+from bookie_server.storage.bytes.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    decode_segment_header,
+    index_name,
+    segment_name,
+)
 from bookie_server.storage.bytes.verify import refused_words
 from bookie_server.storage.disk.cookie import DataDirectory
-from bookie_server.storage.disk.files import Handle
+from bookie_server.storage.disk.files import BLOCK, Files, Handle
 from bookie_server.storage.disk.health import NO_SPACE
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES
+from bookie_server.storage.index.checkpoint import Intervals, find_checkpoint, parse_checkpoint_name
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
+from bookie_server.storage.index.ledger_table import LEDGER_ROW
 from bookie_server.storage.index.state_rows import deleted_by, folded, ledger_rows
 from bookie_server.storage.log.sealing import SealJob, unmark, write_index
 from bookie_server.storage.log.segment_log import SEGMENT_SIZE_BYTES, SegmentLog
@@ -39,11 +55,121 @@ from bookie_server.storage.maintenance.checkpointer import Checkpointer, Checkpo
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from bookie_server.storage.start.listing import Listing, list_segments
 from bookie_server.storage.start.log_end import give_back_unused
-from bookie_server.storage.start.starting_point import find_starting_point
 from bookie_server.storage.start.tail import TailCopier
 
 _CHECK = "check the disk"
 _COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealedSummary:
+    """``states`` is None if they were not asked for."""
+
+    sections: IndexSections
+    summary: Rows
+    states: Rows | None
+
+
+def read_header(
+    files: Files, path: str, handle: Handle, generation: int, incarnation: bytes
+) -> tuple[SegmentHeader | None, str | None]:
+    """The header of an open segment of the directory ``path``, or None if it cannot be read; and what is wrong with it,
+    or with the segment's size, in words. A header that fails its check is read once more past the page cache (RULES
+    S5)."""
+    name, size = segment_name(generation), files.size(handle)
+    try:
+        try:
+            header = decode_segment_header(files.read(handle, SEGMENT_HEADER_BYTES, 0))
+        except (IntegrityError, OSError):
+            block = files.read_past_cache(os.path.join(path, name), SEGMENT_HEADER_BYTES, 0)
+            header = decode_segment_header(block)
+    except (IntegrityError, OSError) as error:
+        return None, f"{name}: {error}"
+    if header.generation != generation or header.incarnation != incarnation:
+        return header, f"{name} is of generation {header.generation} or of another directory"
+    if header.segment_bytes != size:
+        return header, f"{name} has {size} bytes instead of {header.segment_bytes}"
+    return header, None
+
+
+def read_sealed(files: Files, path: str, generation: int, incarnation: bytes, *, states: bool) -> SealedSummary:
+    """Read the ``.idx`` of a segment of the directory ``path``.
+
+    Raises IntegrityError if its parts are not intact, its size is not what it says, or it is of another segment or
+    directory; OSError if it cannot be read. Then the segment must be scanned.
+    """
+    handle = files.open_read(os.path.join(path, index_name(generation)))
+    try:
+        sections = decode_index_header(files.read(handle, BLOCK, 0))
+        header = sections.header
+        if header.generation != generation or header.incarnation != incarnation:
+            raise IntegrityError("an index file is of another segment", value=f"generation {header.generation}")
+        if files.size(handle) != sections.file_bytes:
+            raise IntegrityError("an index file has another size than its header says")
+        summary = decode_summary(sections, _read(files, handle, sections.summary_range))
+        rows = decode_states(sections, _read(files, handle, sections.state_range)) if states else None
+        return SealedSummary(sections, summary, rows)
+    finally:
+        files.close(handle)
+
+
+def _read(files: Files, handle: Handle, where: tuple[int, int]) -> bytes:
+    offset, size = where
+    return files.read(handle, size, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """What a start knows before it looks at any segment: the newest checkpoint, and what follows from it (RULES S4,
+    S8). A checkpoint that should be there and is not, or cannot be read, is state that may be lost with the segments
+    that were recycled under it: never an empty start, but limbo.
+
+    ``checkpoint``: the one used (number 0: none); ``ledgers`` and ``deleted`` are what it says. ``damage``: a line
+    for each file that is not what it should be. ``lost``: a newer one was made and is not readable, and segments may
+    have been recycled under it."""
+
+    checkpoint: CheckpointSummary
+    ledgers: Rows
+    deleted: Intervals
+    damage: tuple[str, ...]
+    lost: bool
+
+    def covers(self, generation: int) -> bool:
+        """Whether the checkpoint holds all that this segment says of the state of ledgers."""
+        return generation <= self.checkpoint.through
+
+    def is_drained(self, generation: int) -> bool:
+        """Whether nothing in this segment counts any more; what is left of its files is to be recycled."""
+        return self.covers(generation) and generation not in self.checkpoint.segments
+
+    def without_state(self) -> StartingPoint:
+        """The same for when the state is in the index: a hundred bytes for each ledger are free again."""
+        return replace(self, ledgers=self.ledgers[:0].copy(), deleted=self.deleted[:0].copy())
+
+    @property
+    def must_exist(self) -> frozenset[int]:
+        """Segments whose absence is a loss. Empty after a loss of checkpoints, which says as much of all of them."""
+        return frozenset() if self.lost else self.checkpoint.segments
+
+
+def find_starting_point(directory: DataDirectory) -> StartingPoint:
+    """Read the newest checkpoint that can be read. What is left of one in the making is removed. OSError where the
+    directory cannot be read."""
+    files, path, identity = directory.files, directory.segments_path, directory.identity
+    for name in files.names(path):
+        if name.endswith(".tmp") and parse_checkpoint_name(name.removesuffix(".tmp")) is not None:
+            files.remove(os.path.join(path, name))
+    found = find_checkpoint(files, path, identity.incarnation_bytes)
+    newest, damage = found.newest, list(found.damage)
+    number = newest.number if newest is not None else 0
+    lost = number < identity.checkpoint
+    if lost:
+        damage.append(f"checkpoint {identity.checkpoint} is lost, the newest that can be read is {number}")
+    if newest is None:
+        nothing = np.empty((0, 2), np.int64)
+        return StartingPoint(CheckpointSummary(), np.empty(0, LEDGER_ROW), nothing, tuple(damage), lost)
+    summary = CheckpointSummary(number, newest.through, frozenset(newest.segments), found.file_bytes)
+    return StartingPoint(summary, newest.ledgers, newest.deleted, tuple(damage), lost)
 
 
 @dataclass(slots=True)

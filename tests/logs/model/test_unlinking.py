@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bk_core.logs.machines.transactions import PublishOptions
+from bk_core.logs.machines.publication import PublishOptions
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model import paging, unlinking
 from bk_core.logs.model.codec import encode_unlinked

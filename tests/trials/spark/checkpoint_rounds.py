@@ -11,7 +11,7 @@ import json
 import shutil
 from pathlib import Path
 
-from bk_core.logs.machines.transactions import PublishOptions, Transaction
+from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model.head import PUBLISHED_MAX, PublishId
 from tests.trials.spark.checker import Write, check_rows
 from tests.trials.spark.rig import BlockReport, Rig, Space, tagged

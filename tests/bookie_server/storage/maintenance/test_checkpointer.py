@@ -23,7 +23,7 @@ from bookie_server.storage.index.checkpoint import (
 )
 from bookie_server.storage.index.ledger_table import FENCED, LEDGER_ROW
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
-from bookie_server.storage.start.starting_point import find_starting_point
+from bookie_server.storage.start.replay import find_starting_point
 from tests.kit.segment_world import BOOKIE_ID, CLUSTER
 from tests.sim.disk import KEEPS, SimDisk, SimulatedCrash
 
