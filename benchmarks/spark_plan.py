@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from benchmarks.figures import Figure, elapsed, repeat
 from bk_cli.cluster import LocalCluster
+from bk_core.logs.model.head import LogHead
 
 EXTENTS = 100_000
 PLAN_S_MAX = 5.0
@@ -183,7 +184,6 @@ def _fill(store: Any, head: bytes, pages: Mapping[str, bytes]) -> None:
 def _log_records(count: int) -> tuple[bytes, dict[str, bytes]]:
     """Head and pages of a log of so many sealed extents, whose ledgers planning does not look at."""
     from bk_core.entries.digest import ledger_key
-    from bk_core.logs.model import next_head as commit
     from bk_core.logs.model.codec import encode_head
     from bk_core.logs.model.head import Extent
     from bk_core.logs.model.paging import fit
@@ -204,7 +204,7 @@ def _log_records(count: int) -> tuple[bytes, dict[str, bytes]]:
         )
         for i in range(count)
     )
-    empty = commit.create(uuid=str(uuid4()), created_ms=1, digest_type=DigestType.CRC32C, ledger_key=ledger_key(b""))
+    empty = LogHead(uuid=str(uuid4()), created_ms=1, digest_type=DigestType.CRC32C, ledger_key=ledger_key(b""))
     change = fit(replace(empty, next_offset=count * ROWS_PER_LEDGER, tail=extents), nonce)
     return encode_head(change.head), {new.name: new.data for new in change.new_pages}
 

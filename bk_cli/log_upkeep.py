@@ -15,7 +15,7 @@ from bk_core.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bk_core.logs.machines.vacuum import Vacuumed
+    from bk_core.logs.machines.upkeep import Vacuumed
     from bk_core.logs.model.compaction import Run
     from bk_core.logs.model.head import Extent, LogHead
 

@@ -13,7 +13,7 @@ from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.logs import named_log
 from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.publication import APPEND, PublishOptions
-from bk_core.logs.machines.vacuum import Vacuumed
+from bk_core.logs.machines.upkeep import Vacuumed
 from bk_core.logs.model.compaction import CompactionLimits, Run
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS

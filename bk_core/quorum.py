@@ -16,11 +16,6 @@ def write_set(entry_id: EntryId, ensemble_size: int, write_quorum: int) -> tuple
     return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
 
 
-def holds(index: int, entry_id: EntryId, ensemble_size: int, write_quorum: int) -> bool:
-    """Whether ensemble ``index`` is in the write set of ``entry_id``."""
-    return (index - entry_id) % ensemble_size < write_quorum
-
-
 def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
     """Whether every possible ack quorum has a member among the ``known`` indices.
 

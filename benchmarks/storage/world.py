@@ -14,8 +14,7 @@ from benchmarks.figures import VariedBytes
 from benchmarks.raw import open_direct
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import FRAME_HEADER_BYTES, encode_frame, parse_header
-from bk_core.entries.frame_layout import assemble
+from bk_core.entries.frame import FRAME_HEADER_BYTES, assemble, encode_frame, parse_header
 from bk_core.model import DigestType
 from bookie_server.machine.places import Place
 from bookie_server.storage.disk.cookie import DataDirectory

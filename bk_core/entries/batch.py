@@ -148,13 +148,6 @@ class EntryBatch:
             raise InvalidArgumentError("the ledger length of this batch is not known", value=f"ledger {self.ledger_id}")
         return self.length_before + np.cumsum(self.lengths, dtype=np.int64)
 
-    def entry(self, k: int) -> memoryview:
-        """The payload of the entry at position ``k``, which is not its entry id."""
-        if not 0 <= k < self.count:
-            raise IndexError(k)
-        offsets = self.offsets()
-        return self.payload[int(offsets[k]) : int(offsets[k + 1])]
-
     def entry_views(self) -> list[memoryview]:
         """A view of each payload, for callers that need objects."""
         bounds = self.offsets().tolist()

@@ -15,7 +15,6 @@ from uuid import uuid4
 import numpy as np
 
 from bk_core.client.connect import BookKeeper
-from bk_core.client.reader import LedgerReader
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, IntegrityError
@@ -25,7 +24,7 @@ from bk_core.logs.model.compaction import ENTRY_COST_BYTES, CompactionLimits, Co
 from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.sequences import Answers, carry_out
 from bk_core.logs.store import LogStore, nonce
-from bk_core.model import EntryId, LedgerId
+from bk_core.model import LedgerId
 
 logger = logging.getLogger("bk_core.logs")
 
@@ -141,7 +140,7 @@ class Compactor:
         """Read the whole ledger from its bookies."""
         content = Content()
         opening = self._bookkeeper.open_ledger(new.ledger_id, recover=False, password=self._password)
-        async with await opening as reader, aclosing(_batches(reader, 0, reader.last_add_confirmed)) as batches:
+        async with await opening as reader, aclosing(reader.read(0, reader.last_add_confirmed)) as batches:
             async for batch in batches:
                 content = content.with_batch(batch)
         return content
@@ -189,7 +188,7 @@ class Compactor:
                     f"{'closed' if reader.is_closed else 'open'} at {reader.last_add_confirmed}",
                     remedy="look at it with bk ledger show",
                 )
-            async with aclosing(_batches(reader, extent.first_entry_id, last)) as batches:
+            async with aclosing(reader.read(extent.first_entry_id, last)) as batches:
                 async for batch in batches:
                     yield batch
 
@@ -251,7 +250,3 @@ def _as_new(batches: Sequence[EntryBatch]) -> EntryBatch:
         return EntryBatch(lengths=batches[0].lengths, payload=batches[0].payload)
     lengths = np.concatenate([batch.lengths for batch in batches])
     return EntryBatch(lengths=lengths, payload=memoryview(b"".join(batch.payload for batch in batches)))
-
-
-def _batches(reader: LedgerReader, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
-    return reader.read(first, last)

@@ -26,8 +26,7 @@ from bk_core.logs.leader import LogLeader
 from bk_core.logs.machines.change import HeadChange, Intent, change_head
 from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.publication import APPEND, Publish, PublishOptions, publish_among
-from bk_core.logs.machines.upkeep import Compact, SetRetention, Trim
-from bk_core.logs.machines.vacuum import Vacuum, Vacuumed
+from bk_core.logs.machines.upkeep import Compact, SetRetention, Trim, Vacuum, Vacuumed
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.compaction import CompactionLimits, Run
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
@@ -89,7 +88,7 @@ class NamedLog:
         try:
             found = await self.head()
         except NoSuchLogError:
-            new = commit.create(
+            new = LogHead(
                 uuid=str(uuid4()),
                 created_ms=_now_ms(),
                 digest_type=DigestType.CRC32C if digest_type is None else digest_type,

@@ -31,7 +31,7 @@ from bk_core.errors import (
 from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, of_log
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import write_of
-from bk_core.logs.machines.vacuum import Vacuumed
+from bk_core.logs.machines.upkeep import Vacuumed
 from bk_core.logs.model.codec import (
     decode_head,
     decode_page,

@@ -123,10 +123,6 @@ class MetadataStore(Protocol):
         id."""
         ...
 
-    def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
-        """Call ``callback`` whenever the writable or the read-only set changed."""
-        ...
-
     def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
         """Create the ephemeral node. A node that another session left is deleted at once if it is of the same directory
         (incarnation and DIRECTORY_PROPERTY), because the caller holds the directory lock (M3). If it is of another

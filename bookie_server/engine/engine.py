@@ -22,7 +22,6 @@ from bookie_server.engine.log_driver import LogDriver, OpenLog
 from bookie_server.machine import events
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.places import Place
-from bookie_server.storage.maintenance.maintenance import StorageStats
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +82,6 @@ class BookieEngine:
             LogDriver(number, each, self, group_bytes_max=group_bytes_max, group_frames_max=group_frames_max)
             for number, each in enumerate(logs)
         )
-
-    def storage_stats(self) -> list[StorageStats]:
-        return [each.stats() for each in self._logs]
 
     # --- for services ---
 

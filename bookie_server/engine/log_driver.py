@@ -26,7 +26,7 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.compaction import Copy
-from bookie_server.storage.maintenance.maintenance import Maintenance, StorageStats
+from bookie_server.storage.maintenance.maintenance import Maintenance
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +84,6 @@ class LogDriver:
     def hurry(self) -> None:
         """Space is short: maintenance gives back what it can now."""
         self._maintenance.hurry()
-
-    def stats(self) -> StorageStats:
-        return self._maintenance.stats()
 
     def stop(self) -> None:
         """Make accepted frames durable, record the position and end the threads. Not on the loop's thread."""

@@ -18,7 +18,7 @@ from bookie_server.engine.index_hop import LoopIndexPort, poster
 from bookie_server.identity.opening import OpenStorage
 from bookie_server.storage.maintenance.compaction import Copy
 from bookie_server.storage.maintenance.index_port import Stopping
-from bookie_server.storage.maintenance.maintenance import Maintenance, StorageStats
+from bookie_server.storage.maintenance.maintenance import Maintenance
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
 logger = logging.getLogger(__name__)
@@ -77,10 +77,6 @@ class MaintenanceThread:
         self._hurried = True
         self._notice()
 
-    def stats(self) -> StorageStats:
-        """Any thread, the loop's too."""
-        return self.maintenance.stats()
-
     def stop(self) -> None:
         """Seal full segments and end the thread. Call it after the commit thread has ended, not on the loop's thread.
         Idempotent."""
@@ -133,6 +129,6 @@ class MaintenanceThread:
             return
         self._stats_due_s = now_s + self._stats_interval_s
         try:
-            logger.info("storage: %s", self.stats().as_line())
+            logger.info("storage: %s", self.maintenance.stats().as_line())
         except BookKeeperError as error:
             logger.warning("no statistics now: %s", error)

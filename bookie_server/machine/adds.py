@@ -15,8 +15,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 
-from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, check_frame, frame_extent, split_frames
-from bk_core.entries.frame_layout import APACHE_BYTES
+from bk_core.entries.frame import (
+    APACHE_BYTES,
+    FrameExtent,
+    FrameHeader,
+    FrameKind,
+    check_frame,
+    frame_extent,
+    split_frames,
+)
 from bk_core.errors import IntegrityError
 from bk_core.model import LedgerId
 from bk_core.wire.lane import AttachMode, Reason

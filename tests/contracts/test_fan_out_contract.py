@@ -33,7 +33,7 @@ FRAGMENTS = (Fragment(0, ("b1:3181", "b2:3181", "b3:3181")),)
 def made(store: MetadataStore, *logs: str) -> None:
     for number, log in enumerate(logs):
         uuid = f"12345678-9abc-def0-1234-{number:012d}"
-        head = commit.create(uuid=uuid, created_ms=1, digest_type=DigestType.CRC32C, ledger_key=ledger_key(b""))
+        head = LogHead(uuid=uuid, created_ms=1, digest_type=DigestType.CRC32C, ledger_key=ledger_key(b""))
         LogStore(store, log).create(head)
 
 

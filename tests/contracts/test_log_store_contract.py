@@ -15,7 +15,7 @@ from bk_core.metadata.port import MetadataStore
 from tests.kit.log_changes import change
 from tests.kit.metadata_worlds import MetadataWorld
 
-EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
+EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
 
 
 def publish(store: MetadataStore, first: int, count: int) -> Published:

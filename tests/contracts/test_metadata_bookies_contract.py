@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from typing import Any
@@ -250,31 +249,6 @@ def test_moving_to_read_only_survives_lost_answers(
     lose_write_number(metadata_world, store, lost_write, applied=applied)
     store.register_bookie(info(), read_only=True)
     assert (store.writable_bookies(), store.read_only_bookies()) == ({}, {BOOKIE: info()})
-
-
-def test_watch_of_bookies_tells_of_each_change_of_either_set(
-    metadata_world: MetadataWorld, store: MetadataStore
-) -> None:
-    calls: queue.Queue[None] = queue.Queue()
-    cancel = metadata_world.open().watch_bookies(lambda: calls.put(None))
-    store.register_bookie(info())
-    calls.get(timeout=5)
-    store.register_bookie(info(bookie_id="b2:3181"), read_only=True)
-    calls.get(timeout=5)
-    store.unregister_bookie(BOOKIE)
-    calls.get(timeout=5)
-    cancel()
-    store.unregister_bookie("b2:3181")
-    with pytest.raises(queue.Empty):
-        calls.get(timeout=0.2)
-
-
-def test_watch_of_bookies_sees_a_read_only_folder_come(metadata_world: MetadataWorld, store: MetadataStore) -> None:
-    tree_of(store).delete(f"{metadata_world.root}/available/readonly")
-    called = threading.Event()
-    metadata_world.open().watch_bookies(called.set)
-    store.register_bookie(info(), read_only=True)
-    assert called.wait(5)
 
 
 # --- cookies and our own record ---

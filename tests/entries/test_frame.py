@@ -17,6 +17,8 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import (
     FrameKind,
+    assemble,
+    column_bytes,
     decode_frame,
     encode_frame,
     encode_record,
@@ -25,10 +27,9 @@ from bk_core.entries.frame import (
     parse_header,
     slice_frame,
 )
-from bk_core.entries.frame_layout import assemble, column_bytes
 from bk_core.errors import EntryTooLargeError, IntegrityError, InvalidArgumentError
 from bk_core.model import DigestType
-from bk_core.quorum import holds
+from bk_core.quorum import write_set
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from tests.kit.amount import examples
 from tests.kit.apache_frames import encode_apache, entry_bytes
@@ -78,7 +79,7 @@ def written(draw: st.DrawFn) -> tuple[bytes, EntryBatch, Digester]:
         quorum, index = draw(st.integers(1, size - 1)), draw(st.integers(0, size - 1))
         assert whole.digests is not None
         frame = encode_striped(batch, digests=whole.digests, ensemble_size=size, write_quorum=quorum, index=index, **at)
-        mask = np.array([holds(index, entry_id, size, quorum) for entry_id in whole.entry_ids().tolist()])
+        mask = np.array([index in write_set(entry_id, size, quorum) for entry_id in whole.entry_ids().tolist()])
         if frame is not None:
             return bytes(frame), whole.select(mask), kind
         assert not mask.any()

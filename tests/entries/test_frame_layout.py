@@ -20,6 +20,7 @@ from bk_core.entries.frame import (
     FrameExtent,
     FrameFlag,
     FrameKind,
+    assemble,
     check_frame,
     check_header,
     decode_frame,
@@ -35,7 +36,6 @@ from bk_core.entries.frame import (
     split_frames,
     with_session,
 )
-from bk_core.entries.frame_layout import assemble
 from bk_core.errors import BookKeeperError, IntegrityError, InvalidArgumentError, ProtocolError, UnknownFlagsError
 from bk_core.model import DigestType
 from tests.kit.amount import examples

@@ -11,7 +11,7 @@ import numpy as np
 from bk_core.entries.apache import split_entries
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import Digester, entry_headers
-from bk_core.entries.frame_layout import APACHE_BYTES, DIGEST_NONE, IDS, assemble, column_bytes
+from bk_core.entries.frame import APACHE_BYTES, DIGEST_NONE, IDS, assemble, column_bytes
 from bk_core.errors import InvalidArgumentError
 
 

@@ -10,8 +10,7 @@ from random import Random
 
 import numpy as np
 
-from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
-from bk_core.entries.frame_layout import IDS, STRIPED
+from bk_core.entries.frame import IDS, STRIPED, FrameExtent, FrameHeader, FrameKind
 from bk_core.wire.lane import Reason
 from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import (

@@ -14,7 +14,7 @@ from bk_core.errors import (
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import HeadChange, Intent
 from bk_core.logs.machines.publication import Publish, PublishOptions
-from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.machines.upkeep import Vacuum
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, PublishId
 from bk_core.model import Versioned
@@ -22,7 +22,7 @@ from tests.kit.sequences import Told
 
 LOG = "events"
 NONCE = itertools.count().__next__
-EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
+EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
 LOST = MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN)
 AWAY = MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED)
 CONFLICT = MetadataConflictError("another version")

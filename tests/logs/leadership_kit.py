@@ -17,11 +17,11 @@ from bk_core.logs.machines.leadership_events import (
     TakeOver,
 )
 from bk_core.logs.model.head import LogHead, NewExtent, PublishId
-from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent, add_open_extent, create, publish, seal
+from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent, add_open_extent, publish, seal
 from bk_core.model import Versioned
 
 NONCE = itertools.count().__next__
-EMPTY = create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
+EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
 
 
 def opened(ledger_id: int) -> NewOpenExtent:

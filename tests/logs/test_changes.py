@@ -16,7 +16,7 @@ from bk_core.errors import (
     PublishConflictError,
     TransactionReplayDiffersError,
 )
-from bk_core.logs.machines import ask, vacuum
+from bk_core.logs.machines import ask, upkeep
 from bk_core.logs.machines.publication import Transaction, recorded
 from bk_core.logs.machines.upkeep import Trim
 from bk_core.logs.model import next_head as commit
@@ -178,7 +178,7 @@ def test_a_vacuum_deletes_what_it_condemned_and_forgets_what_is_gone() -> None:
     assert run(told, (old, young)) == ask.WriteHead(head, 7)
     assert run(told, None) == ask.DeleteUnlinked(("r99",))
     assert run(told, None) == ask.DeletePages(("p",))
-    assert run(told, None) == vacuum.Vacuumed((3,), (2,), ("p",))
+    assert run(told, None) == upkeep.Vacuumed((3,), (2,), ("p",))
 
 
 @pytest.mark.rule("N6")
@@ -214,7 +214,7 @@ def reading_transactions(*records: LogTransactions) -> Told:
     run(told, (), head_read(EMPTY, 5), (), head_read(EMPTY, 5))
     assert run(told, ()) == ask.ListTransactions()
     keys = tuple(each.key for each in records)
-    assert run(told, keys) == ask.ReadTransactions(keys[: vacuum.TXNS_AT_ONCE])
+    assert run(told, keys) == ask.ReadTransactions(keys[: upkeep.TXNS_AT_ONCE])
     return told
 
 
@@ -232,7 +232,7 @@ def test_a_vacuum_deletes_old_transactions_as_it_read_them_and_keeps_those_used_
     assert run(told, CONFLICT) == ask.ReadTransactions((old.key, older.key, young.key))
     delete = run(told, found(record_of("old", 60), older, young, head_version=6))
     assert delete == ask.DeleteTransactions({older.key: 3}, 6)
-    assert run(told, None) == vacuum.Vacuumed(transactions=("older",))
+    assert run(told, None) == upkeep.Vacuumed(transactions=("older",))
 
 
 @pytest.mark.rule("N5")
@@ -240,19 +240,19 @@ def test_a_lost_answer_of_deleting_transactions_is_settled_by_looking() -> None:
     old, young = record_of("old", 49), record_of("young", 50)
     told = reading_transactions(old, young)
     run(told, found(old, young), LOST)
-    assert run(told, found(young)) == vacuum.Vacuumed(transactions=("old",))
+    assert run(told, found(young)) == upkeep.Vacuumed(transactions=("old",))
 
 
 @pytest.mark.rule("N5")
 def test_transactions_of_a_busy_log_are_left_to_the_next_vacuum() -> None:
-    records = [record_of(str(n), 1) for n in range(vacuum.TXNS_AT_ONCE + 1)]
+    records = [record_of(str(n), 1) for n in range(upkeep.TXNS_AT_ONCE + 1)]
     told = reading_transactions(*records)
-    for look in range(vacuum.TXNS_LOOKS_MAX):
+    for look in range(upkeep.TXNS_LOOKS_MAX):
         assert isinstance(run(told, found(*records[:-1], head_version=look)), ask.DeleteTransactions)
         asked = run(told, CONFLICT)
     assert asked == ask.ReadTransactions((records[-1].key,))
     run(told, found(records[-1]))
-    assert run(told, None) == vacuum.Vacuumed(transactions=(records[-1].app_id,))
+    assert run(told, None) == upkeep.Vacuumed(transactions=(records[-1].app_id,))
 
 
 @pytest.mark.rule("N5")

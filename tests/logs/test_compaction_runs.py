@@ -14,7 +14,6 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
 )
-from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.compaction import (
     ENTRY_COST_BYTES,
     CompactionLimits,
@@ -23,7 +22,7 @@ from bk_core.logs.model.compaction import (
     runs_to_compact,
     weight_of,
 )
-from bk_core.logs.model.head import Extent
+from bk_core.logs.model.head import Extent, LogHead
 
 MIB = 1 << 20
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
@@ -87,7 +86,7 @@ def test_a_gap_in_the_offsets_ends_a_run() -> None:
 
 @pytest.mark.rule("N7")
 def test_a_run_spans_a_tenth_of_the_retention_at_most() -> None:
-    head = commit.create(uuid=UUID, created_ms=1, ledger_key=b"", retention_ms=10_000, retention_bytes=500 * MIB)
+    head = LogHead(uuid=UUID, created_ms=1, ledger_key=b"", retention_ms=10_000, retention_bytes=500 * MIB)
     limits = CompactionLimits().for_log(head)
     assert (limits.span_ms_max, limits.ledger_bytes_max) == (1000, 50 * MIB)
     created = (0, 900, 100, 1001, 2000, 2002)

@@ -30,8 +30,7 @@ from bk_core.logs.machines import compaction as compaction_sequence
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.compaction import Compaction
 from bk_core.logs.machines.publication import Publish, PublishAmong, PublishOptions, fan_out_id
-from bk_core.logs.machines.upkeep import Compact, Condemn, Trim
-from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.machines.upkeep import Compact, Condemn, Trim, Vacuum
 from bk_core.logs.model import paging
 from bk_core.logs.model.compaction import CompactionLimits, Content
 from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, PublishId, Unlinked

@@ -30,7 +30,7 @@ from bk_core.metadata.port import LogWrite
 from tests.kit.log_changes import carried_out, change
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 
-EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
+EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, Transaction
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.model.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bookie_server.machine.events import LookForDeletion
@@ -144,7 +144,7 @@ def test_retention_keeps_what_is_young_and_enough_bytes() -> None:
         )
         for n in range(1, 5)
     ]
-    empty = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
+    empty = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
     head = commit.publish(empty, extents, PublishId.job("1"), now_ms=1, nonce=nonce).head
     assert commit.expired_below(head, 10**9, {}) == 0  # no retention
     by_age = replace(head, retention_ms=2000)

@@ -14,7 +14,7 @@ import pytest
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.tree import watches as watches_module
 from bk_core.metadata.tree.tree import Tree, Watcher
-from bk_core.metadata.tree.watches import Watches, read_children, read_data
+from bk_core.metadata.tree.watches import Watches, read_data
 from bk_core.metadata.worker import Worker
 from tests.kit.memory_store import MemoryCluster, MemoryTree
 
@@ -31,16 +31,6 @@ def worker() -> Iterator[Worker]:
     made = Worker("test")
     yield made
     made.stop()
-
-
-def test_children_of_a_node_that_comes_later_are_seen(tree: MemoryTree, worker: Worker) -> None:
-    news: queue.Queue[list[str]] = queue.Queue()
-    present, _ = Watches(tree, worker).add("/late", read_children, news.put)
-    assert present == []
-    tree.create("/late")
-    tree.create("/late/child")
-    while news.get(timeout=5) != ["child"]:
-        pass
 
 
 def test_missing_node_has_no_watch(tree: MemoryTree, worker: Worker) -> None:

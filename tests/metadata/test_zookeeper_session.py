@@ -153,18 +153,17 @@ def test_no_wide_node_is_watched(world: ZooKeeperWorld, store: MetadataStore) ->
     ledger_id, _ = store.create_ledger(a_ledger())
     store.watch_ledger(ledger_id, lambda _: None)
     store.watch_log("events", lambda _: None)
-    store.watch_bookies(lambda: None)
     list(store.list_ledgers())
     client = kazoo_of(store)
-    watched = sorted(path for path, watchers in client._child_watchers.items() if watchers)
-    assert watched == [f"{world.root}/available", f"{world.root}/available/readonly"]
+    assert not [path for path, watchers in client._child_watchers.items() if watchers]
 
 
 def test_closing_ends_every_thread_of_the_store(world: ZooKeeperWorld) -> None:
     before = set(threading.enumerate())
     store = open_store(f"zk://127.0.0.1:{world._server[1]}{world.root}")
     store.initialize_cluster()
-    store.watch_bookies(lambda: None)
+    store.create_log("events", b"")
+    store.watch_log("events", lambda _: None)
     store.on_session(lambda _: None)
     assert set(threading.enumerate()) - before
     store.close()

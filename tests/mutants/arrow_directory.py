@@ -168,7 +168,7 @@ MUTANTS = (
     # --- frames ---
     Mutant(
         name="partial frames are taken",
-        path="bk_core/entries/frame_layout.py",
+        path="bk_core/entries/frame.py",
         old="    if flags & ~KNOWN_FLAGS:\n",
         new="    if flags & ~(KNOWN_FLAGS | FrameFlag.PARTIAL):\n",
         tests=(

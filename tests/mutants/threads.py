@@ -304,7 +304,7 @@ MAINTENANCE = (
     Mutant(
         "a failure of the maintenance is not told",
         "bookie_server/engine/maintenance_thread.py",
-        "        except BookKeeperError as error:\n            self._post_failure(error)\n",
+        "        except BookKeeperError as error:\n            self._post(self._failed, error)\n",
         '        except BookKeeperError as error:\n            logger.error("%s", error)\n',
         (
             "tests/bookie_server/engine/test_maintenance_thread.py::test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends",

@@ -93,7 +93,7 @@ def test_stripes_at_the_edge_hold_each_entry_on_its_write_set(edge: int, e: int,
     )
     for index in range(e):
         frame = packet.frame_for(index)
-        held = [entry for entry in range(first, first + ROWS) if quorum.holds(index, entry, e, qw)]
+        held = [entry for entry in range(first, first + ROWS) if index in quorum.write_set(entry, e, qw)]
         assert frame is not None
         assert ids_in(bytes(frame)) == held
         extent = frame_extent(frame)

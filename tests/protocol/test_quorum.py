@@ -50,13 +50,12 @@ def test_write_set_is_a_walk_around_the_ring(e: int, qw: int) -> None:
         members = quorum.write_set(entry, e, qw)
         assert members == brute_write_set(entry, e, qw)
         assert len(set(members)) == qw
-        assert [index for index in range(e) if quorum.holds(index, entry, e, qw)] == sorted(members)
 
 
 @pytest.mark.parametrize(("e", "qw"), PAIRS)
 def test_every_bookie_holds_qw_of_e_entries_in_a_row(e: int, qw: int) -> None:
     for index in range(e):
-        assert sum(quorum.holds(index, entry, e, qw) for entry in range(e)) == qw
+        assert sum(index in quorum.write_set(entry, e, qw) for entry in range(e)) == qw
 
 
 # --- coverage ---

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bk_core.entries import arrow_directory, frame_layout
+from bk_core.entries import arrow_directory, frame
 from bk_core.entries.frame import FrameKind
 from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
 from bk_core.model import DigestType
@@ -73,7 +73,7 @@ def fields_of_rows(dtype: np.dtype[np.void]) -> Fields:
 @pytest.mark.parametrize(
     ("marks", "layouts"),
     [
-        (["magic 0x4B42", "placement stamp on disk"], [fields_of_struct(frame_layout._HEADER)]),
+        (["magic 0x4B42", "placement stamp on disk"], [fields_of_struct(frame._HEADER)]),
         (["field of the segment header"], [fields_of_struct(segment._SEGMENT), CRC]),
         (["field of the group header"], [fields_of_struct(segment._GROUP)]),
         (["BKSGMIDX"], [fields_of_struct(index_file._HEADER), CRC]),
@@ -98,10 +98,10 @@ def test_magic_numbers_and_versions_are_those_of_the_code() -> None:
         magic.decode()
         for magic in (segment.SEGMENT_MAGIC, segment.GROUP_MAGIC, index_file.INDEX_MAGIC, checkpoint.CHECKPOINT_MAGIC)
     }
-    assert f'magic 0x{frame_layout.FRAME_MAGIC:X} (bytes "BK")' in FORMATS
+    assert f'magic 0x{frame.FRAME_MAGIC:X} (bytes "BK")' in FORMATS
     versions = [int(number) for number in re.findall(r"u(?:8|32) +version = (\d+)", FORMATS)]
     assert versions == [
-        frame_layout.FRAME_VERSION, segment.FORMAT_VERSION, index_file.FORMAT_VERSION, checkpoint.FORMAT_VERSION,
+        frame.FRAME_VERSION, segment.FORMAT_VERSION, index_file.FORMAT_VERSION, checkpoint.FORMAT_VERSION,
     ]  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_kinds_flags_and_digests_are_those_of_the_code() -> None:
     kinds = {int(number): name for number, name in re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", FORMATS, re.MULTILINE)}
     assert kinds == {int(kind): kind.name for kind in FrameKind}
     flags = {int(bit, 16): name for bit, name in re.findall(r"^\| (0x\d{4}) \| ([A-Z_]+) \|", FORMATS, re.MULTILINE)}
-    assert flags == {int(flag): flag.name for flag in frame_layout.FrameFlag}
+    assert flags == {int(flag): flag.name for flag in frame.FrameFlag}
     digests = re.search(r"digest type: 0 none((?: · \d \w+)+)", FORMATS)
     assert digests is not None
     names = {int(number): name for number, name in re.findall(r"(\d) (\w+)", digests[1])}

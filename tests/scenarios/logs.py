@@ -22,7 +22,7 @@ from tests.scenarios.clients import Client
 from tests.scenarios.world import STORE, Message, StoryError, World, describe_log, error_text
 
 _NONCE = itertools.count().__next__
-_EMPTY = commit.create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
+_EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
 
 
 class Leader(Client):

@@ -15,8 +15,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines.change import HeadChange, Intent
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, Publish, PublishOptions, Transaction
-from bk_core.logs.machines.upkeep import Compact, Trim
-from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.machines.upkeep import Compact, Trim, Vacuum
 from bk_core.logs.model.head import NewExtent, PublishId
 from bk_core.logs.model.paging import ledgers_listed, page_names, sealed_extents
 from bk_core.logs.model.schemas import encode

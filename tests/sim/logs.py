@@ -81,7 +81,7 @@ class LogWorld:
     is_faulty: bool = True
     name: str = "log"
     head: Versioned[LogHead] = field(
-        default_factory=lambda: Versioned(commit.create(uuid=UUID, created_ms=1, ledger_key=b""), 0)
+        default_factory=lambda: Versioned(LogHead(uuid=UUID, created_ms=1, ledger_key=b""), 0)
     )
     older: list[Versioned[LogHead]] = field(default_factory=list)
     pages: dict[str, LogPage] = field(default_factory=dict)

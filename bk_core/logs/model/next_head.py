@@ -23,7 +23,7 @@ from bk_core.logs.model.head import (
     PublishId,
 )
 from bk_core.logs.model.paging import Change, Nonce, Pages, fit, sealed_extents, splice
-from bk_core.model import DigestType, Fragment, LedgerId
+from bk_core.model import Fragment, LedgerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,26 +46,6 @@ class NewOpenExtent:
     ensemble_size: int
     write_quorum_size: int
     ack_quorum_size: int
-
-
-def create(
-    *,
-    uuid: str,
-    created_ms: int,
-    digest_type: DigestType = DigestType.CRC32C,
-    ledger_key: bytes,
-    retention_ms: int = 0,
-    retention_bytes: int = 0,
-) -> LogHead:
-    """The head of a new, empty log."""
-    return LogHead(
-        uuid=uuid,
-        created_ms=created_ms,
-        digest_type=digest_type,
-        ledger_key=ledger_key,
-        retention_ms=retention_ms,
-        retention_bytes=retention_bytes,
-    )
 
 
 def already_published(head: LogHead, publish_id: PublishId, rows: int) -> Published | None:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 from bk_core.errors import (
     BookieIdentityError,
@@ -22,7 +21,7 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.layout import Layout, check_bookie_id
-from bk_core.metadata.port import CancelWatch, SessionState
+from bk_core.metadata.port import SessionState
 from bk_core.metadata.records import decode_service_info, encode_service_info
 from bk_core.metadata.tree.base import Part, first_loss, looking_after
 from bk_core.metadata.tree.tree import (
@@ -35,7 +34,7 @@ from bk_core.metadata.tree.tree import (
     TreeError,
     ensure_path,
 )
-from bk_core.metadata.tree.watches import Watches, read_children
+from bk_core.metadata.tree.watches import Watches
 from bk_core.metadata.worker import Worker
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Versioned
 
@@ -91,18 +90,6 @@ class Bookies(Part):
             self._tree.sync(self._root)
             found = self._tree.get_many(paths)
         return next((decode_service_info(bookie_id, node[0]) for node in found if node is not None), None)
-
-    def watch_bookies(self, callback: Callable[[], None]) -> CancelWatch:
-        cancels = [
-            self._watches.add(folder, read_children, lambda _: callback())[1]
-            for folder in (self._available, f"{self._available}/{_READ_ONLY}")
-        ]
-
-        def cancel() -> None:
-            for one in cancels:
-                one()
-
-        return cancel
 
     # --- registering ---
 

@@ -24,7 +24,7 @@ _RETRY_S = 0.5
 _RETRY_REFUSED_S = 5.0
 
 Snapshot: TypeAlias = Any
-"""For a data watch (data, stat), or None if the node is gone; for a watch of children their names."""
+"""(data, stat), or None if the node is gone."""
 Read: TypeAlias = Callable[[Tree, str, Watcher], Snapshot]
 
 
@@ -34,16 +34,6 @@ def read_data(tree: Tree, path: str, watch: Watcher) -> tuple[bytes, NodeStat] |
         return tree.get(path, watch)
     except NoNodeError:
         return None
-
-
-def read_children(tree: Tree, path: str, watch: Watcher) -> list[str]:
-    """Reads a node's children and sets a watch; of a missing node it watches the creation."""
-    while True:
-        try:
-            return tree.children(path, watch)
-        except NoNodeError:
-            if tree.exists(path, watch) is None:
-                return []
 
 
 class _Node:

@@ -281,12 +281,12 @@ class ZooKeeperTree:
             return None
         return data, _stat(stat)
 
-    def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
-        stat = self._read(path, lambda: self._client.exists_async(path, _watcher(watch)))
+    def exists(self, path: str) -> NodeStat | None:
+        stat = self._read(path, lambda: self._client.exists_async(path))
         return None if stat is None else _stat(stat)
 
-    def children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        return sorted(self._read(path, lambda: self._client.get_children_async(path, _watcher(watch))))
+    def children(self, path: str) -> list[str]:
+        return sorted(self._read(path, lambda: self._client.get_children_async(path)))
 
     def sync(self, path: str) -> None:
         self._read(path, lambda: self._client.sync_async(path))

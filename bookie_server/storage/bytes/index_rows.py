@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bk_core.entries.frame import FrameExtent, FrameHeader
-from bk_core.entries.frame_layout import IDS, STRIPED
+from bk_core.entries.frame import IDS, STRIPED, FrameExtent, FrameHeader
 from bookie_server.storage.bytes.blocks import Rows as Rows
 from bookie_server.storage.bytes.membership import Striping
 from bookie_server.storage.bytes.segment import LARGE_FRAME_BYTES

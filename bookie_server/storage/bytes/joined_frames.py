@@ -24,17 +24,21 @@ import numpy.typing as npt
 
 from bk_core.entries.batch import I64, U8, array_view
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import FRAME_HEADER_BYTES, TAG_OFFSET, FrameKind, decode_frame, parse_header
-from bk_core.entries.frame_layout import (
+from bk_core.entries.frame import (
     APACHE_BYTES,
     DIGEST_BYTES,
     DIGEST_NONE,
+    FRAME_HEADER_BYTES,
     IDS,
     LACS,
     LEDGER_LENGTHS,
     STRIPED,
+    TAG_OFFSET,
+    FrameKind,
     assemble,
     column_bytes,
+    decode_frame,
+    parse_header,
 )
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType

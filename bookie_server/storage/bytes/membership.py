@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bk_core.entries.frame_layout import FRAME_HEADER_BYTES, STRIPE_PREFIX, STRIPED, FrameHeader
+from bk_core.entries.frame import FRAME_HEADER_BYTES, STRIPE_PREFIX, STRIPED, FrameHeader
 
 I64: TypeAlias = npt.NDArray[np.int64]
 

@@ -151,28 +151,27 @@ def _section(
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoints:
-    """The checkpoints of a directory. ``greatest``: the highest number in any name. ``damage``: a line for each
-    checkpoint that is newer than the newest readable one and damaged."""
+    """The newest checkpoint of a directory and its size. ``damage``: a line for each checkpoint that is newer and
+    damaged."""
 
     newest: Checkpoint | None
     file_bytes: int
-    greatest: int
     damage: tuple[str, ...]
 
 
 def find_checkpoint(files: Files, path: str, incarnation: bytes) -> FoundCheckpoints:
     """Find the newest readable checkpoint in the folder of segments. Raises OSError if the folder cannot be read."""
-    numbers, damage = checkpoint_numbers(files.names(path)), list[str]()
-    for number in reversed(numbers):
+    damage = list[str]()
+    for number in reversed(checkpoint_numbers(files.names(path))):
         name = checkpoint_name(number)
         try:
             checkpoint, size = _read_file(files, os.path.join(path, name))
             if checkpoint.number == number and checkpoint.incarnation == incarnation:
-                return FoundCheckpoints(checkpoint, size, numbers[-1], tuple(damage))
+                return FoundCheckpoints(checkpoint, size, tuple(damage))
             damage.append(f"{name} is checkpoint {checkpoint.number} or of another directory")
         except (IntegrityError, OSError) as error:
             damage.append(f"{name}: {error}")
-    return FoundCheckpoints(None, 0, max(numbers, default=0), tuple(damage))
+    return FoundCheckpoints(None, 0, tuple(damage))
 
 
 def _read_file(files: Files, path: str) -> tuple[Checkpoint, int]:

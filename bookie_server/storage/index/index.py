@@ -16,7 +16,7 @@ from typing import cast
 
 import numpy as np
 
-from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.machine.events import Piece
@@ -34,7 +34,6 @@ from bookie_server.storage.index.segment_directory import Reach, SegmentDirector
 FRAMES_MAX = 64
 """How many frames one look-up considers unless told otherwise."""
 
-_HEADER_BYTES = 64
 _SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin above its first id
 
 
@@ -94,7 +93,7 @@ class LedgerIndex:
         """Take in one durable frame of any kind."""
         header = parse_header(frame) if header is None else header
         if header.kind != FrameKind.ENTRIES:
-            self.add_record(header.kind, header.ledger_id, bytes(frame[_HEADER_BYTES : header.size]))
+            self.add_record(header.kind, header.ledger_id, bytes(frame[FRAME_HEADER_BYTES : header.size]))
             return
         striping = striping_of(frame, header)
         self.add_frame(header.ledger_id, frame_extent(frame, header), place, striping=striping)

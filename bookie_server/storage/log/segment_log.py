@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind, frame_extent
-from bk_core.entries.frame_layout import STRIPED
+from bk_core.entries.frame import FRAME_HEADER_BYTES, STRIPED, FrameKind, frame_extent
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import StateCollector

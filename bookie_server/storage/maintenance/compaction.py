@@ -12,16 +12,12 @@ Maintenance gives its file back: after a durable checkpoint, when no reader has 
 
 Events between the look at what is live and step 2 do no harm:
 
-========================================  =============================================================================
-meanwhile                                 then ========================================
-============================================================================= a ledger is deleted
-``place_copies`` leaves its copies out; its tombstone is sticky at a start a ledger's copy is dropped                it
-comes back with its copies, which are as good as any, and is dropped again an entry is added again                   the
-bytes are the same (RULES P6): either copy serves the copies' segment is sealed             its summary has them;
-``place_copies`` leaves them out a frame turns out to be damaged           nothing of the segment is copied any more,
-and it is kept the process ends, or power is lost        after 1: entries have two places, both right; before: the log
-has a torn tail ========================================
-=============================================================================
+- A ledger is deleted: ``place_copies`` leaves its copies out; its tombstone is sticky at a start.
+- A ledger's copy is dropped: it comes back with its copies, which are as good as any, and is dropped again.
+- An entry is added again: the bytes are the same (RULES P6), and either copy serves.
+- The copies' segment is sealed: its summary has them, and ``place_copies`` leaves them out.
+- A frame turns out to be damaged: nothing of the segment is copied any more, and it is kept.
+- The process ends, or power is lost: after 1 entries have two places, both right; before, the log has a torn tail.
 """
 
 from __future__ import annotations

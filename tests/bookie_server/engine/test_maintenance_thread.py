@@ -302,7 +302,7 @@ def test_a_running_bookie_gives_back_the_space_of_deleted_ledgers_and_serves_the
             await bookie.write(2, 20)
 
             def stats() -> Any:
-                return bookie.engine.storage_stats()[0]
+                return bookie.engine._logs[0]._maintenance.maintenance.stats()
 
             await until(lambda: stats().segments_sealed >= 2)
             bookie.engine.feed(ev.LedgersDeleted([1]))

@@ -24,7 +24,6 @@ from bk_core.logs.model.next_head import (
     NewOpenExtent,
     add_open_extent,
     already_published,
-    create,
     publish,
     seal,
 )
@@ -33,7 +32,7 @@ from bk_core.model import Fragment
 from tests.kit.amount import examples
 
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
-EMPTY = create(uuid=UUID, created_ms=1, ledger_key=b"k" * 20)
+EMPTY = LogHead(uuid=UUID, created_ms=1, ledger_key=b"k" * 20)
 NONCE = itertools.count().__next__
 
 

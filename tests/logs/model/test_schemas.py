@@ -11,7 +11,6 @@ import pytest
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError, SchemaMismatchError
 from bk_core.logs.model import schemas
 from bk_core.logs.model.head import SCHEMAS_MAX, LogHead, LogPage, Schema
-from bk_core.logs.model.next_head import create
 from bk_core.logs.model.paging import PagesNeeded
 
 INT: dict[str, Any] = {"name": "int", "bitWidth": 64, "isSigned": True}
@@ -26,7 +25,7 @@ def schema(**columns: dict[str, Any]) -> bytes:
 
 A, AB, BA = schema(a=INT), schema(a=INT, b=TEXT), schema(b=TEXT, a=INT)
 ABC = schema(a=INT, b=TEXT, c=TEXT)
-EMPTY = create(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k")
+EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k")
 
 
 def register_all(wanted: Sequence[bytes], *, merge: bool = True) -> tuple[LogHead, dict[str, LogPage], list[int]]:

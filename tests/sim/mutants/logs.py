@@ -22,8 +22,7 @@ from bk_core.logs.machines.change import Facts, HeadChange
 from bk_core.logs.machines.compaction import Compaction
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.publication import Publish
-from bk_core.logs.machines.upkeep import Condemn, FencePages
-from bk_core.logs.machines.vacuum import Vacuum
+from bk_core.logs.machines.upkeep import Condemn, FencePages, Vacuum
 from bk_core.logs.model import compaction, paging, schemas, unlinking
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import Extent, LogHead, Published, Unlinked

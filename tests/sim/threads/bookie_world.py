@@ -187,7 +187,8 @@ class BookieWorld:
                 random.choice(self.disks).faults.syncs = 1
             else:
                 try:
-                    engine.storage_stats()
+                    for each in engine._logs:
+                        each._maintenance.maintenance.stats()
                 except BookKeeperError as error:
                     self.turns.fail(f"no statistics: {error}")
 
