@@ -22,6 +22,7 @@ from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index import index, ledger_frames, ledger_table
 from bookie_server.storage.index.index import LedgerIndex
+from bookie_server.storage.index.ledger_states import LedgerStates
 from bookie_server.storage.log import segment_log as commit
 from bookie_server.storage.log import segment_reader as reader
 from bookie_server.storage.log.segment_log import SegmentLog
@@ -350,7 +351,7 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ),
     ("limbo is forgotten by the next start", "S8", _planted((Opening, "_put_in_limbo", _limbo_in_memory))),
     ("a damaged frame's ids are ABSENT (D9)", "S5", _planted((LedgerIndex, "_answer", _absent_where_damaged))),
-    ("limbo is not asked", "S8", _planted((LedgerIndex, "_trouble", lambda self, ledger: Reason.REASON_NONE))),
+    ("limbo is not asked", "S8", _planted((LedgerStates, "trouble", lambda self, state: Reason.REASON_NONE))),
     ("the newest segment may be missing", "S3", _planted((Opening, "_unnamed_damage", _newest_may_be_missing))),
     ("the tail is not copied", "S6", _planted((Opening, "_copy_tails", _nothing))),
     (
