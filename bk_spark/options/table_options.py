@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.options.options import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX, normalise
+from bk_spark.options.options import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX, Kind, normalise
 from bk_spark.options.selection import SELECTORS
 
 METADATA_KEY = "bookkeeper.table"
@@ -30,10 +30,14 @@ KEPT = (*(each.name for each in OPTIONS if each.kept), "path")
 """The options that are kept; CREATE TABLE has one path."""
 
 REFUSED: Mapping[str, str] = {
-    "ledgerPassword": 'every read gives its own: spark.read.option("ledgerPassword", …).table("t")',
+    **{
+        each.name: f'every read gives its own: spark.read.option("{each.name}", …).table("t")'
+        for each in OPTIONS
+        if each.kind is Kind.SECRET
+    },
     "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
 }
-"""Read options that a table must not hold, and what to do instead."""
+"""Read options that a table must not hold, and what to do instead: secrets, and what could end a writer."""
 
 _SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
 _MADE_BY_SPARK = "provider"  # Spark adds this key to the options when it creates a table, and only then

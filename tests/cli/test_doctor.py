@@ -15,6 +15,7 @@ import pytest
 from bk_cli.cluster import LocalCluster
 from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.transport.lanes import endpoint_of
 from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper]
@@ -49,7 +50,13 @@ def test_a_stopped_bookie_is_not_well_although_its_port_takes_connections(bk: An
     finally:
         os.kill(victim.pid, signal.SIGCONT)
     (failed,) = [text for status, _, text in findings if status == "fail"]
-    assert failed.startswith(f"[BK_BOOKIE_UNREACHABLE] bookie {victim.bookie_id} at 127.0.0.1:{victim.port} cannot be ")
+    with closing(open_store(cluster.uri)) as store:
+        (info,) = [info for info in store.writable_bookies() if info.bookie_id == victim.bookie_id]
+    there = endpoint_of(info)
+    assert there
+    assert failed.startswith(
+        f"[BK_BOOKIE_UNREACHABLE] bookie {victim.bookie_id} at {there.host}:{there.port} cannot be "
+    )
     assert f"from host {socket.gethostname()}" in failed
     assert ("note", "quorum") in [each[:2] for each in findings]
 
