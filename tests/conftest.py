@@ -25,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every Java that a test starts. Else it compiles for the few queries of a test as for a day's work: half of the
 time of a suite."""
+LONGEST = ("spark classic", "trials/spark/test_spark_trial.py", "spark connect", "e2e", "spark standalone")
+"""Groups of minutes, which begin first: none is left alone at the end."""
 SPARK_TEST_S = 300
 """A first test may wait for Spark, which two others keep from the processor."""
 
@@ -39,10 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what needs servers, and what ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what
     shares a cluster, or a file. A mode has a Java of its own, which costs as much as thirty tests until it is warm."""
+    groups = {item: _group(item) for item in items}
+    items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
     for item in items:
         if any(map(item.get_closest_marker, REAL)):
             item.add_marker(pytest.mark.real)
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SPARK_TEST_S))
 
