@@ -33,7 +33,7 @@ def relative(path: Path) -> str:
 
 
 def test_every_source_file_begins_with_its_licence() -> None:
-    sources = files_of("*.py", "*.pyi", "*.proto", "*.toml", "*.yml", "Dockerfile")
+    sources = files_of("*.py", "*.pyi", "*.proto", "*.toml", "*.yml", "*.java", "Dockerfile")
     bare = [relative(p) for p in sources if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(head(p))]
     assert bare == [], "put the SPDX line first"
 

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the kit that need no jars: the cache and the patterns."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.interop import jars
+from tests.interop.jars import CACHE_VARIABLE, KitError
+from tests.interop.pattern import Pattern, checksum
+
+WITHIN_S = 10.0
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class Maker:
+    """Fills a folder, and counts how often."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, folder: Path) -> None:
+        self.count += 1
+        (folder / "a.jar").write_bytes(b"whole")
+
+
+def test_a_folder_of_the_cache_is_made_once_and_anew_when_it_is_damaged(cache: Path) -> None:
+    make = Maker()
+    folder = jars._cached("peer", make, WITHIN_S)
+    assert folder == cache / "peer"
+    assert jars._cached("peer", make, WITHIN_S) == folder
+    assert make.count == 1
+    (folder / "a.jar").write_bytes(b"torn")
+    jars._cached("peer", make, WITHIN_S)
+    assert (make.count, (folder / "a.jar").read_bytes()) == (2, b"whole")
+    (folder / "a.jar").unlink()
+    jars._cached("peer", make, WITHIN_S)
+    assert make.count == 3
+
+
+def test_a_folder_that_could_not_be_made_leaves_nothing(cache: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half.jar").touch()
+        raise KitError("no network")
+
+    with pytest.raises(KitError, match="no network"):
+        jars._cached("peer", fail, WITHIN_S)
+    assert [path.name for path in cache.iterdir()] == ["peer.lock"]
+
+
+def test_workers_wait_for_the_one_that_makes_the_folder(cache: Path) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    make = Maker()
+
+    def slow(folder: Path) -> None:
+        began.set()
+        assert go_on.wait(WITHIN_S)
+        make(folder)
+
+    first = threading.Thread(target=jars._cached, args=("peer", slow, WITHIN_S))
+    first.start()
+    assert began.wait(WITHIN_S)
+    with pytest.raises(KitError, match="another process"):
+        jars._cached("peer", make, 0.0)
+    go_on.set()
+    assert (jars._cached("peer", make, WITHIN_S) / "a.jar").read_bytes() == b"whole"
+    first.join(WITHIN_S)
+    assert make.count == 1
+
+
+def test_without_maven_the_error_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(cache))
+    with pytest.raises(KitError, match="apt-get install maven"):
+        jars._resolve("4.17.3", cache)
+
+
+def test_patterns_follow_their_rule() -> None:
+    """That Java computes the same, the other tests show."""
+    pattern = Pattern(seed=7, size_min=0, size_max=3000)
+    assert [len(payload) for payload in pattern.payloads(0, 3)] == [
+        0,
+        2654435761 % 3001,
+        1013904226 % 3001,
+        3668339987 % 3001,
+    ]
+    assert Pattern(size_min=5, size_max=5).payload(0) == hashlib.sha256(struct.pack(">qq", 1, 0)).digest()[:5]
+    long = Pattern(size_min=200_000, size_max=200_000).payload(9)
+    assert (len(long), long[:8]) == (200_000, struct.pack(">q", 9))
+    assert long[8:65536] == long[65544:131072]
+    assert pattern.checksum(0, 2) == checksum([*pattern.payloads(0, 2)]) != pattern.checksum(0, 3)
