@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apache's entries on their way into frames and out of them: pieces of one buffer, and what stands before each
+piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from operator import add
+
+import numpy as np
+
+from bk_core.entries.apache import HEADER_BYTES
+from bk_core.entries.batch import EntryBatch, byte_view
+from bk_core.entries.digest import FEW_ENTRIES, Digester, entry_headers
+from bk_core.errors import InvalidArgumentError
+from bk_core.wire.bookie_rpc.columns import U8, Ints, Rows, gather, windows
+from bk_core.wire.bookie_rpc.frames import I64, Buffer
+
+COPY_BELOW_BYTES = 16 << 10
+"""Entries smaller than this are copied into one buffer with their frames; larger ones are sent from where they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bodies:
+    """The bytes of some entries, in order: of entry k ``heads[k]``, if there are heads, and then ``lengths[k]`` bytes
+    of ``payload`` from ``offsets[k]`` on. ``offsets`` and ``lengths`` are int64; ``heads`` is a matrix of one row an
+    entry. A view: the buffers must not change while it is used."""
+
+    payload: memoryview
+    offsets: I64
+    lengths: I64
+    heads: U8 | None = None
+
+    @classmethod
+    def of_entries(cls, entries: Buffer, lengths: I64) -> Bodies:
+        """Whole entries that stand one after the other. Raises InvalidArgumentError if the lengths do not add up."""
+        lengths = np.asarray(lengths, dtype=np.int64)
+        ends = lengths.cumsum()
+        if int(lengths.sum()) != len(entries) or (lengths.size and int(lengths.min()) < 0):
+            raise InvalidArgumentError("lengths of entries do not add up", value=f"{len(entries)} bytes")
+        return cls(byte_view(entries), ends - lengths, lengths)
+
+    @classmethod
+    def of_batch(cls, batch: EntryBatch, digester: Digester) -> Bodies:
+        """The entries of a batch in Apache's layout; the payload is not copied. The batch's digests are used if they
+        are of the digester's type, else computed. Raises InvalidArgumentError if the ledger's length is not known."""
+        digests = batch.digests if batch.digest_type is digester.digest_type else None
+        if digests is None:
+            digests = digester.for_batch(batch)
+        lacs = batch.lac if batch.lacs is None else batch.lacs
+        headers = entry_headers(digester.ledger_id, batch.entry_ids(), lacs, batch.cumulative_lengths())
+        heads = np.concatenate((headers, digests), axis=1) if digests.shape[1] else headers
+        offsets = batch.offsets()
+        return cls(batch.payload, offsets[:-1], np.diff(offsets), heads)
+
+    def __len__(self) -> int:
+        return int(self.lengths.size)
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of each head; 0 if there are none."""
+        return 0 if self.heads is None else int(self.heads.shape[1])
+
+    def sizes(self) -> Ints:
+        """Bytes of each whole entry; of a single entry one number."""
+        return self.lengths + self.head_bytes if len(self) != 1 else int(self.lengths[0]) + self.head_bytes
+
+    def slice(self, start: int, stop: int) -> Bodies:
+        """The entries at positions ``start`` to ``stop`` − 1, as views."""
+        heads = None if self.heads is None else self.heads[start:stop]
+        return Bodies(self.payload, self.offsets[start:stop], self.lengths[start:stop], heads)
+
+    def headers(self) -> I64:
+        """Apache's header of each entry, shape (n, 4): ledger id, entry id, LAC, ledger length. Of an entry shorter
+        than its header all four are −1; a bookie refuses it. Offsets must ascend, as those of a burst do."""
+        if self.heads is not None:
+            rows = np.ascontiguousarray(self.heads[:, :HEADER_BYTES])
+            return rows.view(">i8").astype(np.int64)
+        if not self.lengths.size:
+            return np.empty((0, 4), dtype=np.int64)
+        raw = np.frombuffer(self.payload, dtype=np.uint8)
+        headers: I64 = gather(raw, self.offsets, HEADER_BYTES).view(">i8").astype(np.int64)
+        short = self.lengths < HEADER_BYTES
+        if short.any():
+            headers[short] = -1
+        return headers
+
+    def joined(self) -> Buffer:
+        """The whole entries one after the other, as ``split_entries`` and frames of APACHE_BYTES take them."""
+        return join(Rows(len(self), ()), self, Rows(len(self), ()))
+
+    def pieces(self) -> Iterable[memoryview]:
+        """The piece of each entry in the payload."""
+        begins = self.offsets.tolist()
+        ends = (self.offsets + self.lengths).tolist()
+        return map(self.payload.__getitem__, map(slice, begins, ends))
+
+    def matrix(self) -> U8 | None:
+        """The pieces as rows, where all have the same length and stand at equal distances; else None. No copy."""
+        width, count = int(self.lengths[0]), len(self)
+        if (self.lengths != width).any():
+            return None
+        raw = np.frombuffer(self.payload, dtype=np.uint8)
+        stride = int(self.offsets[1] - self.offsets[0]) if count > 1 else width
+        if count > 2 and (np.diff(self.offsets) != stride).any():
+            return windows(raw, width)[self.offsets].view(np.uint8).reshape(count, width) if width else None
+        return np.ndarray((count, width), np.uint8, raw, int(self.offsets[0]), (stride, 1))
+
+
+def join(before: Rows, bodies: Bodies, behind: Rows) -> Buffer:
+    """Each row of ``before``, the entry, each row of ``behind``: all in one buffer."""
+    count = len(bodies)
+    if not count:
+        return b""
+    rows = [before.matrix(), bodies.heads, bodies.matrix(), behind.matrix()] if count > FEW_ENTRIES else [None]
+    parts = [part for part in rows if part is not None]
+    if len(parts) < (4 if bodies.heads is not None else 3):
+        return b"".join(chain.from_iterable(zip(_heads(before, bodies), bodies.pieces(), behind.listed(), strict=True)))
+    out = np.empty((count, sum(part.shape[1] for part in parts)), dtype=np.uint8)
+    at = 0
+    for part in parts:
+        out[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
+    return out.reshape(-1).data
+
+
+def _heads(before: Rows, bodies: Bodies) -> list[bytes]:
+    """What stands before the payload of each entry."""
+    if bodies.heads is None:
+        return before.listed()
+    return list(map(add, before.listed(), Rows(len(bodies), (bodies.heads,)).listed()))
+
+
+def scatter(before: Rows, bodies: Bodies, behind: Rows, copy_below: int = COPY_BELOW_BYTES) -> list[Buffer]:
+    """As :func:`join`, as buffers for a gathering write. Where an entry has ``copy_below`` bytes or more on average,
+    its piece of the payload is a view, and two buffers an entry come out; else everything is one buffer."""
+    count = len(bodies)
+    if not count:
+        return []
+    if int(bodies.lengths.sum()) < count * copy_below:
+        return [join(before, bodies, behind)]
+    heads, tails = _heads(before, bodies), behind.listed()
+    buffers: list[Buffer] = [heads[0]]
+    for piece, more in zip(bodies.pieces(), chain(map(add, tails[:-1], heads[1:]), tails[-1:]), strict=True):
+        buffers += (piece, more)
+    return buffers if buffers[-1] else buffers[:-1]

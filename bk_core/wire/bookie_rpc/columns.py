@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of many frames at once: rows gathered from a buffer, protobuf's varints, and rows built from columns.
+
+A *row* is the fixed part of one frame. Rows of one width stand in a matrix of bytes, so a field costs a few operations
+of numpy for all frames together. Rows whose varints differ in width are grouped by their widths first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.wire.bookie_rpc.frames import I64
+
+U8: TypeAlias = npt.NDArray[np.uint8]
+U64: TypeAlias = npt.NDArray[np.uint64]
+Ints: TypeAlias = int | I64 | U64
+
+VARINT_BYTES_MAX = 10
+WORD = 8
+
+# The 7-bit groups of up to 8 varint bytes are moved together, and apart again, in three steps of doubled width.
+_SQUEEZE = (
+    (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
+    (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
+    (np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
+)
+_KEPT = tuple(np.uint64(0x7F7F7F7F7F7F7F7F & (1 << 8 * width) - 1) for width in range(WORD + 1))
+_LOW, _SEVEN = np.uint64(0x7F), np.uint64(7)
+_CONTINUES = 0x8080808080808080
+_WIDER_FROM = np.array([1 << 7 * k for k in range(1, VARINT_BYTES_MAX)], dtype=np.uint64)
+
+
+def windows(raw: U8, width: int) -> npt.NDArray[np.void]:
+    """Every piece of ``width`` bytes of a buffer as one item, without copying; indexing copies, one move an item."""
+    return np.ndarray((max(0, raw.size - width + 1),), f"V{width}", raw, 0, (1,))
+
+
+def gather(raw: U8, at: I64, width: int) -> U8:
+    """The ``width`` bytes from each ascending position on: one row each. Behind the end of the buffer stand zeros."""
+    whole = int(at.searchsorted(raw.size - width, side="right"))
+    if whole == at.size:
+        return windows(raw, width)[at].view(np.uint8).reshape(-1, width)
+    begin = int(at[whole])
+    tail = np.zeros(raw.size - begin + width, dtype=np.uint8)
+    tail[: raw.size - begin] = raw[begin:]
+    rows = np.concatenate((windows(raw, width)[at[:whole]], windows(tail, width)[at[whole:] - begin]))
+    return rows.view(np.uint8).reshape(-1, width)
+
+
+def column(rows: U8, at: int, dtype: str) -> npt.NDArray[np.int64]:
+    """The numbers of type ``dtype`` that stand at byte ``at`` of each row of a contiguous matrix, as int64."""
+    return np.ndarray((rows.shape[0],), dtype, rows, at, (rows.shape[1],)).astype(np.int64)
+
+
+def decode_varints(rows: U8, at: int, width: int) -> U64:
+    """The varints of ``width`` bytes at byte ``at`` of each row. Where ``width`` exceeds 2 the rows are contiguous and
+    have 8 bytes from ``at`` on. Continuation bits are not looked at: the caller has compared them."""
+    values: U64
+    if width <= 2:
+        values = rows[:, at].astype(np.uint64)
+        return values if width == 1 else values & _LOW | (rows[:, at + 1].astype(np.uint64) & _LOW) << _SEVEN
+    values = np.ndarray((rows.shape[0],), "<u8", rows, at, (rows.shape[1],)) & _KEPT[min(width, WORD)]
+    for still, moved, by in _SQUEEZE:
+        values = values & still | (values & moved) >> by
+    for more in range(WORD, width):
+        values |= (rows[:, at + more].astype(np.uint64) & _LOW) << np.uint64(7 * more)
+    return values
+
+
+def varint_width(value: int) -> int:
+    """How many bytes the varint of a number has; of a negative one ten, for it is taken as unsigned."""
+    return VARINT_BYTES_MAX if value < 0 else max(1, (value.bit_length() + 6) // 7)
+
+
+def encode_varint(value: int) -> bytes:
+    """The varint of one number of 64 bits, signed or unsigned."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+@dataclass(slots=True)
+class Varint:
+    """A varint in each row: uint64 values, and their widths; one number where all rows have the same width."""
+
+    values: U64
+    width: int | I64
+
+
+Piece: TypeAlias = bytes | U8 | Varint
+
+
+def varint(values: Ints) -> bytes | Varint:
+    """A varint as a piece of rows: the same in each row, or one a row."""
+    if isinstance(values, int):
+        return encode_varint(values)
+    if values.size == 1:
+        return encode_varint(int(values[0]))
+    unsigned = values.astype(np.uint64, copy=False)
+    if not unsigned.size:
+        return Varint(unsigned, 1)
+    least, greatest = varint_width(int(unsigned.min())), varint_width(int(unsigned.max()))
+    if least == greatest:
+        return Varint(unsigned, least)
+    return Varint(unsigned, _WIDER_FROM.searchsorted(unsigned, side="right") + 1)
+
+
+def width_of(*pieces: Piece) -> int | I64:
+    """The bytes of some pieces together; one number where they are the same in all rows."""
+    return sum((_width(piece) for piece in pieces), 0)
+
+
+def _width(piece: Piece) -> int | I64:
+    if isinstance(piece, Varint):
+        return piece.width
+    return len(piece) if isinstance(piece, bytes) else int(piece.shape[1])
+
+
+class Rows:
+    """Rows that were built. ``same`` is what all rows are, if they are the same; else ``groups`` are positions and a
+    matrix each, where positions None stands for all rows."""
+
+    __slots__ = ("count", "groups", "same")
+
+    def __init__(self, count: int, pieces: Sequence[Piece]) -> None:
+        self.count = count
+        self.same: bytes | None = None
+        self.groups: list[tuple[I64 | None, U8]] = []
+        equal = [piece for piece in pieces if isinstance(piece, bytes)]
+        if len(equal) == len(pieces):
+            self.same = b"".join(equal)
+            return
+        varying = [piece.width for piece in pieces if isinstance(piece, Varint) and not isinstance(piece.width, int)]
+        if not varying:
+            self.groups.append((None, _matrix(count, pieces)))
+            return
+        key = np.zeros(count, dtype=np.int64)
+        for width in varying:
+            key = key * (VARINT_BYTES_MAX + 1) + width
+        order = np.argsort(key, kind="stable")
+        for at in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+            self.groups.append((at, _matrix(at.size, [_taken(piece, at) for piece in pieces])))
+
+    def matrix(self) -> U8 | None:
+        """All rows, where they have the same width; else None. Rows that are the same are one row."""
+        if self.same is not None:
+            return np.frombuffer(self.same or b"\0", dtype=np.uint8)[: len(self.same)].reshape(1, -1)
+        return self.groups[0][1] if self.groups[0][0] is None else None
+
+    def joined(self) -> bytes:
+        """All rows, one after the other."""
+        if self.same is not None:
+            return self.same * self.count
+        if self.groups[0][0] is None:
+            return self.groups[0][1].tobytes()
+        widths = np.empty(self.count, dtype=np.int64)
+        for at, matrix in self.groups:
+            widths[at] = matrix.shape[1]
+        ends = widths.cumsum()
+        out = np.empty(int(ends[-1]), dtype=np.uint8)
+        begins = ends - widths
+        for at, matrix in self.groups:
+            windows(out, matrix.shape[1])[begins[at]] = matrix.view(f"V{matrix.shape[1]}").ravel()
+        return out.tobytes()
+
+    def listed(self) -> list[bytes]:
+        """Each row as an object."""
+        if self.same is not None:
+            return [self.same] * self.count
+        if self.groups[0][0] is None:
+            return _listed(self.groups[0][1])
+        out = np.empty(self.count, dtype=object)
+        for at, matrix in self.groups:
+            out[at] = _listed(matrix)
+        return cast(list[bytes], out.tolist())
+
+
+def _listed(matrix: U8) -> list[bytes]:
+    if not matrix.shape[1]:
+        return [b""] * matrix.shape[0]
+    return cast(list[bytes], matrix.view(f"V{matrix.shape[1]}").ravel().tolist())
+
+
+def _taken(piece: Piece, at: I64) -> Piece:
+    """The piece of the rows at some positions, which have the same widths."""
+    if isinstance(piece, bytes):
+        return piece
+    if isinstance(piece, Varint):
+        return Varint(piece.values[at], piece.width if isinstance(piece.width, int) else int(piece.width[at[0]]))
+    return piece[at]
+
+
+def _matrix(count: int, pieces: Sequence[Piece]) -> U8:
+    template = b"".join(piece if isinstance(piece, bytes) else bytes(cast(int, _width(piece))) for piece in pieces)
+    out = np.empty((count, len(template)), dtype=np.uint8)
+    out[:] = np.frombuffer(template, dtype=np.uint8)
+    at = 0
+    for piece in pieces:
+        width = cast(int, _width(piece))
+        if isinstance(piece, Varint):
+            _encode_varints(out, at, width, piece.values)
+        elif not isinstance(piece, bytes):
+            out[:, at : at + width] = piece
+        at += width
+    return out
+
+
+def _encode_varints(out: U8, at: int, width: int, values: U64) -> None:
+    if width == 1:
+        out[:, at] = values
+        return
+    if width == 2:
+        out[:, at] = values & 0x7F | 0x80
+        out[:, at + 1] = values >> 7
+        return
+    spread = values & 0x00FFFFFFFFFFFFFF
+    for still, moved, by in reversed(_SQUEEZE):
+        spread = spread & still | spread << by & moved
+    spread |= _CONTINUES >> 8 * max(0, WORD + 1 - width)
+    first = min(width, WORD)
+    out[:, at : at + first] = spread.astype("<u8", copy=False).view(np.uint8).reshape(-1, WORD)[:, :first]
+    for more in range(WORD, width):
+        out[:, at + more] = values >> 7 * more & 0x7F | (0x80 if more < width - 1 else 0)

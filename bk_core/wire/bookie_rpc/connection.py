@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one connection receives, burst by burst: which version of the protocol it speaks, and what its frames hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bk_core.errors import RemoteProtocolError
+from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, LENGTH_BYTES, Buffer, Frames, frames
+from bk_core.wire.bookie_rpc.layouts import MessageReader
+from bk_core.wire.bookie_rpc.runs import (
+    ADD,
+    ANSWER_ROWS,
+    FRAME,
+    KIND,
+    READ,
+    REQUEST_ROWS,
+    AddAnswers,
+    AddRun,
+    Answer,
+    BatchRead,
+    Burst,
+    CutFrames,
+    ReadAnswers,
+    ReadRun,
+    Replies,
+    Single,
+    empty_rows,
+    items_of,
+)
+
+
+class RequestReader:
+    """The requests of one connection to a bookie.
+
+    States: version 3, until a frame comes that is no message of version 3; then version 2, for good. So Apache's
+    bookies do it: there is no negotiation. A frame that begins with a byte below 8 cannot be a message, because
+    protobuf has no field 0; a request of version 2 begins with 0 to 2.
+    """
+
+    __slots__ = ("_limit", "_v3", "version")
+
+    def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
+        self.version = 3
+        self._limit = limit
+        self._v3: MessageReader[Single | BatchRead] = MessageReader(v3.REQUESTS, v3.read_request)
+
+    def read(self, received: Buffer) -> Burst:
+        """The requests in what was received. The caller keeps what is behind ``used`` and appends to it. Never raises:
+        what is wrong is ``fault``, or the status of one request."""
+        buffer = memoryview(received)
+        cut = frames(buffer, self._limit)
+        rows = empty_rows(cut.offsets.size, REQUEST_ROWS)
+        given = CutFrames(buffer, cut.offsets, cut.lengths, rows)
+        others: list[Single | BatchRead] = []
+        fault, end = None, 0
+        if self.version == 3:
+            others, fault, end = self._v3.read(given)
+            if fault is not None:
+                self.version = 2
+                rows[KIND, end:] = rows[FRAME + 1 :, end:] = 0  # what was read ahead as version 3
+        if self.version == 2:
+            more, fault, end = v2.read_requests_of(given, end)
+            others += more
+        return Burst(items_of(buffer, rows[:, :end], others, {ADD: AddRun, READ: ReadRun}), *_rest(cut, fault, end))
+
+
+class AnswerReader:
+    """The answers of one connection of a client, which knows what it speaks: ``version`` is 3 or 2. Where TLS is on, a
+    client of version 2 sets it after the answer to START_TLS, which is a message of version 3."""
+
+    __slots__ = ("_limit", "_v3", "version")
+
+    def __init__(self, version: int = 3, limit: int = FRAME_BYTES_MAX) -> None:
+        self.version = version
+        self._limit = limit
+        self._v3: MessageReader[Answer] = MessageReader(v3.ANSWERS, v3.read_answer)
+
+    def read(self, received: Buffer) -> Replies:
+        """The answers in what was received. The caller keeps what is behind ``used`` and appends to it. Never raises:
+        after a ``fault`` nothing that this bookie says counts any more, and what it has not answered is UNKNOWN."""
+        buffer = memoryview(received)
+        cut = frames(buffer, self._limit)
+        rows = empty_rows(cut.offsets.size, ANSWER_ROWS)
+        given = CutFrames(buffer, cut.offsets, cut.lengths, rows)
+        others: list[Any]
+        if self.version == 3:
+            others, fault, end = self._v3.read(given)
+        else:
+            others, fault, end = v2.read_answers_of(given)
+        runs = {ADD: AddAnswers, READ: ReadAnswers}
+        return Replies(items_of(buffer, rows[:, :end], others, runs), *_rest(cut, fault, end))
+
+
+def _rest(cut: Frames, fault: RemoteProtocolError | None, end: int) -> tuple[int, RemoteProtocolError | None]:
+    """How many bytes are dealt with, and what is wrong: with frame ``end``, or with the one behind them all."""
+    if fault is not None:
+        return int(cut.offsets[end]) - LENGTH_BYTES, fault
+    return cut.used, cut.fault

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a burst of frames holds: runs in columns of adds and reads, and of their answers; everything else message by
+message. Both versions of the protocol give the same.
+
+A run is a matrix of int64 with a row for each field and a column for each frame, over the buffer that was received.
+Positions in it are positions in that buffer. A run is a view: the buffer must not change while it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from bk_core.errors import RemoteProtocolError
+from bk_core.wire.bookie_rpc.bodies import Bodies
+from bk_core.wire.bookie_rpc.columns import U8, U64, gather
+from bk_core.wire.bookie_rpc.frames import I64
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+ABSENT = -(1 << 63)
+"""Stands in ``max_lacs`` and ``lac_times`` where the answer has no such field."""
+
+T = TypeVar("T")
+
+OTHER, ADD, READ = 0, 1, 2
+
+# The rows of the matrix. Requests and answers have the first seven in common.
+KIND, FRAME, TXN, LEDGER, ENTRY, BODY_AT, BODY_BYTES = range(7)
+PRIORITY, RECOVERY, WRITE_FLAGS, KEY_AT, KEY_BYTES = range(7, 12)
+STATUS, MAX_LAC, LAC_TIME = range(7, 10)
+REQUEST_ROWS, ANSWER_ROWS = 12, 10
+
+
+class Run:
+    """Fields that all runs have. Each is an array of one item a frame, int64 unless said otherwise."""
+
+    __slots__ = ("_rows", "buffer")
+
+    def __init__(self, buffer: memoryview, rows: I64) -> None:
+        self.buffer = buffer
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return int(self._rows.shape[1])
+
+    def _column(self, row: int) -> I64:
+        found: I64 = self._rows[row]
+        return found
+
+    @property
+    def frames(self) -> I64:
+        """The number of each frame in the burst, from 0."""
+        return self._column(FRAME)
+
+    @property
+    def txns(self) -> U64:
+        """What the answer repeats, uint64: in version 3 the id of the transaction, in version 2 the version byte."""
+        return self._column(TXN).view(np.uint64)
+
+    @property
+    def ledger_ids(self) -> I64:
+        return self._column(LEDGER)
+
+    @property
+    def entry_ids(self) -> I64:
+        return self._column(ENTRY)
+
+    def slice(self, start: int, stop: int) -> Run:
+        """The same for the frames at positions ``start`` to ``stop`` − 1 of this run."""
+        return type(self)(self.buffer, self._rows[:, start:stop])
+
+    def rows(self) -> list[tuple[int, ...]]:
+        """One tuple a frame, for tests and logs."""
+        return list(zip(*self._rows.tolist(), strict=True))
+
+
+class _WithBodies(Run):
+    __slots__ = ()
+
+    @property
+    def body_offsets(self) -> I64:
+        """Where each entry begins in the buffer."""
+        return self._column(BODY_AT)
+
+    @property
+    def body_lengths(self) -> I64:
+        """Bytes of each entry; −1 where an answer has none."""
+        return self._column(BODY_BYTES)
+
+    def bodies(self) -> Bodies:
+        """The entries. Where some answers have none, take them away first."""
+        return Bodies(self.buffer, self.body_offsets, self.body_lengths)
+
+
+class AddRun(_WithBodies):
+    """Adds, normal ones and those of recovery. ``ledger_ids`` and ``entry_ids`` route and label the answer; what is
+    stored goes by the ids inside the entry (``bodies().headers()``)."""
+
+    __slots__ = ()
+
+    @property
+    def recovery(self) -> I64:
+        """1 for a recovery add, else 0."""
+        return self._column(RECOVERY)
+
+    @property
+    def priorities(self) -> I64:
+        """Above 0: before others."""
+        return self._column(PRIORITY)
+
+    @property
+    def write_flags(self) -> I64:
+        """Bit 0: DEFERRED_SYNC."""
+        return self._column(WRITE_FLAGS)
+
+    @property
+    def key_offsets(self) -> I64:
+        """Where each ledger key begins in the buffer."""
+        return self._column(KEY_AT)
+
+    @property
+    def key_lengths(self) -> I64:
+        """Bytes of each ledger key; Java sends 20, others may send anything."""
+        return self._column(KEY_BYTES)
+
+    def keys(self) -> U8 | None:
+        """The ledger keys as rows, where all have the same length; else None."""
+        width = int(self.key_lengths[0]) if len(self) else 0
+        if not width or (self.key_lengths != width).any():
+            return None
+        return gather(np.frombuffer(self.buffer, dtype=np.uint8), self.key_offsets, width)
+
+
+class ReadRun(Run):
+    """Plain reads: without a fence and without waiting. An entry id of −1 asks for the last entry."""
+
+    __slots__ = ()
+
+    @property
+    def priorities(self) -> I64:
+        """Above 0: before others."""
+        return self._column(PRIORITY)
+
+
+class AddAnswers(Run):
+    """Answers to adds. Where a bookie refused without looking at the request, both ids are −1."""
+
+    __slots__ = ()
+
+    @property
+    def statuses(self) -> I64:
+        """Values of :class:`Status`."""
+        return self._column(STATUS)
+
+
+class ReadAnswers(_WithBodies):
+    """Answers to reads. Where a bookie refused without looking at the request, both ids are −1."""
+
+    __slots__ = ()
+
+    @property
+    def statuses(self) -> I64:
+        """Values of :class:`Status`."""
+        return self._column(STATUS)
+
+    @property
+    def max_lacs(self) -> I64:
+        """The LAC that the bookie knows; ABSENT where it did not say."""
+        return self._column(MAX_LAC)
+
+    @property
+    def lac_times(self) -> I64:
+        """When the bookie learnt of that LAC, in ms since 1970; ABSENT where it did not say."""
+        return self._column(LAC_TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A request that is handled by itself: a fencing read, a long poll, everything but adds and plain reads.
+
+    What came as version 2 has the version byte as ``header.txnId``. Unless ``status`` is EOK, the request is refused
+    with it: answer ``refusal(request, status)`` of the version and do nothing else.
+    """
+
+    frame: int
+    request: pb.Request
+    status: Status = Status.EOK
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """A request for consecutive entries, which there is in version 2 only. ``max_count`` ≤ 0 and ``max_bytes`` ≤ 0: no
+    limit of the client's own. ``key`` is given with a fence alone."""
+
+    frame: int
+    version: int
+    ledger_id: int
+    first_entry_id: int
+    request_id: int
+    max_count: int
+    max_bytes: int
+    fencing: bool = False
+    high_priority: bool = False
+    key: bytes = b""
+    status: Status = Status.EOK
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that is none to an add or a read."""
+
+    frame: int
+    response: pb.Response
+
+    @property
+    def status(self) -> Status:
+        """Of the message if that is not EOK, else of its body."""
+        outer = self.response.status
+        if outer:
+            return Status(outer)
+        for _, body in self.response.ListFields():
+            if hasattr(body, "status"):
+                return Status(body.status)
+        return Status.EOK
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchAnswer:
+    """The answer to a BatchRead: entries with consecutive ids from ``first_entry_id`` on."""
+
+    frame: int
+    request_id: int
+    status: Status
+    ledger_id: int
+    first_entry_id: int
+    bodies: Bodies
+
+
+Request: TypeAlias = AddRun | ReadRun | Single | BatchRead
+Reply: TypeAlias = AddAnswers | ReadAnswers | Answer | BatchAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What a bookie received. Between two requests that stand alone there is at most one run of adds and one of reads:
+    adds keep their order among themselves, and reads theirs. ``used`` bytes of the buffer are dealt with. If ``fault``
+    is given, the connection must be dropped once ``items``, which came before it, are dealt with."""
+
+    items: list[Request]
+    used: int
+    fault: RemoteProtocolError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """What a client received; as :class:`Burst`."""
+
+    items: list[Reply]
+    used: int
+    fault: RemoteProtocolError | None = None
+
+
+def empty_rows(count: int, rows: int) -> I64:
+    """The matrix of ``count`` frames before anything is known of them."""
+    made = np.zeros((rows, count), dtype=np.int64)
+    made[FRAME] = np.arange(count)
+    return made
+
+
+class CutFrames(NamedTuple):
+    """Frames whose content is to be read into a matrix, one column a frame."""
+
+    buffer: memoryview
+    begins: I64
+    lengths: I64
+    rows: I64
+
+
+Found: TypeAlias = tuple[list[T], RemoteProtocolError | None, int]
+"""What reading frames gave: the items of those of kind OTHER, in order, and, if a frame cannot be read, what is wrong
+with it and its number, else the number of all frames. Columns from that number on mean nothing."""
+
+ReadOne: TypeAlias = Callable[[memoryview, int, int, I64], T | None]
+"""Reads one frame: its content, where that begins in the buffer, its number, its column of the matrix, which is zero
+but for FRAME. Fills the column and returns None, or returns an item. Raises RemoteProtocolError for what cannot be
+read."""
+
+
+def read_singly(cut: CutFrames, numbers: Iterable[int], read_one: ReadOne[T]) -> Found[T]:
+    """Reads some frames one after the other, up to one that cannot be read."""
+    buffer, begins, lengths, rows = cut
+    others: list[T] = []
+    for k in numbers:
+        begin = int(begins[k])
+        try:
+            other = read_one(buffer[begin : begin + int(lengths[k])], begin, k, rows[:, k])
+        except RemoteProtocolError as fault:
+            return others, fault, k
+        if other is not None:
+            others.append(other)
+    return others, None, int(begins.size)
+
+
+def items_of(buffer: memoryview, rows: I64, others: Sequence[Any], runs: Mapping[int, type[Run]]) -> list[Any]:
+    """The items of a burst, in order. ``others`` are the items of the frames of kind OTHER, ascending; ``runs`` is the
+    class for each other kind."""
+    items: list[Any] = []
+    begin = 0
+    for other in others:
+        items += _runs(buffer, rows[:, begin : other.frame], runs)
+        items.append(other)
+        begin = other.frame + 1
+    return items + _runs(buffer, rows[:, begin:], runs)
+
+
+def _runs(buffer: memoryview, rows: I64, runs: Mapping[int, type[Run]]) -> list[Run]:
+    """At most one run of each kind, the one that begins first before the other."""
+    if not rows.shape[1]:
+        return []
+    kinds = rows[KIND]
+    first = int(kinds[0])
+    same = kinds == first
+    if same.all():
+        return [runs[first](buffer, rows)]
+    return [runs[first](buffer, rows[:, same]), runs[ADD + READ - first](buffer, rows[:, ~same])]

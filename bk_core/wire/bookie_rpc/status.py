@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apache's status codes, in version 3 and 2 of its protocol, and the reasons of our own lanes that they stand for."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from bk_core.wire.bookie_rpc.frames import I64
+from bk_core.wire.lane import Reason
+
+
+class Status(enum.IntEnum):
+    """Apache's statuses; the values are those of version 3."""
+
+    EOK = 0
+    ENOLEDGER = 402
+    ENOENTRY = 403
+    EBADREQ = 404
+    EIO = 501
+    EUA = 502
+    EBADVERSION = 503
+    EFENCED = 504
+    EREADONLY = 505
+    ETOOMANYREQUESTS = 506
+    EUNKNOWNLEDGERSTATE = 507
+
+
+class Row(NamedTuple):
+    """One status: its code in version 2 as it is read and as it is written, and what a client of ours takes it for.
+    REASON_NONE of ENOLEDGER and ENOENTRY: the entry is ABSENT, everything else but EOK makes it UNKNOWN (MUST4)."""
+
+    v2: int
+    v2_sent: int
+    reason: Reason
+
+
+STATUSES: Mapping[Status, Row] = MappingProxyType(
+    {
+        Status.EOK: Row(0, 0, Reason.REASON_NONE),
+        Status.ENOLEDGER: Row(1, 1, Reason.REASON_NONE),
+        Status.ENOENTRY: Row(2, 2, Reason.REASON_NONE),
+        Status.EBADREQ: Row(100, 100, Reason.BAD_REQUEST),
+        Status.EIO: Row(101, 101, Reason.IO_ERROR),
+        Status.EUA: Row(102, 102, Reason.UNAUTHORIZED),
+        Status.EBADVERSION: Row(103, 103, Reason.UNSUPPORTED_VERSION),
+        Status.EFENCED: Row(104, 104, Reason.FENCED),
+        Status.EREADONLY: Row(105, 105, Reason.READ_ONLY),
+        Status.ETOOMANYREQUESTS: Row(106, 106, Reason.OVERLOADED),
+        # Java's client of version 2 knows no 107: it raises in its event loop and closes the connection, and all that
+        # is in flight there fails with it. EIO is UNKNOWN to it as well, and ends one request only.
+        Status.EUNKNOWNLEDGERSTATE: Row(107, 101, Reason.LIMBO),
+    }
+)
+
+_REFUSED_ADD = {
+    Reason.FENCED: Status.EFENCED,
+    Reason.UNAUTHORIZED: Status.EUA,
+    Reason.UNAUTHENTICATED: Status.EUA,
+    Reason.READ_ONLY: Status.EREADONLY,
+    Reason.NO_SPACE: Status.EREADONLY,
+    Reason.OVERLOADED: Status.ETOOMANYREQUESTS,
+    Reason.LIMBO: Status.EUNKNOWNLEDGERSTATE,
+    Reason.UNSUPPORTED_VERSION: Status.EBADVERSION,
+    Reason.DELETED: Status.EFENCED,  # Apache's bookies remember a deleted ledger as a fenced one
+    Reason.INTEGRITY: Status.EBADREQ,
+    Reason.BAD_REQUEST: Status.EBADREQ,
+    Reason.TOO_LARGE: Status.EBADREQ,
+    Reason.UNIMPLEMENTED: Status.EBADREQ,
+}
+
+_REFUSED_READ = _REFUSED_ADD | {
+    Reason.DELETED: Status.ENOLEDGER,
+    Reason.COPY_DROPPED: Status.EUNKNOWNLEDGERSTATE,
+    Reason.INTEGRITY: Status.EIO,
+}
+
+
+def refused_add(reason: Reason) -> Status:
+    """The status of an add that this bookie refuses; EIO for what Apache has no word for, such as a failed disk, a time
+    limit or a shutdown. A client then replaces the bookie."""
+    return _REFUSED_ADD.get(reason, Status.EIO)
+
+
+def refused_read(reason: Reason) -> Status:
+    """The status of a read whose entry is UNKNOWN here. It is never ENOENTRY, and ENOLEDGER only of a deleted
+    ledger."""
+    return _REFUSED_READ.get(reason, Status.EIO)
+
+
+def reason_of(status: Status) -> Reason:
+    """What a client of ours takes a status for."""
+    return STATUSES[status].reason
+
+
+UNKNOWN_CODE = -1
+
+_TO_V2 = np.full(max(Status) + 1, UNKNOWN_CODE, dtype=np.int64)
+_FROM_V2 = np.full(max(row.v2 for row in STATUSES.values()) + 1, UNKNOWN_CODE, dtype=np.int64)
+for _status, _row in STATUSES.items():
+    _TO_V2[_status] = _row.v2_sent
+    _FROM_V2[_row.v2] = _status
+
+
+def to_v2(statuses: I64 | int) -> I64:
+    """Codes of version 2 for statuses, one or many."""
+    return _TO_V2[statuses]
+
+
+def from_v2(codes: I64) -> I64:
+    """Statuses for codes of version 2; UNKNOWN_CODE for a code that there is not."""
+    known = (codes >= 0) & (codes < _FROM_V2.size)
+    return np.where(known, _FROM_V2[np.where(known, codes, 0)], UNKNOWN_CODE)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Version 3 of Apache's protocol: protobuf messages, built in columns and read singly. ``requests`` and ``answers``
+read them by the burst.
+
+What is built has the fields in ascending order, as protobuf writes them. Numbers may be one for all rows, or an array
+of one item a row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from bk_core.errors import RemoteProtocolError
+from bk_core.wire.bookie_rpc.bodies import COPY_BELOW_BYTES, Bodies, scatter
+from bk_core.wire.bookie_rpc.columns import Ints, Piece, Rows, varint, width_of
+from bk_core.wire.bookie_rpc.frames import I64, LENGTH_BYTES, Buffer
+from bk_core.wire.bookie_rpc.layouts import Grammar
+from bk_core.wire.bookie_rpc.runs import (
+    ABSENT,
+    ADD,
+    BODY_AT,
+    BODY_BYTES,
+    ENTRY,
+    KEY_AT,
+    KEY_BYTES,
+    KIND,
+    LAC_TIME,
+    LEDGER,
+    MAX_LAC,
+    PRIORITY,
+    READ,
+    RECOVERY,
+    STATUS,
+    TXN,
+    WRITE_FLAGS,
+    Answer,
+    Single,
+)
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+HIGH_PRIORITY = 100
+"""What recovery puts into the priority of its requests."""
+
+_READ_TAG, _ADD_TAG = b"\xa2\x06", b"\xaa\x06"
+_LEDGER_FIELD, _ENTRY_FIELD = 1, 2
+
+REQUESTS = {
+    ADD: Grammar(_ADD_TAG, {1: LEDGER, 2: ENTRY}, entry=4, key=3, key_at=KEY_AT),
+    READ: Grammar(_READ_TAG, {1: LEDGER, 2: ENTRY}),
+}
+ANSWERS = {
+    ADD: Grammar(_ADD_TAG, {2: LEDGER, 3: ENTRY}),
+    READ: Grammar(_READ_TAG, {2: LEDGER, 3: ENTRY, 5: MAX_LAC, 6: LAC_TIME}, entry=4),
+}
+
+# The fields of a request and an answer for each operation that a bookie serves.
+_FIELDS = {
+    pb.READ_ENTRY: ("readRequest", "readResponse"),
+    pb.ADD_ENTRY: ("addRequest", "addResponse"),
+    pb.AUTH: ("authRequest", "authResponse"),
+    pb.WRITE_LAC: ("writeLacRequest", "writeLacResponse"),
+    pb.READ_LAC: ("readLacRequest", "readLacResponse"),
+    pb.GET_BOOKIE_INFO: ("getBookieInfoRequest", "getBookieInfoResponse"),
+    pb.START_TLS: ("startTLSRequest", "startTLSResponse"),
+    pb.FORCE_LEDGER: ("forceLedgerRequest", "forceLedgerResponse"),
+    pb.GET_LIST_OF_ENTRIES_OF_LEDGER: ("getListOfEntriesOfLedgerRequest", "getListOfEntriesOfLedgerResponse"),
+}
+_WITHOUT_STATUS = (pb.AUTH, pb.START_TLS)
+
+
+# ── one message ──
+
+
+def framed(message: pb.Request | pb.Response) -> bytes:
+    """A message as a frame."""
+    data = message.SerializeToString()
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
+
+
+def request(operation: pb.OperationType, txn: int, priority: int = 0) -> pb.Request:
+    """A request of which the header is filled in."""
+    made = pb.Request()
+    made.header.version = pb.VERSION_THREE
+    made.header.operation = operation
+    made.header.txnId = txn
+    if priority:
+        made.header.priority = priority
+    return made
+
+
+def answer(asked: pb.Request, status: Status = Status.EOK) -> pb.Response:
+    """The answer to a request of which the header and both statuses are filled in, and the ids of the request where the
+    answer has them. The caller adds the rest."""
+    made = pb.Response(status=int(status))  # type: ignore[arg-type]
+    made.header.version = pb.VERSION_THREE
+    made.header.operation = asked.header.operation
+    made.header.txnId = asked.header.txnId
+    operation = asked.header.operation
+    names = _FIELDS.get(operation)
+    if names is None or operation in _WITHOUT_STATUS:
+        return made
+    body, of_request = getattr(made, names[1]), getattr(asked, names[0])
+    body.status = int(status)
+    for name in ("ledgerId", "entryId"):
+        if name in body.DESCRIPTOR.fields_by_name:
+            setattr(body, name, getattr(of_request, name))
+    return made
+
+
+def refusal(single: Single) -> bytes:
+    """The frame that answers a request with its status and nothing else. As Apache's bookies do it, an operation that
+    they do not serve gets its own header back."""
+    asked = single.request
+    if asked.header.operation in _FIELDS:
+        return framed(answer(asked, single.status))
+    return framed(pb.Response(header=asked.header, status=int(single.status)))  # type: ignore[arg-type]
+
+
+def _parsed(kind: type[pb.Request] | type[pb.Response], data: bytes) -> pb.Request | pb.Response:
+    try:
+        message = kind.FromString(data)
+    except DecodeError as error:
+        raise RemoteProtocolError("a frame is no message of version 3", value=str(error)) from None
+    if not message.IsInitialized():
+        raise RemoteProtocolError("a message of version 3 lacks required fields", value=f"{len(data)} bytes")
+    return message
+
+
+def read_request(content: memoryview, begin: int, frame: int, column: I64) -> Single | None:
+    """Reads one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
+    data = bytes(content)
+    asked = _parsed(pb.Request, data)
+    assert isinstance(asked, pb.Request)
+    header = asked.header
+    operation = header.operation
+    names = _FIELDS.get(operation)
+    if names is None:
+        return Single(frame, asked, Status.EBADREQ)
+    if operation in _WITHOUT_STATUS:
+        return Single(frame, asked)
+    if header.version != pb.VERSION_THREE:
+        return Single(frame, asked, Status.EBADVERSION)
+    if not asked.HasField(names[0]):
+        return Single(frame, asked, Status.EBADREQ)
+    if operation == pb.ADD_ENTRY:
+        add = asked.addRequest
+        key, body = add.masterKey, add.body
+        column[KIND] = ADD
+        column[LEDGER], column[ENTRY] = add.ledgerId, add.entryId
+        column[RECOVERY] = add.flag == pb.AddRequest.RECOVERY_ADD and add.HasField("flag")
+        column[WRITE_FLAGS] = add.writeFlags
+        # A bytes field stands in the message as it is, so any place with the same bytes is its place.
+        column[KEY_AT], column[KEY_BYTES] = begin + data.find(key), len(key)
+        column[BODY_AT], column[BODY_BYTES] = begin + data.find(body), len(body)
+    elif operation == pb.READ_ENTRY:
+        read = asked.readRequest
+        if read.HasField("flag") or read.HasField("previousLAC"):
+            return Single(frame, asked)
+        column[KIND] = READ
+        column[LEDGER], column[ENTRY] = read.ledgerId, read.entryId
+    else:
+        return Single(frame, asked)
+    column[TXN] = _signed(header.txnId)
+    column[PRIORITY] = header.priority
+    return None
+
+
+def read_answer(content: memoryview, begin: int, frame: int, column: I64) -> Answer | None:
+    """Reads one answer (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
+    data = bytes(content)
+    told = _parsed(pb.Response, data)
+    assert isinstance(told, pb.Response)
+    operation = told.header.operation
+    if operation not in (pb.ADD_ENTRY, pb.READ_ENTRY):
+        return Answer(frame, told)
+    adds = operation == pb.ADD_ENTRY
+    body = told.addResponse if adds else told.readResponse
+    there = told.HasField("addResponse" if adds else "readResponse")
+    if not there and not told.status:
+        raise RemoteProtocolError("an answer says EOK and nothing else", value=f"operation {operation}")
+    column[KIND] = ADD if adds else READ
+    column[TXN] = _signed(told.header.txnId)
+    column[STATUS] = told.status or body.status
+    column[LEDGER], column[ENTRY] = (body.ledgerId, body.entryId) if there else (-1, -1)
+    if adds:
+        return None
+    read = told.readResponse
+    column[MAX_LAC] = read.maxLAC if read.HasField("maxLAC") else ABSENT
+    column[LAC_TIME] = read.lacUpdateTimestamp if read.HasField("lacUpdateTimestamp") else ABSENT
+    if read.HasField("body"):
+        column[BODY_AT], column[BODY_BYTES] = begin + data.find(read.body), len(read.body)
+    else:
+        column[BODY_AT], column[BODY_BYTES] = 0, -1
+    return None
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+# ── many messages ──
+
+
+def add_requests(
+    txns: Ints,
+    ledger_ids: Ints,
+    entry_ids: Ints,
+    key: bytes,
+    bodies: Bodies,
+    *,
+    recovery: bool = False,
+    priority: int = 0,
+    write_flags: int = 0,
+    copy_below: int = COPY_BELOW_BYTES,
+) -> list[Buffer]:
+    """Adds, one for each entry of ``bodies``: buffers for a gathering write, one where entries are small.
+
+    ``txns`` and ``entry_ids`` are arrays of one item an entry. The same bytes may go to every bookie of the write set,
+    if the caller gives all of them the same ids of transactions. A frame over the limit is not looked for here: an
+    entry of ENTRY_BYTES_MAX fits.
+    """
+    if not len(bodies):
+        return []
+    ledger, entry = varint(ledger_ids), varint(entry_ids)
+    sizes = bodies.sizes()
+    size = varint(sizes)
+    fields: list[Piece] = [b"\x08", ledger, b"\x10", entry, b"\x1a", varint(len(key)), key, b"\x22", size]
+    behind = b""
+    if write_flags:
+        behind += b"\x28" + _bytes(varint(write_flags))
+    if recovery:
+        behind += b"\xa0\x06\x01"
+    inner = width_of(*fields) + sizes + len(behind)
+    outer = varint(inner)
+    head = _header(pb.ADD_ENTRY, txns, priority)
+    length = _length(width_of(*head, _ADD_TAG, outer) + inner)
+    before = Rows(len(bodies), [length, *head, _ADD_TAG, outer, *fields])
+    return scatter(before, bodies, Rows(len(bodies), [behind]), copy_below)
+
+
+def read_requests(txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int = 0) -> bytes:
+    """Plain reads, one for each entry id."""
+    if not entry_ids.size:
+        return b""
+    fields: list[Piece] = [b"\x08", varint(ledger_ids), b"\x10", varint(entry_ids)]
+    return _message(entry_ids.size, _header(pb.READ_ENTRY, txns, priority), _READ_TAG, fields)
+
+
+def add_answers(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0) -> bytes:
+    """Answers to adds, one for each entry id, as one piece."""
+    return _plain_answers(pb.ADD_ENTRY, _ADD_TAG, txns, ledger_ids, entry_ids, statuses)
+
+
+def refused_reads(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
+    """Answers to reads that found nothing, one for each entry id, as one piece."""
+    return _plain_answers(pb.READ_ENTRY, _READ_TAG, txns, ledger_ids, entry_ids, statuses)
+
+
+def read_answers(
+    txns: Ints,
+    ledger_ids: Ints,
+    entry_ids: Ints,
+    bodies: Bodies,
+    *,
+    max_lacs: Ints | None = None,
+    lac_times: Ints | None = None,
+    copy_below: int = COPY_BELOW_BYTES,
+) -> list[Buffer]:
+    """Answers to reads that found their entries: buffers for a gathering write, one where entries are small.
+
+    ``txns`` and ``entry_ids`` are arrays of one item an entry; ``entry_ids`` are those that were asked for, so −1 stays
+    −1. ``max_lacs`` is the LAC that this bookie knows, ``lac_times`` when it learnt of it, in ms since 1970.
+    """
+    if not len(bodies):
+        return []
+    sizes = bodies.sizes()
+    size = varint(sizes)
+    fields: list[Piece] = [b"\x08\x00\x10", varint(ledger_ids), b"\x18", varint(entry_ids), b"\x22", size]
+    behind: list[Piece] = []
+    for tag, values in ((b"\x28", max_lacs), (b"\x30", lac_times)):
+        if values is not None:
+            behind += [tag, varint(values)]
+    inner = width_of(*fields, *behind) + sizes
+    outer = varint(inner)
+    head = [*_header(pb.READ_ENTRY, txns, 0), b"\x10\x00"]
+    length = _length(width_of(*head, _READ_TAG, outer) + inner)
+    before = Rows(len(bodies), [length, *head, _READ_TAG, outer, *fields])
+    return scatter(before, bodies, Rows(len(bodies), behind), copy_below)
+
+
+def _plain_answers(operation: int, tag: bytes, txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
+    if not entry_ids.size:
+        return b""
+    status = varint(statuses)
+    head = [*_header(operation, txns, 0), b"\x10", status]
+    fields: list[Piece] = [b"\x08", status, b"\x10", varint(ledger_ids), b"\x18", varint(entry_ids)]
+    return _message(entry_ids.size, head, tag, fields)
+
+
+def _message(count: int, head: list[Piece], tag: bytes, fields: list[Piece]) -> bytes:
+    inner = width_of(*fields)
+    outer = varint(inner)
+    length = _length(width_of(*head, tag, outer) + inner)
+    return Rows(count, [length, *head, tag, outer, *fields]).joined()
+
+
+def _header(operation: int, txns: Ints, priority: int) -> list[Piece]:
+    txn = varint(txns)
+    behind = b"\x20" + _bytes(varint(priority)) if priority else b""
+    length = varint(width_of(txn) + 5 + len(behind))
+    return [b"\x0a", length, bytes((0x08, pb.VERSION_THREE, 0x10, operation, 0x18)), txn, behind]
+
+
+def _length(sizes: Ints) -> Piece:
+    """The length of a frame; one, or one a row."""
+    if isinstance(sizes, int):
+        return sizes.to_bytes(LENGTH_BYTES, "big")
+    return sizes.astype(">u4").view(np.uint8).reshape(-1, LENGTH_BYTES)
+
+
+def _bytes(piece: Piece) -> bytes:
+    assert isinstance(piece, bytes)
+    return piece
