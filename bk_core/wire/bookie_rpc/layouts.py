@@ -77,8 +77,9 @@ class _Part:
 
 
 class Layout:
-    """One layout: everything before the entry, and everything behind it. ``constants`` are the rows of the matrix whose
-    value is the same in all messages of the layout."""
+    """One layout: everything before the entry, and everything behind it. ``key`` is the row of the ledger key's
+    position and where the key stands, from the message's begin, or, negative, from its end. ``constants`` are the rows
+    of the matrix whose value is the same in all messages of the layout."""
 
     __slots__ = ("constants", "entry_length", "key", "outer", "prefix", "suffix")
 
@@ -156,7 +157,7 @@ class Layout:
             rows[BODY_BYTES, where] = lengths - (self.prefix.width + self.suffix.width)
         if self.key is not None:
             row, at = self.key
-            rows[row, where] = begins + at
+            rows[row, where] = begins + at if at >= 0 else begins + lengths + at
 
 
 class _Unusual(Exception):
@@ -247,11 +248,13 @@ class _Learner:
         entry_length, entry_begin, entry_end = self.entry or (None, len(data), len(data))
         prefix = self.part(0, entry_begin, [outer] if entry_length is None else [outer, entry_length])
         suffix = self.part(entry_end, len(data), [])
-        if prefix.width > _PREFIX_MAX or suffix.width > _SUFFIX_MAX or (self.key and self.key[1] >= entry_begin):
+        if prefix.width > _PREFIX_MAX or suffix.width > _SUFFIX_MAX:
             raise _Unusual
         data_rows = {FRAME, *(field.row for field in self.fields)}
         data_rows |= {BODY_AT, BODY_BYTES} if entry_length else set()
         data_rows |= {self.key[0]} if self.key else set()
+        if self.key and self.key[1] > entry_begin:
+            self.key = self.key[0], self.key[1] - len(data)
         constants = [(k, int(value)) for k, value in enumerate(row) if value and k not in data_rows]
         return Layout(prefix, suffix, outer, entry_length, self.key, constants)
 

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/fuzz``: mutated frames of Apache's wire through the readers, so many as are asked for.
+
+With ``--resume FILE`` the figures are kept there, and the next call goes on from them. Exit code 0 only if all frames
+were tried and each was read, or refused, as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.wire.bookie_rpc.fuzz import Tally, run_rounds
+
+ROUNDS_A_CHUNK = 25
+
+
+def main(arguments: list[str] | None = None) -> int:
+    ask = _parser().parse_args(arguments)
+    tally, begun = _load(ask.resume, ask.seed)
+    started = time.monotonic()
+    before = tally.mutated
+    with ProcessPoolExecutor(ask.jobs) if ask.jobs > 1 else nullcontext() as pool:
+        while tally.mutated < ask.frames and not tally.problems:
+            chunks = [range(begun + k * ROUNDS_A_CHUNK, begun + (k + 1) * ROUNDS_A_CHUNK) for k in range(4 * ask.jobs)]
+            begun = chunks[-1].stop
+            for part in pool.map(run_rounds, chunks) if pool else map(run_rounds, chunks):
+                tally.add(part)
+            if ask.resume is not None:
+                _save(ask.resume, tally, begun)
+            rate = (tally.mutated - before) / (time.monotonic() - started)
+            print(f"  {tally.mutated:,} mutated frames, {rate * 60:,.0f} a minute", file=sys.stderr, flush=True)
+    who = resource.RUSAGE_CHILDREN if ask.jobs > 1 else resource.RUSAGE_SELF
+    peak = resource.getrusage(who).ru_maxrss // 1024
+    print(
+        f"{tally.mutated:,} mutated frames and {tally.frames - tally.mutated:,} others, {tally.faults:,} faults, "
+        f"{len(tally.problems)} problems; at most {peak} MB a process"
+    )
+    for problem in tally.problems:
+        print(problem)
+    return 1 if tally.problems else 0
+
+
+def _load(path: Path | None, seed: int) -> tuple[Tally, int]:
+    if path is None or not path.exists():
+        return Tally(), seed
+    said = json.loads(path.read_text(encoding="utf-8"))
+    return Tally(**said["tally"]), said["next"]
+
+
+def _save(path: Path, tally: Tally, begun: int) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps({"tally": asdict(tally), "next": begun}), encoding="utf-8")
+    new.replace(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--frames", type=int, default=1_000_000, metavar="N", help="so many mutated frames in all")
+    parser.add_argument("--seed", type=int, default=0, help="the number of the first round")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the figures there and go on from them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
