@@ -13,9 +13,9 @@ import numpy as np
 
 from bk_core.entries.apache import HEADER_BYTES
 from bk_core.entries.batch import EntryBatch, byte_view
-from bk_core.entries.digest import FEW_ENTRIES, Digester, entry_headers
+from bk_core.entries.digest import Digester, entry_headers
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.bookie_rpc.columns import U8, Ints, Rows, gather, windows
+from bk_core.wire.bookie_rpc.columns import FEW_ROWS, U8, Ints, Piece, Rows, gather, windows
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
 
 COPY_BELOW_BYTES = 16 << 10
@@ -89,7 +89,11 @@ class Bodies:
 
     def joined(self) -> Buffer:
         """The whole entries one after the other, as ``split_entries`` and frames of APACHE_BYTES take them."""
-        return join(Rows(len(self), ()), self, Rows(len(self), ()))
+        return join(Rows(len(self), self.head_pieces()), self, Rows(len(self), ()))
+
+    def head_pieces(self) -> list[Piece]:
+        """The heads as the last piece of the rows before the entries."""
+        return [] if self.heads is None else [self.heads]
 
     def pieces(self) -> Iterable[memoryview]:
         """The piece of each entry in the payload."""
@@ -110,27 +114,22 @@ class Bodies:
 
 
 def join(before: Rows, bodies: Bodies, behind: Rows) -> Buffer:
-    """Each row of ``before``, the entry, each row of ``behind``: all in one buffer."""
+    """Each row of ``before``, which ends with the entry's head, the entry's piece of the payload, each row of
+    ``behind``: all in one buffer."""
     count = len(bodies)
     if not count:
         return b""
-    rows = [before.matrix(), bodies.heads, bodies.matrix(), behind.matrix()] if count > FEW_ENTRIES else [None]
+    rows = [before.matrix(), bodies.matrix(), behind.matrix()] if count > FEW_ROWS else []
     parts = [part for part in rows if part is not None]
-    if len(parts) < (4 if bodies.heads is not None else 3):
-        return b"".join(chain.from_iterable(zip(_heads(before, bodies), bodies.pieces(), behind.listed(), strict=True)))
+    if len(parts) < 3:
+        pieces = [before.listed(), bodies.pieces()] + ([] if behind.same == b"" else [behind.listed()])
+        return b"".join(chain.from_iterable(zip(*pieces, strict=True)))
     out = np.empty((count, sum(part.shape[1] for part in parts)), dtype=np.uint8)
     at = 0
     for part in parts:
         out[:, at : at + part.shape[1]] = part
         at += part.shape[1]
     return out.reshape(-1).data
-
-
-def _heads(before: Rows, bodies: Bodies) -> list[bytes]:
-    """What stands before the payload of each entry."""
-    if bodies.heads is None:
-        return before.listed()
-    return list(map(add, before.listed(), Rows(len(bodies), (bodies.heads,)).listed()))
 
 
 def scatter(before: Rows, bodies: Bodies, behind: Rows, copy_below: int = COPY_BELOW_BYTES) -> list[Buffer]:
@@ -141,7 +140,7 @@ def scatter(before: Rows, bodies: Bodies, behind: Rows, copy_below: int = COPY_B
         return []
     if int(bodies.lengths.sum()) < count * copy_below:
         return [join(before, bodies, behind)]
-    heads, tails = _heads(before, bodies), behind.listed()
+    heads, tails = before.listed(), behind.listed()
     buffers: list[Buffer] = [heads[0]]
     for piece, more in zip(bodies.pieces(), chain(map(add, tails[:-1], heads[1:]), tails[-1:]), strict=True):
         buffers += (piece, more)

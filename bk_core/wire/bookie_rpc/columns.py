@@ -22,6 +22,7 @@ Ints: TypeAlias = int | I64 | U64
 
 VARINT_BYTES_MAX = 10
 WORD = 8
+FEW_ROWS = 12  # up to here Python is faster than numpy's fixed cost
 
 # The 7-bit groups of up to 8 varint bytes are moved together, and apart again, in three steps of doubled width.
 _SQUEEZE = (
@@ -126,18 +127,22 @@ def _width(piece: Piece) -> int | I64:
 
 
 class Rows:
-    """Rows that were built. ``same`` is what all rows are, if they are the same; else ``groups`` are positions and a
-    matrix each, where positions None stands for all rows."""
+    """Rows that were built. ``same`` is what all rows are, if they are the same; ``few`` are the rows, if there are
+    few; else ``groups`` are positions and a matrix each, where positions None stands for all rows."""
 
-    __slots__ = ("count", "groups", "same")
+    __slots__ = ("count", "few", "groups", "same")
 
     def __init__(self, count: int, pieces: Sequence[Piece]) -> None:
         self.count = count
         self.same: bytes | None = None
+        self.few: list[bytes] | None = None
         self.groups: list[tuple[I64 | None, U8]] = []
         equal = [piece for piece in pieces if isinstance(piece, bytes)]
         if len(equal) == len(pieces):
             self.same = b"".join(equal)
+            return
+        if count <= FEW_ROWS:
+            self.few = [b"".join([_of_row(piece, k) for piece in pieces]) for k in range(count)]
             return
         varying = [piece.width for piece in pieces if isinstance(piece, Varint) and not isinstance(piece.width, int)]
         if not varying:
@@ -154,12 +159,14 @@ class Rows:
         """All rows, where they have the same width; else None. Rows that are the same are one row."""
         if self.same is not None:
             return np.frombuffer(self.same or b"\0", dtype=np.uint8)[: len(self.same)].reshape(1, -1)
-        return self.groups[0][1] if self.groups[0][0] is None else None
+        return self.groups[0][1] if self.few is None and self.groups[0][0] is None else None
 
     def joined(self) -> bytes:
         """All rows, one after the other."""
         if self.same is not None:
             return self.same * self.count
+        if self.few is not None:
+            return b"".join(self.few)
         if self.groups[0][0] is None:
             return self.groups[0][1].tobytes()
         widths = np.empty(self.count, dtype=np.int64)
@@ -176,6 +183,8 @@ class Rows:
         """Each row as an object."""
         if self.same is not None:
             return [self.same] * self.count
+        if self.few is not None:
+            return self.few
         if self.groups[0][0] is None:
             return _listed(self.groups[0][1])
         out = np.empty(self.count, dtype=object)
@@ -188,6 +197,12 @@ def _listed(matrix: U8) -> list[bytes]:
     if not matrix.shape[1]:
         return [b""] * matrix.shape[0]
     return cast(list[bytes], matrix.view(f"V{matrix.shape[1]}").ravel().tolist())
+
+
+def _of_row(piece: Piece, k: int) -> bytes:
+    if isinstance(piece, bytes):
+        return piece
+    return encode_varint(int(piece.values[k])) if isinstance(piece, Varint) else piece[k].tobytes()
 
 
 def _taken(piece: Piece, at: I64) -> Piece:

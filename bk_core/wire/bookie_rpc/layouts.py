@@ -19,9 +19,19 @@ import numpy.typing as npt
 
 from bk_core.wire.bookie_rpc.columns import U8, VARINT_BYTES_MAX, WORD, decode_varints, gather
 from bk_core.wire.bookie_rpc.frames import I64
-from bk_core.wire.bookie_rpc.runs import BODY_AT, BODY_BYTES, FRAME, KIND, TXN, CutFrames, Found, ReadOne, read_singly
+from bk_core.wire.bookie_rpc.runs import (
+    BODY_AT,
+    BODY_BYTES,
+    FEW_FRAMES,
+    FRAME,
+    KIND,
+    TXN,
+    CutFrames,
+    Found,
+    ReadOne,
+    read_singly,
+)
 
-FEW_FRAMES = 5  # up to here protobuf alone is faster than numpy's fixed cost
 LAYOUTS_A_BURST = 16  # each one looks at all frames that are left
 LAYOUTS_KEPT = 32
 _PREFIX_MAX, _SUFFIX_MAX = 160, 48

@@ -26,6 +26,8 @@ ABSENT = -(1 << 63)
 
 T = TypeVar("T")
 
+FEW_FRAMES = 12  # up to here one after the other is faster than numpy's fixed cost
+
 OTHER, ADD, READ = 0, 1, 2
 
 # The rows of the matrix. Requests and answers have the first seven in common.

@@ -97,6 +97,9 @@ def reason_of(status: Status) -> Reason:
     return STATUSES[status].reason
 
 
+BY_CODE: Mapping[int, Status] = MappingProxyType({row.v2: status for status, row in STATUSES.items()})
+"""The status for each code of version 2."""
+
 UNKNOWN_CODE = -1
 
 _TO_V2 = np.full(max(Status) + 1, UNKNOWN_CODE, dtype=np.int64)

@@ -26,6 +26,7 @@ from bk_core.wire.bookie_rpc.runs import (
     BODY_AT,
     BODY_BYTES,
     ENTRY,
+    FEW_FRAMES,
     KEY_AT,
     KEY_BYTES,
     KIND,
@@ -45,7 +46,7 @@ from bk_core.wire.bookie_rpc.runs import (
     Single,
     read_singly,
 )
-from bk_core.wire.bookie_rpc.status import UNKNOWN_CODE, Status, from_v2, to_v2
+from bk_core.wire.bookie_rpc.status import BY_CODE, UNKNOWN_CODE, Status, from_v2, to_v2
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 VERSION = 2
@@ -53,7 +54,6 @@ ADDENTRY, READENTRY, AUTH, BATCH_READ = 1, 2, 3, 7
 DO_FENCING, RECOVERY_ADD, HIGH_PRIORITY = 1, 2, 4
 
 _PRIORITY = 100  # what version 3 says for HIGH_PRIORITY
-_FEW_FRAMES = 5
 _HEADER_BYTES = 4
 _READ_BYTES = _HEADER_BYTES + 16
 _ENTRY_AT = _HEADER_BYTES + LEDGER_KEY_BYTES
@@ -81,7 +81,7 @@ def _too_short(what: str, length: int) -> RemoteProtocolError:
 def read_requests_of(cut: CutFrames, first: int = 0) -> Found[Single | BatchRead]:
     """Reads the frames from number ``first`` on."""
     buffer, begins, lengths, rows = cut
-    if begins.size - first <= _FEW_FRAMES:
+    if begins.size - first <= FEW_FRAMES:
         return read_singly(cut, range(first, begins.size), _read_request)
     begins, lengths, rows = begins[first:], lengths[first:], rows[:, first:]
     heads = gather(np.frombuffer(buffer, dtype=np.uint8), begins, _ADD_BYTES_MIN)
@@ -214,7 +214,7 @@ def _auth_message(data: memoryview) -> pb.AuthMessage:
 def read_answers_of(cut: CutFrames) -> Found[Answer | BatchAnswer]:
     """Reads all frames."""
     buffer, begins, lengths, rows = cut
-    if begins.size <= _FEW_FRAMES:
+    if begins.size <= FEW_FRAMES:
         return read_singly(cut, range(begins.size), _read_answer)
     heads = gather(np.frombuffer(buffer, dtype=np.uint8), begins, _ANSWER_BYTES)
     versions, operations, _ = _headers(heads)
@@ -245,8 +245,8 @@ def _read_answer(data: memoryview, begin: int, frame: int, row: I64) -> Answer |
     if len(data) < (_BATCH_ANSWER.size if operation == BATCH_READ else _ANSWER_BYTES):
         raise _too_short("an answer", len(data))
     _, code, ledger_id, entry_id = _ANSWER.unpack_from(data)
-    status = int(from_v2(np.array([code]))[0])
-    if status == UNKNOWN_CODE:
+    status = BY_CODE.get(code)
+    if status is None:
         raise RemoteProtocolError("a status that version 2 does not have", value=str(code))
     if operation == BATCH_READ:
         cut = frames(data[_BATCH_ANSWER.size :], len(data))
@@ -254,7 +254,7 @@ def _read_answer(data: memoryview, begin: int, frame: int, row: I64) -> Answer |
             raise RemoteProtocolError("entries of a batch do not fit their frame", value=f"{len(data)} bytes")
         bodies = Bodies(data[_BATCH_ANSWER.size :], cut.offsets, cut.lengths)
         request_id = _BATCH_ANSWER.unpack_from(data)[4]
-        return BatchAnswer(frame, request_id, Status(status), ledger_id, entry_id, bodies)
+        return BatchAnswer(frame, request_id, status, ledger_id, entry_id, bodies)
     row[KIND] = ADD if operation == ADDENTRY else READ
     row[TXN], row[LEDGER], row[ENTRY], row[STATUS] = version, ledger_id, entry_id, status
     if operation == READENTRY:
@@ -284,7 +284,7 @@ def add_requests(
     place here; what defers a sync must not be sent as version 2."""
     flags = (RECOVERY_ADD if recovery else 0) | (HIGH_PRIORITY if priority else 0)
     lengths = _u32(bodies.sizes() + _ENTRY_AT)
-    before = Rows(len(bodies), [lengths, _word(VERSION, ADDENTRY, flags), key])
+    before = Rows(len(bodies), [lengths, _word(VERSION, ADDENTRY, flags), key, *bodies.head_pieces()])
     return scatter(before, bodies, Rows(len(bodies), []), copy_below)
 
 
@@ -336,7 +336,7 @@ def read_answers(
     """As in ``v3``; the LAC and its time have no place here."""
     count = len(bodies)
     pieces = [_words(READENTRY, txns, count), _codes(0, count), _i64(ledger_ids, count), _i64(entry_ids, count)]
-    before = Rows(count, [_u32(bodies.sizes() + _ANSWER_BYTES), *pieces])
+    before = Rows(count, [_u32(bodies.sizes() + _ANSWER_BYTES), *pieces, *bodies.head_pieces()])
     return scatter(before, bodies, Rows(count, []), copy_below)
 
 
@@ -346,7 +346,9 @@ def batch_answer(asked: BatchRead, bodies: Bodies, *, copy_below: int = COPY_BEL
     length = _BATCH_ANSWER.size + LENGTH_BYTES * len(bodies) + int(np.sum(sizes))
     word = int.from_bytes(_word(asked.version, BATCH_READ, 0), "big")
     head = _BATCH_ANSWER.pack(word, 0, asked.ledger_id, asked.first_entry_id, asked.request_id)
-    entries = scatter(Rows(len(bodies), [_u32(sizes)]), bodies, Rows(len(bodies), []), copy_below)
+    entries = scatter(
+        Rows(len(bodies), [_u32(sizes), *bodies.head_pieces()]), bodies, Rows(len(bodies), []), copy_below
+    )
     return [length.to_bytes(LENGTH_BYTES, "big") + head, *entries]
 
 

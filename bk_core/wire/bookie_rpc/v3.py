@@ -236,7 +236,7 @@ def add_requests(
     outer = varint(inner)
     head = _header(pb.ADD_ENTRY, txns, priority)
     length = _length(width_of(*head, _ADD_TAG, outer) + inner)
-    before = Rows(len(bodies), [length, *head, _ADD_TAG, outer, *fields])
+    before = Rows(len(bodies), [length, *head, _ADD_TAG, outer, *fields, *bodies.head_pieces()])
     return scatter(before, bodies, Rows(len(bodies), [behind]), copy_below)
 
 
@@ -286,7 +286,7 @@ def read_answers(
     outer = varint(inner)
     head = [*_header(pb.READ_ENTRY, txns, 0), b"\x10\x00"]
     length = _length(width_of(*head, _READ_TAG, outer) + inner)
-    before = Rows(len(bodies), [length, *head, _READ_TAG, outer, *fields])
+    before = Rows(len(bodies), [length, *head, _READ_TAG, outer, *fields, *bodies.head_pieces()])
     return scatter(before, bodies, Rows(len(bodies), behind), copy_below)
 
 
