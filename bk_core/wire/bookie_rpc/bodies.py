@@ -101,6 +101,13 @@ class Bodies:
         ends = (self.offsets + self.lengths).tolist()
         return map(self.payload.__getitem__, map(slice, begins, ends))
 
+    def copies(self) -> list[bytes]:
+        """A copy of the piece of each entry; of small ones that is faster than a view."""
+        begin = int(self.offsets.min())
+        ends = self.offsets + self.lengths
+        data = bytes(self.payload[begin : int(ends.max())])
+        return [data[a:b] for a, b in zip((self.offsets - begin).tolist(), (ends - begin).tolist(), strict=True)]
+
     def matrix(self) -> U8 | None:
         """The pieces as rows, where all have the same length and stand at equal distances; else None. No copy."""
         width, count = int(self.lengths[0]), len(self)
@@ -122,8 +129,13 @@ def join(before: Rows, bodies: Bodies, behind: Rows) -> Buffer:
     rows = [before.matrix(), bodies.matrix(), behind.matrix()] if count > FEW_ROWS else []
     parts = [part for part in rows if part is not None]
     if len(parts) < 3:
-        pieces = [before.listed(), bodies.pieces()] + ([] if behind.same == b"" else [behind.listed()])
-        return b"".join(chain.from_iterable(zip(*pieces, strict=True)))
+        step = 2 if behind.same == b"" else 3
+        pieces: list[bytes] = [b""] * (step * count)
+        pieces[::step] = before.listed()
+        pieces[1::step] = bodies.copies()
+        if step == 3:
+            pieces[2::step] = behind.listed()
+        return b"".join(pieces)
     out = np.empty((count, sum(part.shape[1] for part in parts)), dtype=np.uint8)
     at = 0
     for part in parts:

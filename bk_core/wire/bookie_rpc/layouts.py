@@ -202,14 +202,11 @@ class _Learner:
             self.mask[k] = 0x80
 
     def message(self, at: int, end: int, grammar: Grammar) -> None:
-        """The fields from ``at`` to ``end``, each at most once."""
-        seen = set()
+        """The fields from ``at`` to ``end``. Of a field that comes twice the last one is filled in last, and so counts,
+        as with protobuf."""
         while at < end:
             tag, at = self.varint(at)
             field, wire_type = tag >> 3, tag & 7
-            if field in seen:
-                raise _Unusual
-            seen.add(field)
             value, after = self.varint(at)
             if wire_type == 0:
                 if field in grammar.numbers:

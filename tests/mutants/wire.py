@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the codecs of Apache's wire: what makes a burst say something else than its frames do."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+FUZZ = ("tests/wire/bookie_rpc/test_fuzz.py::test_mutated_frames_are_read_as_they_would_be_by_themselves",)
+READING = ("tests/wire/bookie_rpc/test_reading.py",)
+BUILDING = ("tests/wire/bookie_rpc/test_building.py",)
+FRAMES = ("tests/wire/bookie_rpc/test_frames.py",)
+TABLES = ("tests/wire/bookie_rpc/test_tables.py",)
+LAYOUTS = "bk_core/wire/bookie_rpc/layouts.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "constants of a message are not compared",
+        LAYOUTS,
+        "        wrong &= self.mask_words\n",
+        "        wrong &= 0\n",
+        FUZZ,
+        "a fencing read, or an add of another version, is taken for a plain one",
+        "L6",
+    ),
+    Mutant(
+        "the length of the inner message is not compared",
+        LAYOUTS,
+        "        odd = outer != (lengths - (self.outer.at + self.outer.width)).view(np.uint64)\n",
+        "        odd = np.zeros(lengths.size, dtype=np.bool_)\n",
+        FUZZ,
+        "bytes behind the inner message are read as part of it",
+        "L6",
+    ),
+    Mutant(
+        "the length of the entry is not compared",
+        LAYOUTS,
+        "            odd |= (entry != (lengths - around).view(np.uint64)) | (lengths < around)\n",
+        "            odd |= lengths < around\n",
+        FUZZ,
+        "an entry is stored with bytes that are none of it",
+        "L6",
+    ),
+    Mutant(
+        "what stands behind the entry is not compared",
+        LAYOUTS,
+        "            wrong = suffix.differs(tails)\n",
+        "            wrong = None\n",
+        (*READING, *FUZZ),
+        "a normal add passes a fence as if it were recovery's",
+        "L6",
+    ),
+    Mutant(
+        "the tenth byte of a varint is data",
+        LAYOUTS,
+        "        for k in range(at, min(end, at + VARINT_BYTES_MAX - 1)):\n",
+        "        for k in range(at, end):\n",
+        (),
+        "a number is read that protobuf refuses",
+        equivalent="protobuf here ignores the upper bits of the tenth byte, as the columns do; another version of it "
+        "may refuse them, and then the layouts do, too",
+    ),
+    Mutant(
+        "what was read ahead as version 3 stays",
+        "bk_core/wire/bookie_rpc/connection.py",
+        "                rows[KIND, end:] = rows[FRAME + 1 :, end:] = 0  # what was read ahead as version 3\n",
+        "",
+        (*READING, *FUZZ),
+        "packets carry fields of messages that were never sent",
+    ),
+    Mutant(
+        "a connection goes back to version 3",
+        "bk_core/wire/bookie_rpc/connection.py",
+        "                self.version = 2\n",
+        "                self.version = 3\n",
+        READING,
+        "packets are tried as messages again, or not read at all",
+    ),
+    Mutant(
+        "a frame may have any length",
+        "bk_core/wire/bookie_rpc/frames.py",
+        "            if begin + length > size or length + LENGTH_BYTES > limit:\n",
+        "            if begin + length > size:\n",
+        FRAMES,
+        "a peer makes a bookie keep four gigabytes",
+        "L5",
+    ),
+    Mutant(
+        "equal frames may have any length",
+        "bk_core/wire/bookie_rpc/frames.py",
+        "    if most < _EQUAL_MIN or stride > limit or ",
+        "    if most < _EQUAL_MIN or ",
+        FRAMES,
+        "frames over the limit are taken if there are enough of them",
+        "L5",
+    ),
+    Mutant(
+        "the header's status does not count",
+        "bk_core/wire/bookie_rpc/v3.py",
+        "    column[STATUS] = told.status or body.status\n",
+        "    column[STATUS] = body.status\n",
+        READING,
+        "an add that a bookie refused is counted as acked",
+        "MUST1",
+    ),
+    Mutant(
+        "an answer that says nothing is an ack",
+        "bk_core/wire/bookie_rpc/v3.py",
+        "    if not there and not told.status:\n",
+        "    if False:\n",
+        READING,
+        "an add is counted as acked that the bookie never named",
+        "MUST1",
+    ),
+    Mutant(
+        "a refused read of version 2 has a body",
+        "bk_core/wire/bookie_rpc/v2.py",
+        "        rows[BODY_BYTES] = np.where(found, lengths - _ANSWER_BYTES, -1 * reads)\n",
+        "        rows[BODY_BYTES] = lengths - _ANSWER_BYTES\n",
+        READING,
+        "an entry that is not there is read as an empty one",
+    ),
+    Mutant(
+        "packets of every version are served",
+        "bk_core/wire/bookie_rpc/v2.py",
+        "    served = versions <= VERSION\n",
+        "    served = versions >= 0\n",
+        (*READING, *FUZZ),
+        "a request of a version that does not exist yet is carried out",
+    ),
+    Mutant(
+        "limbo is told to Java's client of version 2 by a code that it does not know",
+        "bk_core/wire/bookie_rpc/status.py",
+        "        Status.EUNKNOWNLEDGERSTATE: Row(107, 101, Reason.LIMBO),\n",
+        "        Status.EUNKNOWNLEDGERSTATE: Row(107, 107, Reason.LIMBO),\n",
+        TABLES,
+        "it closes the connection, and all that is in flight fails",
+    ),
+    Mutant(
+        "the rows of a group are written in the order of groups",
+        "bk_core/wire/bookie_rpc/columns.py",
+        "            windows(out, matrix.shape[1])[begins[at]] = ",
+        "            windows(out, matrix.shape[1])[np.sort(begins[at])[::-1]] = ",
+        BUILDING,
+        "an ack names the transaction of another add",
+        "MUST1",
+    ),
+    Mutant(
+        "a list of entries may stand for any number of ranges",
+        "bk_core/wire/bookie_rpc/availability.py",
+        "    if count and (int(runs.max()) > ranges_max or int(runs.sum()) > ranges_max):\n",
+        "    if count and int(runs.max()) > ranges_max:\n",
+        TABLES,
+        "a few hundred bytes take all memory",
+        "L5",
+    ),
+)
