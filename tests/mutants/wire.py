@@ -60,14 +60,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "may refuse them, and then the layouts do, too",
     ),
     Mutant(
-        "what was read ahead as version 3 stays",
-        "bk_core/wire/bookie_rpc/connection.py",
-        "                rows[KIND, end:] = rows[FRAME + 1 :, end:] = 0  # what was read ahead as version 3\n",
-        "",
-        (*READING, *FUZZ),
-        "packets carry fields of messages that were never sent",
-    ),
-    Mutant(
         "a connection goes back to version 3",
         "bk_core/wire/bookie_rpc/connection.py",
         "                self.version = 2\n",

@@ -109,13 +109,14 @@ class Bodies:
         return [data[a:b] for a, b in zip((self.offsets - begin).tolist(), (ends - begin).tolist(), strict=True)]
 
     def matrix(self) -> U8 | None:
-        """The pieces as rows, where all have the same length and stand at equal distances; else None. No copy."""
+        """The pieces as rows, where all have the same length; else None. A view, where they stand at equal
+        distances."""
         width, count = int(self.lengths[0]), len(self)
         if (self.lengths != width).any():
             return None
         raw = np.frombuffer(self.payload, dtype=np.uint8)
         stride = int(self.offsets[1] - self.offsets[0]) if count > 1 else width
-        if count > 2 and (np.diff(self.offsets) != stride).any():
+        if stride < width or (count > 2 and (np.diff(self.offsets) != stride).any()):
             return windows(raw, width)[self.offsets].view(np.uint8).reshape(count, width) if width else None
         return np.ndarray((count, width), np.uint8, raw, int(self.offsets[0]), (stride, 1))
 

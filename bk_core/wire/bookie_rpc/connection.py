@@ -12,8 +12,6 @@ from bk_core.wire.bookie_rpc.layouts import MessageReader
 from bk_core.wire.bookie_rpc.runs import (
     ADD,
     ANSWER_ROWS,
-    FRAME,
-    KIND,
     READ,
     REQUEST_ROWS,
     AddAnswers,
@@ -58,8 +56,8 @@ class RequestReader:
         if self.version == 3:
             others, fault, end = self._v3.read(given)
             if fault is not None:
+                # What was read ahead as version 3 begins with a byte above 7 and so is never a run of version 2.
                 self.version = 2
-                rows[KIND, end:] = rows[FRAME + 1 :, end:] = 0  # what was read ahead as version 3
         if self.version == 2:
             more, fault, end = v2.read_requests_of(given, end)
             others += more

@@ -185,7 +185,7 @@ class Single:
     """A request that is handled by itself: a fencing read, a long poll, everything but adds and plain reads.
 
     What came as version 2 has the version byte as ``header.txnId``. Unless ``status`` is EOK, the request is refused
-    with it: answer ``refusal(request, status)`` of the version and do nothing else.
+    with it: answer ``refusal(single)`` of the version and do nothing else.
     """
 
     frame: int

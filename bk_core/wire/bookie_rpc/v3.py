@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version 3 of Apache's protocol: protobuf messages, built in columns and read singly. ``requests`` and ``answers``
-read them by the burst.
+"""Version 3 of Apache's protocol: protobuf messages, built in columns and read singly; ``connection`` reads them by
+the burst.
 
 What is built has the fields in ascending order, as protobuf writes them. Numbers may be one for all rows, or an array
 of one item a row.

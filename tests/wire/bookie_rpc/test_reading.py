@@ -38,7 +38,7 @@ def reader_of(answers: bool, version: int) -> RequestReader | AnswerReader:
 @pytest.mark.rule("L6")
 @pytest.mark.parametrize(("answers", "version"), WIRES)
 def test_columns_say_what_single_messages_say(answers: bool, version: int) -> None:
-    for seed in range(some(400, 40)):
+    for seed in range(some(160, 40)):
         kinds = [("add",), ("read",), ("add", "read"), ALL][seed % 4]
         reader = reader_of(answers, version)
         for part in range(3):  # the layouts of the first burst serve the others
