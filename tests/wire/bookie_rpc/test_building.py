@@ -41,6 +41,9 @@ UNSIGNED = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
 SIGNED = st.one_of(st.integers(-1, 300), st.integers(-(2**63), 2**63 - 1))
 ROWS = st.lists(st.tuples(UNSIGNED, SIGNED, SIGNED, st.binary(max_size=200)), min_size=1, max_size=40)
 EQUAL_ROWS = st.lists(st.tuples(UNSIGNED, SIGNED, SIGNED, st.binary(min_size=9, max_size=9)), min_size=1, max_size=40)
+EDGES = st.sampled_from([1, 2, 3, 127, 128, 129, 16_383, 16_384, 2**40, 2**63 - 1])
+MANY_ROWS = st.lists(st.tuples(EDGES, EDGES, EDGES, st.binary(max_size=4)), min_size=30, max_size=60)
+"""More rows than are built one by one, of few widths: several rows of each, in any order."""
 COPIES = st.sampled_from([0, 50, 1 << 20])
 
 
@@ -63,7 +66,9 @@ def header(message: pb.Request | pb.Response, operation: pb.OperationType, txn: 
 
 
 @pytest.mark.rule("L6")
-@given(st.one_of(ROWS, EQUAL_ROWS), st.booleans(), st.sampled_from([0, 100]), st.sampled_from([0, 1]), COPIES)
+@given(
+    st.one_of(ROWS, EQUAL_ROWS, MANY_ROWS), st.booleans(), st.sampled_from([0, 100]), st.sampled_from([0, 1]), COPIES
+)
 def test_adds_are_protobufs_own_bytes(
     rows: list[tuple[int, int, int, bytes]], recovery: bool, priority: int, write_flags: int, copy_below: int
 ) -> None:
@@ -101,7 +106,12 @@ def test_adds_are_protobufs_own_bytes(
 
 
 @pytest.mark.rule("L6")
-@given(st.lists(st.tuples(UNSIGNED, SIGNED, SIGNED, st.sampled_from(list(Status))), min_size=1, max_size=40))
+@given(
+    st.one_of(
+        st.lists(st.tuples(UNSIGNED, SIGNED, SIGNED, st.sampled_from(list(Status))), min_size=1, max_size=40),
+        st.lists(st.tuples(EDGES, EDGES, EDGES, st.sampled_from(list(Status))), min_size=30, max_size=60),
+    )
+)
 def test_reads_and_plain_answers_are_protobufs_own_bytes(rows: list[tuple[int, int, int, Status]]) -> None:
     txns, ledgers, entries, statuses = map(list, zip(*rows, strict=True))
     reads, adds, refused = [], [], []
@@ -123,7 +133,7 @@ def test_reads_and_plain_answers_are_protobufs_own_bytes(rows: list[tuple[int, i
 
 
 @pytest.mark.rule("L6")
-@given(st.one_of(ROWS, EQUAL_ROWS), st.sampled_from([None, -1, 5, "each"]), st.booleans(), COPIES)
+@given(st.one_of(ROWS, EQUAL_ROWS, MANY_ROWS), st.sampled_from([None, -1, 5, "each"]), st.booleans(), COPIES)
 def test_read_answers_are_protobufs_own_bytes(
     rows: list[tuple[int, int, int, bytes]], lac: int | str | None, timed: bool, copy_below: int
 ) -> None:
@@ -152,7 +162,7 @@ def test_read_answers_are_protobufs_own_bytes(
 
 
 @pytest.mark.rule("L6")
-@given(st.one_of(ROWS, EQUAL_ROWS), st.booleans(), st.sampled_from([0, 100]), COPIES)
+@given(st.one_of(ROWS, EQUAL_ROWS, MANY_ROWS), st.booleans(), st.sampled_from([0, 100]), COPIES)
 def test_packets_of_version_2_are_read_as_they_were_meant(
     rows: list[tuple[int, int, int, bytes]], recovery: bool, priority: int, copy_below: int
 ) -> None:
