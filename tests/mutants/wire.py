@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 
 FUZZ = ("tests/wire/bookie_rpc/test_fuzz.py::test_mutated_frames_are_read_as_they_would_be_by_themselves",)
 READING = ("tests/wire/bookie_rpc/test_reading.py",)
-BUILDING = ("tests/wire/bookie_rpc/test_building.py",)
+BUILDING = ("tests/wire/bookie_rpc/test_building.py::test_each_ack_of_many_widths_names_its_own_add",)
 FRAMES = ("tests/wire/bookie_rpc/test_frames.py",)
 TABLES = ("tests/wire/bookie_rpc/test_tables.py",)
 LAYOUTS = "bk_core/wire/bookie_rpc/layouts.py"

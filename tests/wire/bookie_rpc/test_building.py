@@ -132,6 +132,15 @@ def test_reads_and_plain_answers_are_protobufs_own_bytes(rows: list[tuple[int, i
     assert v3.refused_reads(*numbers, i64(statuses)) == b"".join(refused)
 
 
+@pytest.mark.rule("MUST1")
+def test_each_ack_of_many_widths_names_its_own_add() -> None:
+    entries = list(range(100, 200)) + list(range(16_350, 16_450))
+    txns = entries[::-1]
+    (run,) = AnswerReader().read(v3.add_answers(u64(txns), 7, i64(entries))).items
+    assert isinstance(run, AddAnswers)
+    assert list(zip(run.txns.tolist(), run.entry_ids.tolist(), strict=True)) == list(zip(txns, entries, strict=True))
+
+
 @pytest.mark.rule("L6")
 @given(st.one_of(ROWS, EQUAL_ROWS, MANY_ROWS), st.sampled_from([None, -1, 5, "each"]), st.booleans(), COPIES)
 def test_read_answers_are_protobufs_own_bytes(
