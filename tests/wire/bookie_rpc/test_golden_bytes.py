@@ -2,8 +2,9 @@
 """Apache's own bytes are read, and are what we write.
 
 ``tests/data/bookie-rpc*.jsonl`` has frames, one a line: ``{"label": …, "direction": …, "hex": …}``. The direction is
-``request`` or ``response``. The frame's length stands in front; several frames may follow each other, as they came.
-Files and lines may be added; each is tried.
+``request`` or ``response``. The frame's length stands in front. ``tests/golden/apache_wire`` has what went between
+Apache's client and bookies (``tests/interop/capture.py``); requests that were written by hand, to be refused, are left
+out. Files and lines may be added; each is tried.
 """
 
 from __future__ import annotations
@@ -28,11 +29,21 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.bookie_wire import as_expected, as_read, told
 
-DATA = Path(__file__).parent.parent.parent / "data"
+TESTS = Path(__file__).parent.parent.parent
+DATA, CAPTURED = TESTS / "data", TESTS / "golden" / "apache_wire"
 LINES = [
     pytest.param(line["direction"], bytes.fromhex(line["hex"]), id=f"{path.stem}-{line['label']}")
     for path in sorted(DATA.glob("bookie-rpc*.jsonl"))
     for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+] + [
+    pytest.param(
+        "request" if line["from"] == "client" else "response",
+        bytes.fromhex(line["hex"]),
+        id=f"{path.stem}-{number}-{line['label']}",
+    )
+    for path in sorted(CAPTURED.glob("*.jsonl"))
+    for number, line in enumerate(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
+    if "hex" in line and (line["from"] == "bookie" or line.get("by") == "java")
 ]
 KEY = ledger_key(b"passwd")
 
