@@ -361,6 +361,17 @@ def assemble(
     return bytearray().join((checked, _CRCS_AND_TAG.pack(header_crc, crc32c(payload), session), *columns, payload))
 
 
+def apache_frame(ledger_id: int, entries: Bytes, lengths: I64, ids: I64, lac: int, session: int = 0) -> bytearray:
+    """A frame of entries in Apache's layout, which stand in ``entries`` one after the other, verbatim. The caller has
+    looked into them: they are of the ledger, ``ids`` are those inside, and ``lac`` is the greatest that they carry."""
+    flags, columns = APACHE_BYTES, [column_bytes(lengths, "<u4")]
+    if bool((np.diff(ids) != 1).any()):
+        flags |= IDS
+        columns.append(column_bytes(ids, "<i8"))
+    head = (1, flags, DIGEST_NONE, ledger_id, int(ids.min()), max(-1, lac), -1, int(ids.size))
+    return assemble(head, columns, entries, session)
+
+
 class FrameExtent(NamedTuple):
     """What an index needs of a frame: the ``first`` and ``last`` id, whether every id between them is present
     (``dense``), and the greatest LAC."""

@@ -513,13 +513,7 @@ class LaneLink:
         if stream.greeted:
             self.fail(TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}"))
             return
-        self.fail(
-            BookieUnreachableError(
-                f"bookie {self.bookie_id} at {where} cannot be reached from host {socket.gethostname()}",
-                value=detail,
-                remedy="check that the bookie runs and that this host can connect to it",
-            )
-        )
+        self.fail(unreachable(self.bookie_id, where, detail))
 
     def fail(self, error: TransportError) -> None:
         """Breaks the link and all its streams."""
@@ -536,6 +530,15 @@ class LaneLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._closing:
             await self._closing
+
+
+def unreachable(bookie_id: BookieId, where: str, detail: str) -> BookieUnreachableError:
+    """The error for a bookie with which no connection came about."""
+    return BookieUnreachableError(
+        f"bookie {bookie_id} at {where} cannot be reached from host {socket.gethostname()}",
+        value=detail,
+        remedy="check that the bookie runs and that this host can connect to it",
+    )
 
 
 def too_late(bookie_id: BookieId, deadline_s: float) -> RefusedError:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from bk_core.after_fork import check_can_connect
 from bk_core.errors import BookieUnreachableError, Outcome, TransportError
-from bk_core.model import BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.model import BOOKIE_RPC, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.transport.port import AddListener, BookieInfo, Caller, LacEvidence, Link, ReadPart, ReadTrailer
 from bk_core.wire.lane import AttachMode
 
@@ -26,7 +26,13 @@ def _grpc() -> Connect:
     return GrpcLink
 
 
-LANES: Mapping[str, Callable[[], Connect]] = {"grpc": _grpc}
+def _bookie_rpc() -> Connect:
+    from bk_core.transport.bookie_rpc.link import BookieRpcLane
+
+    return BookieRpcLane().connect
+
+
+LANES: Mapping[str, Callable[[], Connect]] = {"grpc": _grpc, BOOKIE_RPC: _bookie_rpc}
 """The lanes of this client, best first, by the protocol of a bookie's endpoint. Each is imported when a transport is
 made, not before."""
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every transport promises, with a real machine behind it: over memory and over gRPC on loopback (RULES L6)."""
+"""What every transport promises, with a real machine behind it: over memory, over gRPC and over Apache's wire on
+loopback (RULES L6)."""
 
 from __future__ import annotations
 
@@ -90,15 +91,17 @@ async def test_frame_of_another_ledger_ends_the_session(lane: Lane) -> None:
 @on_each_lane
 async def test_resent_entries_are_taken_and_changed_ones_refused(lane: Lane) -> None:
     await lane.write(7, 0, [b"a", b"bb", b"ccc"])
-    await lane.write(7, 1, [b"bb", b"ccc", b"dddd"])
+    await lane.write(7, 1, [b"bb", b"ccc", b"dddd"], before=1)
     listener = Listener()
     session = lane.attach(7, listener)
-    lane.send(session, 7, 3, [b"DDDD"])
+    lane.send(session, 7, 3, [b"DDDD"], before=6)
     lane.send(session, 7, 4, [b"behind it"])
-    assert await listener.ended(session) == (0, Reason.INTEGRITY)
+    assert await listener.ended(session) == (0, lane.said(Reason.INTEGRITY))
     entries, trailer = await lane.read(7, 0, 9)
+    if lane.apaches:  # an add stands alone there: what was sent behind the refused one is taken, and not acknowledged
+        assert entries.pop(4) == b"behind it"
     assert entries == {0: b"a", 1: b"bb", 2: b"ccc", 3: b"dddd"}
-    assert trailer.absent == (EntryRange(4, 9),)
+    assert trailer.absent == (EntryRange(5 if lane.apaches else 4, 9),)
 
 
 @pytest.mark.rule("P6")
@@ -140,6 +143,7 @@ async def test_fence_stops_the_writer_and_answers_with_evidence(lane: Lane) -> N
     lane.send(session, 7, 3, [b"too late"])
     assert await listener.ended(session) == (2, Reason.FENCED)
     late = lane.attach(7, listener)
+    lane.send(late, 7, 3, [b"too late again"])
     assert await listener.ended(late) == (0, Reason.FENCED)
 
 
@@ -280,7 +284,7 @@ async def test_a_bookie_tells_its_space_and_its_software(lane: Lane) -> None:
     assert type(said) is BookieInfo, "a lane's own message would tie callers to that lane"
     assert 0 < said.free_bytes <= said.total_bytes
     assert not said.read_only
-    assert said.version
+    assert bool(said.version) is not lane.apaches, "Apache's wire has no word for it"
 
 
 @on_each_lane

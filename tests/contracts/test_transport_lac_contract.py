@@ -30,6 +30,10 @@ async def test_evidence_names_the_entry_with_the_greatest_lac(lane: Lane) -> Non
     await lane.write(7, 10, [b"old words"], lac=1)
     said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
     assert said.last_entry_id == 10
+    if lane.apaches:
+        last = decode_frame(said.last_entry_frame, digester=digester(7), verify_digests=True)
+        assert (last.entry_ids().tolist(), last.lac, said.lac_frame) == ([10], 1, b"")
+        return
     carrier = decode_frame(said.lac_frame, digester=digester(7), verify_digests=True)
     assert (carrier.entry_ids().tolist(), carrier.lac) == ([3], 2)
 
@@ -68,7 +72,7 @@ async def test_lac_body_that_is_wrong_is_refused(lane: Lane) -> None:
     ):
         with pytest.raises(RefusedError) as refused:
             await lane.transport.write_lac(lane.bookie_id, 7, key, body, deadline_s=DEADLINE_S)
-        assert refused.value.reason is reason
+        assert refused.value.reason is lane.said(reason)
     said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
     assert said.lac_body == b""
 

@@ -17,12 +17,15 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.metadata import open_store
-from bk_core.model import DigestType, LedgerId
+from bk_core.metadata.records import legacy_service_info
+from bk_core.model import BOOKIE_RPC, DigestType, LedgerId
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, LacEvidence, ReadPart, ReadTrailer, Transport
+from bk_core.wire.bookie_rpc.status import reason_of, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
+from tests.kit.apache_bookie import ApacheBookie, ApacheServer
 from tests.kit.memory_bookie import MemoryNetwork
 
 PASSWORD = b"secret"
@@ -34,8 +37,10 @@ def digester(ledger_id: LedgerId, digest_type: DigestType = DigestType.CRC32C) -
     return Digester(digest_type, PASSWORD, ledger_id)
 
 
-def frame(ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, session: int = 0, lac: int = -1) -> bytes:
-    """A frame of these entries; the ledger length before it is made up."""
+def frame(
+    ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, session: int = 0, lac: int = -1, before: int = -1
+) -> bytes:
+    """A frame of these entries. Unless it is given, the ledger length ``before`` it is made up."""
     return bytes(
         encode_frame(
             EntryBatch.from_list(entries),
@@ -43,7 +48,7 @@ def frame(ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, session:
             ledger_id=ledger_id,
             first_entry_id=first,
             lac=lac,
-            length_before=first * 10,
+            length_before=first * 10 if before < 0 else before,
             session=session,
         )
     )
@@ -88,11 +93,17 @@ class Listener:
 
 
 class Lane:
-    """A transport and the one bookie behind it."""
+    """A transport and the one bookie behind it. On Apache's wire (``apaches``) some reasons have the same word, and a
+    bookie does not say what its software is, or which entry carries the greatest LAC."""
 
     def __init__(self, name: str, transport: Transport, bookie_id: str) -> None:
         self.name, self.transport, self.bookie_id = name, transport, bookie_id
+        self.apaches = name == BOOKIE_RPC
         self._session = 0
+
+    def said(self, reason: Reason) -> Reason:
+        """What a client hears where the bookie refuses an add for this reason."""
+        return reason_of(refused_add(reason)) if self.apaches else reason
 
     def attach(self, ledger_id: LedgerId, listener: Listener, **options: Any) -> int:
         self._session += 1
@@ -100,15 +111,23 @@ class Lane:
         self.transport.attach(self.bookie_id, ledger_id, options.get("key", KEY), mode, self._session, listener)
         return self._session
 
-    def send(self, session: int, ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, lac: int = -1) -> None:
-        self.transport.send(self.bookie_id, session, frame(ledger_id, first, entries, session=session, lac=lac))
+    def send(self, session: int, ledger_id: LedgerId, first: int, entries: Sequence[bytes], **said: int) -> None:
+        self.transport.send(self.bookie_id, session, frame(ledger_id, first, entries, session=session, **said))
 
-    async def write(self, ledger_id: LedgerId, first: int, entries: Sequence[bytes], **options: Any) -> None:
+    async def write(
+        self,
+        ledger_id: LedgerId,
+        first: int,
+        entries: Sequence[bytes],
+        *,
+        lac: int = -1,
+        before: int = -1,
+        **options: Any,
+    ) -> None:
         """Attach, send one frame, wait until it is durable, detach."""
         listener = Listener()
-        lac = options.pop("lac", -1)
         session = self.attach(ledger_id, listener, **options)
-        self.send(session, ledger_id, first, entries, lac=lac)
+        self.send(session, ledger_id, first, entries, lac=lac, before=before)
         await listener.acked(session, 1)
         self.transport.detach(self.bookie_id, session)
 
@@ -138,6 +157,16 @@ async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
         transport: Transport = network.transport()
         yield Lane(name, transport, "b1:3181")
         await transport.close()
+        return
+    if name == BOOKIE_RPC:
+        server = await ApacheServer(ApacheBookie(asyncio.get_running_loop().call_later, compares=True)).start()
+        there = LaneTransport(Caller())
+        there.update_bookies([legacy_service_info(f"127.0.0.1:{server.port}")])
+        try:
+            yield Lane(name, there, f"127.0.0.1:{server.port}")
+        finally:
+            await there.close()
+            await server.stop()
         return
     uri = f"memory://{uuid.uuid4().hex}"
     store = open_store(uri)
@@ -174,7 +203,7 @@ Story = Callable[[Lane], Coroutine[Any, Any, None]]
 def on_each_lane(story: Story) -> Callable[..., None]:
     """A test of the contract: the same story over every lane."""
 
-    @pytest.mark.parametrize("lane", ["memory", "grpc"])
+    @pytest.mark.parametrize("lane", ["memory", "grpc", BOOKIE_RPC])
     def test(lane: str, tmp_path: Path) -> None:
         async def run() -> None:
             async with asyncio.timeout(30), open_lane(lane, tmp_path) as opened:

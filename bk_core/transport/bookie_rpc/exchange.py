@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection to a bookie on Apache's wire, without its socket: calls in, bytes out; bytes in, callbacks out. Pure.
+
+States: *whole*, until a bookie says what cannot be; then *lost*: what it has not answered is unknown, and nothing that
+it says counts any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bk_core.errors import BookKeeperError, RemoteProtocolError
+from bk_core.model import LedgerId
+from bk_core.transport.bookie_rpc.adds import Adds
+from bk_core.transport.bookie_rpc.packing import Packer, nobody_asked
+from bk_core.transport.bookie_rpc.reads import RangeRead, Reads
+from bk_core.wire.bookie_rpc import v3
+from bk_core.wire.bookie_rpc.connection import AnswerReader
+from bk_core.wire.bookie_rpc.frames import Buffer
+from bk_core.wire.bookie_rpc.runs import AddAnswers, Answer, BatchAnswer, ReadAnswers
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+Taken = Callable[[Answer], None]
+
+
+class Exchange:
+    """A connection of version 3. ``adds`` and ``reads`` take the calls of their kind, :meth:`control` the others."""
+
+    def __init__(self, packer: Packer) -> None:
+        self._packer = packer
+        self._reader = AnswerReader(3)
+        self.adds, self.reads = Adds(packer), Reads(packer)
+        self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation and who waits
+        self._requests: list[bytes] = []
+
+    def control(self, request: pb.Request, taken: Taken) -> None:
+        """Sends a request that is neither an add nor a read, with a transaction of its own."""
+        txn = request.header.txnId = self._packer.txns(1)
+        self._controls[txn] = (request.header.operation, taken)
+        self._requests.append(v3.framed(request))
+
+    def read(self, asked: RangeRead) -> None:
+        self.reads.read(asked, self.force)
+
+    def force(self, ledger_id: LedgerId, told: Callable[[Status], None]) -> None:
+        """Has the bookie sync all that it was given before for this ledger; its fence is durable then (MUST3)."""
+        request = v3.request(pb.FORCE_LEDGER, 0)
+        request.forceLedgerRequest.ledgerId = ledger_id
+        self.control(request, lambda answer: told(answer.status))
+
+    def next_buffers(self) -> list[Buffer] | None:
+        """What to send next, or None. Small requests go before adds, and what was read before what is written."""
+        if self._requests:
+            requests, self._requests = self._requests, []
+            return [b"".join(requests)]
+        buffers = self.reads.next_buffers()
+        return self.adds.next_buffers() if buffers is None else buffers
+
+    def receive(self, received: Buffer) -> int:
+        """Takes what was received; returns how many bytes are dealt with, behind which the caller goes on. Raises
+        RemoteProtocolError if the connection is lost; what came before the fault counts."""
+        replies = self._reader.read(received)
+        for item in replies.items:
+            if isinstance(item, AddAnswers):
+                self.adds.take(item)
+            elif isinstance(item, ReadAnswers):
+                self.reads.take(item)
+            elif isinstance(item, BatchAnswer):
+                raise RemoteProtocolError("a batch read is answered that nobody asked")
+            else:
+                self._take(item)
+        if replies.fault is not None:
+            raise replies.fault
+        return replies.used
+
+    def _take(self, answer: Answer) -> None:
+        header = answer.response.header
+        operation, taken = self._controls.pop(header.txnId, (0, None))
+        if taken is None or operation != header.operation:
+            raise nobody_asked(header.txnId)
+        taken(answer)
+
+    def tell(self) -> None:
+        """Tells listeners what became of their frames."""
+        self.adds.tell()
+
+    def lost(self, error: BookKeeperError) -> None:
+        """The connection is lost: fails sessions and ranges. Who waits for a single answer is failed by the caller."""
+        self._controls.clear()
+        self._requests.clear()
+        self.reads.lost(error)
+        self.adds.lost(str(error))
+
+    @property
+    def owes(self) -> bool:
+        """Whether the bookie has to answer something now."""
+        return bool(self._controls) or self.adds.owes or self.reads.owes

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames as requests of Apache's wire, made once for all bookies of a write set; and who waits for which answer.
+Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.entries.batch import byte_view
+from bk_core.entries.digest import Digester
+from bk_core.entries.frame import APACHE_BYTES, check_frame, columns_of, decode_frame, parse_header
+from bk_core.errors import IntegrityError, RemoteProtocolError
+from bk_core.model import DigestType, LedgerId
+from bk_core.wire.bookie_rpc import v3
+from bk_core.wire.bookie_rpc.bodies import Bodies
+from bk_core.wire.bookie_rpc.columns import U64
+from bk_core.wire.bookie_rpc.frames import I64, Buffer
+
+PIECE_ENTRIES = 1024
+PIECE_BYTES = 1 << 20
+"""A frame is sent in pieces of about so many entries and bytes, so that a bookie need not take all of it at once."""
+
+
+class StrayFrameError(IntegrityError):
+    """A frame of another ledger than its session's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AddPiece:
+    """A part of a frame as adds. Entry k has the transaction ``first_txn + k``. ``buffers`` are the requests of all
+    entries."""
+
+    first_txn: int
+    ledger_id: LedgerId
+    entry_ids: I64
+    bodies: Bodies
+    buffers: list[Buffer]
+
+
+class Packer:
+    """What the links of one client have in common: the count of transactions, and the requests of the frame that was
+    packed last, because a writer gives the same frame to one bookie after the other."""
+
+    __slots__ = ("_key", "_next_txn", "_pieces")
+
+    def __init__(self) -> None:
+        self._next_txn = 1
+        self._key: tuple[Buffer, LedgerId, bytes, bool] | None = None
+        self._pieces: tuple[AddPiece, ...] = ()
+
+    def txns(self, count: int) -> int:
+        """The first of so many numbers that no transaction of this client had."""
+        first = self._next_txn
+        self._next_txn += count
+        return first
+
+    def forget(self) -> None:
+        """Lets go of the last frame."""
+        self._key, self._pieces = None, ()
+
+    def pieces(self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, *, recovery: bool) -> tuple[AddPiece, ...]:
+        """The adds of a frame. Raises IntegrityError if it is not intact, StrayFrameError if it is of another
+        ledger."""
+        last = self._key
+        if last is None or last[0] is not frame or last[1:] != (ledger_id, ledger_key, recovery):
+            self._pieces = tuple(self._pack(frame, ledger_id, ledger_key, recovery))
+            self._key = (frame, ledger_id, ledger_key, recovery)
+        return self._pieces
+
+    def _pack(self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, recovery: bool) -> Iterator[AddPiece]:
+        ids, bodies = bodies_of_frame(frame, ledger_id)
+        ends = np.cumsum(bodies.lengths + bodies.head_bytes)
+        start, count = 0, ids.size
+        while start < count:
+            before = int(ends[start - 1]) if start else 0
+            stop = int(ends.searchsorted(before + PIECE_BYTES, side="right"))
+            stop = min(max(stop, start + 1), count, start + PIECE_ENTRIES)
+            part, some = bodies.slice(start, stop), ids[start:stop]
+            first = self.txns(stop - start)
+            txns = np.arange(first, first + stop - start, dtype=np.uint64)
+            buffers = v3.add_requests(
+                txns, ledger_id, some, ledger_key, part, recovery=recovery, priority=_of(recovery)
+            )
+            yield AddPiece(first, ledger_id, some, part, buffers)
+            start = stop
+
+
+def _of(recovery: bool) -> int:
+    return v3.HIGH_PRIORITY if recovery else 0
+
+
+def bodies_of_frame(frame: Buffer, ledger_id: LedgerId) -> tuple[I64, Bodies]:
+    """The ids of a frame's entries, and the entries in Apache's layout: with the digests that the frame has, over its
+    payload. Raises as :meth:`Packer.pieces`."""
+    header = parse_header(frame)
+    if header.ledger_id != ledger_id:
+        raise StrayFrameError("a frame of another ledger", value=f"ledger {header.ledger_id}, not {ledger_id}")
+    if not header.flags & APACHE_BYTES:
+        batch = decode_frame(frame)
+        return batch.entry_ids(), Bodies.of_batch(batch, Digester(DigestType(header.digest_type), b"", ledger_id))
+    lengths = columns_of(check_frame(frame), frame).lengths.astype(np.int64)
+    bodies = Bodies.of_entries(byte_view(frame)[-header.payload_bytes :], lengths)
+    inside = bodies.headers()
+    if bool((inside[:, 0] != ledger_id).any()):
+        raise StrayFrameError("a frame with an entry of another ledger", value=f"ledger {ledger_id}")
+    return np.ascontiguousarray(inside[:, 1]), bodies
+
+
+class Asked(Protocol):
+    """Consecutive transactions that one owner waits for."""
+
+    @property
+    def first_txn(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+
+A = TypeVar("A", bound=Asked)
+
+
+class Waiting(Generic[A]):
+    """Who waits for which transactions of one connection."""
+
+    __slots__ = ("_array", "_firsts", "_owners")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []  # ascending
+        self._owners: list[A] = []
+        self._array: U64 | None = None
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __contains__(self, first_txn: int) -> bool:
+        at = bisect_left(self._firsts, first_txn)
+        return at < len(self._firsts) and self._firsts[at] == first_txn
+
+    def owners(self) -> list[A]:
+        return list(self._owners)
+
+    def add(self, owner: A) -> None:
+        at = bisect_left(self._firsts, owner.first_txn)
+        self._firsts.insert(at, owner.first_txn)
+        self._owners.insert(at, owner)
+        self._array = None
+
+    def remove(self, owner: A) -> None:
+        at = bisect_left(self._firsts, owner.first_txn)
+        del self._firsts[at], self._owners[at]
+        self._array = None
+
+    def groups(self, txns: U64) -> list[tuple[A, I64 | slice, I64]]:
+        """Some transactions by owner: the owner, their positions in ``txns``, and their places in what the owner asked.
+        Raises RemoteProtocolError for one that nobody waits for."""
+        if self._array is None:
+            self._array = np.array(self._firsts, dtype=np.uint64)
+        at = self._array.searchsorted(txns, side="right") - 1
+        low, high = int(at.min()), int(at.max())
+        if low < 0:
+            raise nobody_asked(int(txns[int(at.argmin())]))
+        if low == high:
+            return [(self._owners[low], slice(None), self._places(self._owners[low], txns))]
+        order = np.argsort(at, kind="stable")
+        found: list[tuple[A, I64 | slice, I64]] = []
+        for positions in np.split(order, np.flatnonzero(np.diff(at[order])) + 1):
+            owner = self._owners[int(at[positions[0]])]
+            found.append((owner, positions, self._places(owner, txns[positions])))
+        return found
+
+    def _places(self, owner: A, txns: U64) -> I64:
+        places: I64 = (txns - np.uint64(owner.first_txn)).view(np.int64)
+        if int(places.max()) >= owner.count or int(places.min()) < 0:
+            raise nobody_asked(int(txns.max()))
+        return places
+
+
+def nobody_asked(txn: int) -> RemoteProtocolError:
+    return RemoteProtocolError("a bookie answers what nobody asked, or answers twice", value=f"transaction {txn}")
+
+
+def take_once(open_places: npt.NDArray[np.bool_], places: I64, first_txn: int) -> None:
+    """Marks these places as answered. Raises RemoteProtocolError for one that was answered before, or twice now."""
+    if bool(open_places[places].all()):
+        before = int(np.count_nonzero(open_places))
+        open_places[places] = False
+        if before - int(np.count_nonzero(open_places)) == places.size:
+            return
+    raise nobody_asked(first_txn + int(places[0]))

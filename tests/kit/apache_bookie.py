@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bookie in memory that answers as Apache's do: entry by entry, adds once they are on disk, in any order, with
+statuses of its own; what it says of a fence that found nothing leaves before the fence is on disk.
+
+:class:`ApacheBookie` has no socket and no clock; :class:`ApacheServer` puts it behind a port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bk_core.entries.digest import crc32c
+from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc.bodies import Bodies
+from bk_core.wire.bookie_rpc.connection import RequestReader
+from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, ReadRun, Single
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+Later = Callable[[float, Callable[[], None]], Any]
+"""Calls a function after so many seconds."""
+
+HEADER = 32
+SPACE_BYTES = 1 << 30
+
+
+@dataclass
+class Ledger:
+    key: bytes
+    entries: dict[int, bytes] = field(default_factory=dict)
+    fenced: bool = False
+    lac: int = -1
+    lac_body: bytes = b""
+
+    @property
+    def last(self) -> int:
+        return max(self.entries, default=-1)
+
+
+class ApacheBookie:
+    """What is on disk survives :meth:`kill`. While commits are held nothing gets there.
+
+    ``refuse``: the status for an operation, ledger and entry, or None; ``compares``: an add over an entry with another
+    payload, and a LAC body that is wrong, are refused, as our bookies do it; Apache's take both. ``order`` shuffles the
+    answers to what one commit made durable, and to the reads of a burst.
+    """
+
+    def __init__(self, later: Later, *, order: random.Random | None = None, compares: bool = False) -> None:
+        self._later = later
+        self.order, self.compares = order, compares
+        self.refuse: Callable[[str, int, int], Status | None] = lambda what, ledger, entry: None
+        self.read_only = False
+        self.ledgers: dict[int, Ledger] = {}
+        self.asked: dict[str, int] = {}  # how often, by operation
+        self.held = False
+        self._disk: list[Callable[[], None]] = []  # in order; each does again what was done
+        self._unsynced: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._watchers: list[tuple[int, int, Callable[[], None]]] = []
+
+    # --- controls ---
+
+    def kill(self) -> None:
+        """The process dies and starts again: what was not on disk is gone."""
+        self._unsynced.clear()
+        self._watchers.clear()
+        self.ledgers = {}
+        for act in self._disk:
+            act()
+
+    def commit(self) -> None:
+        """All that was accepted is on disk now, and answered."""
+        if self.held:
+            return
+        unsynced, self._unsynced = self._unsynced, []
+        self._disk += [act for act, _ in unsynced]
+        answers = [answer for _, answer in unsynced]
+        if self.order:
+            self.order.shuffle(answers)
+        for answer in answers:
+            answer()
+
+    def release(self) -> None:
+        self.held = False
+        self.commit()
+
+    # --- what it does ---
+
+    def _do(self, act: Callable[[], None], answer: Callable[[], None]) -> None:
+        act()
+        self._unsynced.append((act, answer))
+
+    def ledger(self, ledger_id: int, key: bytes) -> Ledger:
+        return self.ledgers.setdefault(ledger_id, Ledger(key))
+
+    def _count(self, what: str) -> None:
+        self.asked[what] = self.asked.get(what, 0) + 1
+
+    def add(
+        self, entry: bytes, ids: tuple[int, int], key: bytes, recovery: bool, answer: Callable[[Status], None]
+    ) -> None:
+        self._count("add")
+        if len(entry) < HEADER:
+            return answer(Status.EBADREQ)
+        ledger_id, entry_id, lac, _ = np.frombuffer(entry[:HEADER], dtype=">i8").tolist()
+        if (status := self.refuse("add", ledger_id, entry_id)) is not None:
+            return answer(status)
+        if self.read_only:
+            return answer(Status.EREADONLY)
+        known = self.ledgers.get(ledger_id)
+        if known and known.fenced and not recovery:
+            return answer(Status.EFENCED)
+        if known and known.key != key:
+            return answer(Status.EUA)
+        before = known.entries.get(entry_id) if known else None
+        if self.compares and before is not None and before[24:32] + before[36:] != entry[24:32] + entry[36:]:
+            return answer(Status.EBADREQ)
+
+        def act() -> None:
+            ledger = self.ledger(ledger_id, key)
+            ledger.entries[entry_id] = entry
+            ledger.lac = max(ledger.lac, lac)
+
+        self._do(act, lambda: (answer(Status.EOK), self._woken(ledger_id))[0])
+        return None
+
+    def read(self, ledger_id: int, entry_id: int) -> tuple[Status, bytes, int]:
+        self._count("read")
+        if (status := self.refuse("read", ledger_id, entry_id)) is not None:
+            return status, b"", -1
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            return Status.ENOLEDGER, b"", -1
+        entry = ledger.entries.get(ledger.last if entry_id == -1 else entry_id)
+        return (Status.EOK, entry, ledger.lac) if entry is not None else (Status.ENOENTRY, b"", -1)
+
+    def fencing_read(
+        self, ledger_id: int, entry_id: int, key: bytes, answer: Callable[[tuple[Status, bytes, int]], None]
+    ) -> None:
+        self._count("fence")
+        known = self.ledgers.get(ledger_id)
+        if not key or (known and known.key != key):
+            return answer((Status.EUA, b"", -1))
+
+        def act() -> None:
+            self.ledger(ledger_id, key).fenced = True
+
+        act()
+        said = self.read(ledger_id, entry_id)
+        if said[0] is not Status.EOK:
+            self._unsynced.append((act, lambda: None))
+            return answer(said)  # as Apache's: before the fence is on disk
+        self._unsynced.append((act, lambda: answer(said)))
+        return None
+
+    def write_lac(self, ledger_id: int, key: bytes, body: bytes, answer: Callable[[Status], None]) -> None:
+        self._count("write_lac")
+        known = self.ledgers.get(ledger_id)
+        if self.read_only:
+            return answer(Status.EREADONLY)
+        if known and known.key != key:
+            return answer(Status.EUA)
+        if self.compares and (
+            int.from_bytes(body[:8], "big") != ledger_id or crc32c(body[:16]) != int.from_bytes(body[16:], "big")
+        ):
+            return answer(Status.EBADREQ)
+        lac = int.from_bytes(body[8:16], "big", signed=True)
+
+        def act() -> None:
+            ledger = self.ledger(ledger_id, key)
+            if not ledger.lac_body or lac >= int.from_bytes(ledger.lac_body[8:16], "big", signed=True):
+                ledger.lac_body = body
+            ledger.lac = max(ledger.lac, lac)
+
+        self._do(act, lambda: (answer(Status.EOK), self._woken(ledger_id))[0])
+        return None
+
+    def force(self, answer: Callable[[Status], None]) -> None:
+        self._count("force")
+        if (status := self.refuse("force", -1, -1)) is not None:
+            return answer(status)
+        self._unsynced.append((lambda: None, lambda: answer(Status.EOK)))
+        return None
+
+    def poll(self, ledger_id: int, above: int, timeout_s: float, woken: Callable[[], None]) -> None:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None or ledger.lac > above:
+            return woken()
+        watcher = (ledger_id, above, woken)
+        self._watchers.append(watcher)
+
+        def over() -> None:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+                woken()
+
+        self._later(timeout_s, over)
+        return None
+
+    def _woken(self, ledger_id: int) -> None:
+        lac = self.ledgers[ledger_id].lac
+        for watcher in [w for w in self._watchers if w[0] == ledger_id and w[1] < lac]:
+            self._watchers.remove(watcher)
+            watcher[2]()
+
+
+class ApacheConnection:
+    """One client's connection: bytes in, bytes out by ``write``; ``lie`` changes what leaves."""
+
+    def __init__(self, bookie: ApacheBookie, write: Callable[[bytes], None]) -> None:
+        self.bookie, self._write = bookie, write
+        self._reader, self._rest = RequestReader(), b""
+        self.gone = False
+
+    def write(self, frame: bytes) -> None:
+        if not self.gone:
+            self._write(frame)
+
+    def receive(self, data: bytes) -> bool:
+        """Takes bytes; False if the connection must be closed."""
+        data = self._rest + data
+        burst = self._reader.read(data)
+        self._rest = data[burst.used :]
+        for item in burst.items:
+            if isinstance(item, AddRun):
+                self._adds(item)
+            elif isinstance(item, ReadRun):
+                self._reads(item)
+            elif isinstance(item, BatchRead):
+                self._batch(item)
+            else:
+                self._single(item)
+        self.bookie.commit()
+        return burst.fault is None
+
+    @property
+    def _wire(self) -> Any:
+        return v3 if self._reader.version == 3 else v2
+
+    def _adds(self, run: AddRun) -> None:
+        entries = list(map(bytes, run.bodies().pieces()))
+        keys = [bytes(run.buffer[a : a + n]) for a, n in zip(run.key_offsets, run.key_lengths, strict=True)]
+        for k, entry in enumerate(entries):
+            ids = int(run.ledger_ids[k]), int(run.entry_ids[k])
+            self.bookie.add(entry, ids, keys[k], bool(run.recovery[k]), partial(self._added, int(run.txns[k]), ids))
+
+    def _added(self, txn: int, ids: tuple[int, int], status: Status) -> None:
+        txns, entry_ids = np.array([txn], dtype=np.uint64), np.array([ids[1]])
+        self.write(self._wire.add_answers(txns, ids[0], entry_ids, int(status)))
+
+    def _reads(self, run: ReadRun) -> None:
+        asked = list(zip(run.txns.tolist(), run.ledger_ids.tolist(), run.entry_ids.tolist(), strict=True))
+        if self.bookie.order:
+            self.bookie.order.shuffle(asked)
+        for txn, ledger_id, entry_id in asked:
+            self._told(txn, ledger_id, entry_id, self.bookie.read(ledger_id, entry_id))
+
+    def _told(
+        self, txn: int, ledger_id: int, entry_id: int, said: tuple[Status, bytes, int], *, lac: bool = True
+    ) -> None:
+        status, entry, max_lac = said
+        txns, ids = np.array([txn], dtype=np.uint64), np.array([entry_id])
+        if status is not Status.EOK:
+            self.write(self._wire.refused_reads(txns, ledger_id, ids, int(status)))
+            return
+        bodies = Bodies.of_entries(entry, np.array([len(entry)]))
+        self.write(b"".join(self._wire.read_answers(txns, ledger_id, ids, bodies, max_lacs=max_lac if lac else None)))
+
+    def _batch(self, asked: BatchRead) -> None:
+        entries: list[bytes] = []
+        while len(entries) < (asked.max_count if asked.max_count > 0 else 1 << 20):
+            status, entry, _ = self.bookie.read(asked.ledger_id, asked.first_entry_id + len(entries))
+            size = sum(map(len, entries)) + 4 * len(entries) + len(entry) + 40
+            if status is not Status.EOK or (entries and size > (asked.max_bytes if asked.max_bytes > 0 else 5 << 20)):
+                break
+            entries.append(entry)
+        if not entries:
+            self.write(v2.refusal(BatchRead(**{**_fields(asked), "status": status})))
+            return
+        bodies = Bodies.of_entries(b"".join(entries), np.array([len(e) for e in entries]))
+        self.write(b"".join(map(bytes, v2.batch_answer(asked, bodies))))
+
+    def _single(self, single: Single) -> None:
+        request, bookie = single.request, self.bookie
+        if single.status is not Status.EOK:
+            self.write(self._wire.refusal(single))
+            return
+        match request.header.operation:
+            case pb.READ_ENTRY:
+                self._read(request)
+            case pb.WRITE_LAC:
+                call = request.writeLacRequest
+                bookie.write_lac(call.ledgerId, call.masterKey, call.body, partial(self._answer, request))
+            case pb.READ_LAC:
+                self._read_lac(request)
+            case pb.FORCE_LEDGER:
+                bookie.force(partial(self._answer, request))
+            case pb.GET_BOOKIE_INFO:
+                answer = v3.answer(request)
+                answer.getBookieInfoResponse.totalDiskCapacity = SPACE_BYTES
+                answer.getBookieInfoResponse.freeDiskSpace = SPACE_BYTES
+                self.write(v3.framed(answer))
+            case _:
+                self.write(self._wire.refusal(Single(single.frame, request, Status.EBADREQ)))
+
+    def _read(self, request: pb.Request) -> None:
+        asked, txn, bookie = request.readRequest, request.header.txnId, self.bookie
+        if asked.flag == pb.ReadRequest.FENCE_LEDGER and asked.HasField("flag"):
+            told = partial(self._told, txn, asked.ledgerId, asked.entryId, lac=False)
+            bookie.fencing_read(asked.ledgerId, asked.entryId, asked.masterKey, told)
+            return
+
+        def woken() -> None:
+            self._told(txn, asked.ledgerId, asked.entryId, bookie.read(asked.ledgerId, asked.entryId))
+
+        bookie._count("poll")
+        bookie.poll(asked.ledgerId, asked.previousLAC, asked.timeOut / 1000, woken)
+
+    def _read_lac(self, request: pb.Request) -> None:
+        ledger_id = request.readLacRequest.ledgerId
+        ledger = self.bookie.ledgers.get(ledger_id)
+        status = Status.EOK if ledger and ledger.entries else Status.ENOENTRY
+        answer = v3.answer(request, status)
+        if ledger and ledger.lac_body:
+            answer.readLacResponse.lacBody = ledger.lac_body
+        if ledger and ledger.entries:
+            answer.readLacResponse.lastEntryBody = ledger.entries[ledger.last]
+        self.write(v3.framed(answer))
+
+    def _answer(self, request: pb.Request, status: Status) -> None:
+        self.write(v3.framed(v3.answer(request, status)))
+
+
+def _fields(asked: BatchRead) -> dict[str, Any]:
+    return {name: getattr(asked, name) for name in BatchRead.__slots__}
+
+
+class ApacheServer:
+    """A bookie behind a port of loopback. ``lie``: what leaves instead of a frame."""
+
+    def __init__(self, bookie: ApacheBookie | None = None) -> None:
+        self.bookie = bookie or ApacheBookie(asyncio.get_running_loop().call_later)
+        self.lie: Callable[[bytes], Sequence[bytes]] = lambda frame: [frame]
+        self.port = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> ApacheServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def stop(self) -> None:
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        """All connections break."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def write(frame: bytes) -> None:
+            for said in self.lie(frame):
+                writer.write(said)
+
+        connection = ApacheConnection(self.bookie, write)
+        self._writers.add(writer)
+        try:
+            while data := await reader.read(1 << 20):
+                if not connection.receive(data):
+                    break
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            connection.gone = True
+            self._writers.discard(writer)
+            writer.close()
