@@ -112,8 +112,9 @@ def test_each_follows_the_other_live_writer(apache: ApacheCluster, java: JavaCli
         async with await client.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD) as reader:
             seen: list[bytes] = []
             tail = asyncio.ensure_future(_take(reader.tail(0), seen))
-            await _until(lambda: len(seen) >= 99, 10)  # a Java writer shows its last entry with the next one
-            await asyncio.to_thread(ledger.add, 50, SMALL, first=100)
+            await asyncio.to_thread(ledger.add, 1, SMALL, first=100)  # a Java writer shows an entry with the next one
+            await _until(lambda: len(seen) >= 100, 10)
+            await asyncio.to_thread(ledger.add, 49, SMALL, first=101, window=1)
             await _until(lambda: len(seen) >= 149, 10)
             await asyncio.to_thread(ledger.close)
             await asyncio.wait_for(tail, 20)
@@ -258,7 +259,7 @@ def test_a_killed_bookie_is_replaced_while_we_write(apache: ApacheCluster, java:
     mortal = apache.add_bookie()
 
     async def story(client: BookKeeper) -> None:
-        writer = await client.create_ledger(ensemble_size=4, write_quorum_size=4, ack_quorum_size=3, password=PASSWORD)
+        writer = await client.create_ledger(ensemble_size=4, write_quorum_size=4, ack_quorum_size=4, password=PASSWORD)
         assert mortal.bookie_id in writer.metadata.fragments[0].ensemble
         (spare,) = await asyncio.to_thread(apache.start, 1)
         await append(writer, PATTERN, 0, 499)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of real bookies one of which stands behind a proxy on the gRPC lane that rewrites what it answers."""
+"""Clusters with a bookie that lies: real bookies, one of which stands behind a proxy on the gRPC lane that rewrites
+what it answers, or bookies that answer as Apache's do, one of which changes what leaves it."""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ import grpc
 
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.metadata import open_store
+from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.grpc import GrpcLink
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, Link
 from bookie_server.main import Bookie
+from tests.kit.apache_bookie import ApacheServer
 from tests.kit.lanes import bookie_config
 
 HONEST_LATE_S = 0.03
@@ -119,3 +122,34 @@ async def cluster_with_a_liar(
         client = BookKeeper(mine, transport, instance_id=store.instance_id(), config=config)
         async with client:
             yield client, liar
+
+
+@contextlib.asynccontextmanager
+async def apache_cluster_with_a_liar(
+    lie: Lie, config: ClientConfig, *, bookies: int = 4
+) -> AsyncIterator[tuple[BookKeeper, ApacheLiar]]:
+    """The same on Apache's wire. ``lie`` gets each frame that the first bookie answers."""
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    store.initialize_cluster()
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await ApacheServer().start() for _ in range(bookies)]
+        for server in servers:
+            stack.push_async_callback(server.stop)
+            store.register_bookie(legacy_service_info(f"127.0.0.1:{server.port}"))
+        liar = ApacheLiar(servers[0], lie)
+        transport = LaneTransport(Caller(store.instance_id(), connect_timeout_s=2))
+        async with BookKeeper(store, transport, instance_id=store.instance_id(), config=config) as client:
+            yield client, liar
+
+
+class ApacheLiar:
+    """Changes what a bookie answers, unless it is about space; ``told`` counts that."""
+
+    def __init__(self, server: ApacheServer, lie: Lie) -> None:
+        self.bookie_id, self.told, self._lie = f"127.0.0.1:{server.port}", 0, lie
+        server.lie = self._tell
+
+    def _tell(self, frame: bytes) -> list[bytes]:
+        said = list(self._lie(frame))
+        self.told += said != [frame]
+        return said

@@ -12,10 +12,12 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.entries.frame import encode_record
+from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.frames_codec import pack, unpack
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
 from tests.kit.lanes import frame
-from tests.kit.liars import Lie, cluster_with_a_liar
+from tests.kit.liars import ApacheLiar, Liar, Lie, apache_cluster_with_a_liar, cluster_with_a_liar
 from tests.kit.memory_cluster import FAST
 
 ENTRIES = [b"entry %d" % n for n in range(40)]
@@ -129,6 +131,86 @@ LIES: dict[str, dict[str, Lie]] = {
 }
 
 
+def answered(change: Callable[[pb.Response], Iterable[pb.Response]], *, to: int = 0) -> Lie:
+    """A lie on Apache's wire, about answers to operation ``to``, or about all."""
+
+    def lie(frame: bytes) -> Iterable[bytes]:
+        said = pb.Response.FromString(frame[4:])
+        return [v3.framed(one) for one in change(said)] if to in (0, said.header.operation) else [frame]
+
+    return lie
+
+
+def with_txn(said: pb.Response, txn: int) -> pb.Response:
+    other = pb.Response.FromString(said.SerializeToString())
+    other.header.txnId = txn
+    return other
+
+
+def entry_is(other: Callable[[bytes], bytes]) -> Lie:
+    def change(said: pb.Response) -> Iterable[pb.Response]:
+        said.readResponse.body = other(said.readResponse.body)
+        yield said
+
+    return answered(change, to=pb.READ_ENTRY)
+
+
+def status_is(status: int, to: int) -> Lie:
+    def change(said: pb.Response) -> Iterable[pb.Response]:
+        said.status = status  # type: ignore[assignment]
+        yield said
+
+    return answered(change, to=to)
+
+
+def ids_are(ledger: int, entry: int, to: int) -> Lie:
+    def change(said: pb.Response) -> Iterable[pb.Response]:
+        body = said.addResponse if to == pb.ADD_ENTRY else said.readResponse
+        body.ledgerId += ledger
+        body.entryId += entry
+        yield said
+
+    return answered(change, to=to)
+
+
+def flipped(at: int) -> Callable[[bytes], bytes]:
+    return lambda body: body[:at] + bytes((body[at] ^ 1,)) + body[at + 1 :] if len(body) > at else body
+
+
+APACHE_LIES: dict[str, Lie] = {
+    "everything twice": lambda frame: [frame, frame],
+    "everything of nobody": answered(lambda said: [with_txn(said, 2**63 + said.header.txnId)]),
+    "everything for the next": answered(lambda said: [with_txn(said, said.header.txnId + 1)]),
+    "nothing at all": lambda frame: [],
+    "noise": lambda frame: [NOISE],
+    "frames without end": lambda frame: [b"\x7f\xff\xff\xff"],
+    "frames cut short": lambda frame: [frame[:-1]],
+    "lengths of nothing": lambda frame: [bytes(4)],
+    "adds of other entries": ids_are(0, 1, pb.ADD_ENTRY),
+    "adds of other ledgers": ids_are(1, 0, pb.ADD_ENTRY),
+    "adds: everybody is busy": status_is(506, pb.ADD_ENTRY),
+    "adds: no such ledger": status_is(402, pb.ADD_ENTRY),
+    "adds: limbo": status_is(507, pb.ADD_ENTRY),
+    "adds: read only": status_is(505, pb.ADD_ENTRY),
+    "reads of other entries": ids_are(0, 1, pb.READ_ENTRY),
+    "reads: nothing is there": status_is(403, pb.READ_ENTRY),
+    "reads: no such ledger": status_is(402, pb.READ_ENTRY),
+    "reads: everybody is busy": status_is(506, pb.READ_ENTRY),
+    "reads: limbo": status_is(507, pb.READ_ENTRY),
+    "entries: noise": entry_is(lambda body: NOISE),
+    "entries: nothing": entry_is(lambda body: b""),
+    "entries cut short": entry_is(lambda body: body[:-1]),
+    "entries: a header": entry_is(lambda body: body[:32]),
+    "entries of another ledger": entry_is(flipped(7)),
+    "entries with another id": entry_is(flipped(15)),
+    "entries with another LAC": entry_is(flipped(23)),
+    "entries with another length": entry_is(flipped(31)),
+    "entries with another digest": entry_is(flipped(35)),
+    "entries with another payload": entry_is(flipped(36)),
+    "LAC of the end of the world": entry_is(lambda body: body[:16] + b"\x7f" * 8 + body[24:]),
+}
+
+
 async def one_story(client: BookKeeper) -> None:
     writer, dead = await client.create_ledger(password=b"secret"), await client.create_ledger(password=b"secret")
     for one in (writer, dead):
@@ -152,10 +234,26 @@ async def one_story(client: BookKeeper) -> None:
 def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(name: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with asyncio.timeout(DEADLINE_S), cluster_with_a_liar(tmp_path, LIES[name], FAST) as (client, liar):
-            client._choose = lambda writable, size: (liar.bookie_id, *[b for b in writable if b != liar.bookie_id])[
-                :size
-            ]
+            _first(client, liar)
             await one_story(client)
             assert liar.told
 
     asyncio.run(run())
+
+
+@pytest.mark.long
+@pytest.mark.rule("MUST4")
+@pytest.mark.parametrize("name", APACHE_LIES)
+def test_a_bookie_that_lies_on_apaches_wire_keeps_nobody_either(name: str) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(DEADLINE_S), apache_cluster_with_a_liar(APACHE_LIES[name], FAST) as (client, liar):
+            _first(client, liar)
+            await one_story(client)
+
+    asyncio.run(run())
+
+
+def _first(client: BookKeeper, liar: Liar | ApacheLiar) -> None:
+    """The liar is in every ensemble."""
+    others = lambda writable: [b for b in writable if b != liar.bookie_id]  # noqa: E731
+    client._choose = lambda writable, size: (liar.bookie_id, *others(writable))[:size]  # type: ignore[method-assign]

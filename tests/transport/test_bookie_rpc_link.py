@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket of a connection on Apache's wire: what breaks it, what it holds, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bk_core.errors import BookieUnreachableError, TransportError
+from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bk_core.transport.bookie_rpc import link as link_module
+from bk_core.transport.bookie_rpc.link import BookieRpcLane, BookieRpcLink
+from bk_core.transport.port import Caller, ReadPart, RefusedError
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane import AttachMode, Reason
+from tests.kit.apache_bookie import ApacheServer
+from tests.kit.lanes import KEY, Listener, frame
+
+LEDGER = 7
+
+
+def told(story: Callable[[ApacheServer, BookieRpcLink], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            server = await ApacheServer().start()
+            link = linked(server.port)
+            try:
+                await story(server, link)
+            finally:
+                await link.close()
+                await server.stop()
+
+    asyncio.run(run())
+
+
+def linked(port: int, connect_timeout_s: float = 2.0) -> BookieRpcLink:
+    endpoint = Endpoint("bookie", "127.0.0.1", port, BOOKIE_RPC)
+    return BookieRpcLane().connect(BookieServiceInfo("b"), endpoint, Caller(connect_timeout_s=connect_timeout_s))
+
+
+async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> Listener:
+    listener = Listener()
+    link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener)
+    for first in range(frames):
+        link.send(1, frame(LEDGER, first, [entry], session=1))
+    await listener.acked(1, frames)
+    return listener
+
+
+def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await server.stop()
+        listener = Listener()
+        link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener)
+        with pytest.raises(BookieUnreachableError, match="cannot be reached from host"):
+            await link.fence(LEDGER, KEY, deadline_s=5)
+        await listener.broken(1)
+        assert isinstance(link.broken, BookieUnreachableError)
+        with pytest.raises(BookieUnreachableError):
+            await link.read_lac(LEDGER, deadline_s=5)
+
+    told(story)
+
+
+def test_a_connection_that_is_cut_breaks_all_that_waits() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        listener = await written(link)
+        server.bookie.held = True
+        link.send(1, frame(LEDGER, 1, [b"never answered"], session=1))
+        watch = asyncio.ensure_future(link.watch_lac(LEDGER, 5, timeout_s=60))
+        await asyncio.sleep(0.1)
+        server.cut()
+        await listener.broken(1)
+        with pytest.raises(TransportError, match="broke"):
+            await watch
+        assert listener.said[-1][0] == "broken"
+
+    told(story)
+
+
+@pytest.mark.rule("P1")
+def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        server.lie = lambda said: [said, said]
+        listener = Listener()
+        link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener)
+        link.send(1, frame(LEDGER, 0, [b"acked twice"], session=1))
+        await listener.broken(1)
+        assert link.broken is not None
+        assert "nobody asked" in str(link.broken)
+
+    told(story)
+
+
+def test_a_bookie_that_owes_answers_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "SILENCE_S", 0.2)
+
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await written(link)
+        watch = asyncio.ensure_future(link.watch_lac(LEDGER, 5, timeout_s=0.8))
+        await watch  # who waits for a LAC may be kept waiting
+        assert link.broken is None
+        server.lie = lambda said: []
+        with pytest.raises(TransportError, match="said nothing"):
+            await link.read_lac(LEDGER, deadline_s=10)
+
+    told(story)
+
+
+def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await written(link)
+        server.bookie.held = True
+        with pytest.raises(RefusedError) as refused:
+            await link.write_lac(LEDGER, KEY, bytes(20), deadline_s=0.1)
+        assert refused.value.reason is Reason.TIMEOUT
+        parts = link.read(99, 0, 9, bytes_max=1 << 20, fence_key=KEY, deadline_s=0.1)
+        with pytest.raises(RefusedError) as late:
+            await anext(parts)  # type: ignore[call-overload]
+        assert late.value.reason is Reason.TIMEOUT
+        server.bookie.release()
+        assert (await link.read_lac(LEDGER, deadline_s=5)).last_entry_id == 0
+
+    told(story)
+
+
+@pytest.mark.rule("MUST3")
+@pytest.mark.rule("D6")
+def test_a_fence_that_finds_nothing_is_answered_when_it_is_on_disk() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        server.bookie.held = True
+        fence = asyncio.ensure_future(link.fence(99, KEY, deadline_s=5))
+        await asyncio.sleep(0.2)
+        assert not fence.done()
+        assert server.bookie.asked["force"] == 1
+        server.bookie.release()
+        said = await fence
+        server.bookie.kill()
+        assert (said.fenced, said.last_entry_id, server.bookie.ledgers[99].fenced) == (True, -1, True)
+        server.bookie.refuse = lambda what, ledger, k: Status.EIO if what == "force" else None
+        with pytest.raises(RefusedError):
+            await link.fence(98, KEY, deadline_s=5)
+
+    told(story)
+
+
+def test_what_the_socket_does_not_take_stays_in_the_exchange() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        listener = await written(link)
+        for first in range(1, 40):
+            link.send(1, frame(LEDGER, first, [bytes(1 << 20)], session=1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        transport = link._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() < 4 << 20
+        await listener.acked(1, 40)
+        entries = 0
+        async for part in link.read(LEDGER, 0, 39, bytes_max=64 << 20, deadline_s=5):
+            entries += isinstance(part, ReadPart)
+        assert entries > 1
+        assert (await link.fence(LEDGER, KEY, deadline_s=5)).last_entry_id == 39
+
+    told(story)
+
+
+def test_explicit_lacs_are_asked_for_when_a_watch_hears_of_one() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await written(link, 3)
+        body = LEDGER.to_bytes(8, "big") + (2).to_bytes(8, "big") + bytes(4)
+        watch = asyncio.ensure_future(link.watch_lac(LEDGER, -1, timeout_s=5))
+        await asyncio.sleep(0.05)
+        await link.write_lac(LEDGER, KEY, body, deadline_s=5)
+        assert (await watch).lac_body == body
+        assert (await link.watch_lac(LEDGER, 2, timeout_s=0.05)).last_entry_id == 2
+
+    told(story)
+
+
+def test_closing_ends_the_connection_at_the_bookie() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await written(link)
+        assert len(server._writers) == 1
+        await link.close()
+        await link.close()
+        async with asyncio.timeout(5):
+            while server._writers:
+                await asyncio.sleep(0.01)
+
+    told(story)
+
+
+def test_a_link_that_never_connected_closes() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await link.close()
+        other = linked(server.port)
+        other.attach(LEDGER, KEY, AttachMode.WRITE, 1, Listener())
+        await other.close()
+
+    told(story)
