@@ -249,6 +249,7 @@ def test_a_bookie_that_lies_on_apaches_wire_keeps_nobody_either(name: str) -> No
         async with asyncio.timeout(DEADLINE_S), apache_cluster_with_a_liar(APACHE_LIES[name], FAST) as (client, liar):
             _first(client, liar)
             await one_story(client)
+            assert liar.told
 
     asyncio.run(run())
 
