@@ -49,7 +49,7 @@ class ApacheBookie:
 
     ``refuse``: the status for an operation, ledger and entry, or None; ``compares``: an add over an entry with another
     payload, and a LAC body that is wrong, are refused, as our bookies do it; Apache's take both. ``order`` shuffles the
-    answers to what one commit made durable, and to the reads of a burst.
+    answers to a burst.
     """
 
     def __init__(self, later: Later, *, order: random.Random | None = None, compares: bool = False) -> None:
@@ -80,10 +80,7 @@ class ApacheBookie:
             return
         unsynced, self._unsynced = self._unsynced, []
         self._disk += [act for act, _ in unsynced]
-        answers = [answer for _, answer in unsynced]
-        if self.order:
-            self.order.shuffle(answers)
-        for answer in answers:
+        for _, answer in unsynced:
             answer()
 
     def release(self) -> None:
@@ -216,10 +213,13 @@ class ApacheConnection:
     def __init__(self, bookie: ApacheBookie, write: Callable[[bytes], None]) -> None:
         self.bookie, self._write = bookie, write
         self._reader, self._rest = RequestReader(), b""
+        self._answers: list[bytes] | None = None  # while a burst is dealt with
         self.gone = False
 
     def write(self, frame: bytes) -> None:
-        if not self.gone:
+        if self._answers is not None:
+            self._answers.append(frame)
+        elif not self.gone:
             self._write(frame)
 
     def receive(self, data: bytes) -> bool:
@@ -227,6 +227,7 @@ class ApacheConnection:
         data = self._rest + data
         burst = self._reader.read(data)
         self._rest = data[burst.used :]
+        self._answers = []
         for item in burst.items:
             if isinstance(item, AddRun):
                 self._adds(item)
@@ -237,6 +238,11 @@ class ApacheConnection:
             else:
                 self._single(item)
         self.bookie.commit()
+        answers, self._answers = self._answers, None
+        if self.bookie.order:
+            self.bookie.order.shuffle(answers)
+        for answer in answers:
+            self.write(answer)
         return burst.fault is None
 
     @property
@@ -256,8 +262,6 @@ class ApacheConnection:
 
     def _reads(self, run: ReadRun) -> None:
         asked = list(zip(run.txns.tolist(), run.ledger_ids.tolist(), run.entry_ids.tolist(), strict=True))
-        if self.bookie.order:
-            self.bookie.order.shuffle(asked)
         for txn, ledger_id, entry_id in asked:
             self._told(txn, ledger_id, entry_id, self.bookie.read(ledger_id, entry_id))
 

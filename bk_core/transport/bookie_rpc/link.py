@@ -43,7 +43,10 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 256 << 10
+RECEIVE_BYTES = 64 << 10
+RECEIVE_BYTES_MAX = 1 << 20
+"""A connection receives into a buffer of so many bytes: of few, and of more each time that it was full."""
+
 UNSENT_BYTES = 1 << 20
 """The socket's buffer takes this much more than the kernel takes."""
 
@@ -234,9 +237,14 @@ class BookieRpcLink:
         if self.broken is not None:
             call.set_exception(self.broken)
         self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        call.add_done_callback(self._answered)
         self._wake()
         return call
+
+    def _answered(self, call: asyncio.Future[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # who waits for two answers may have left after the first failed
 
     @contextlib.asynccontextmanager
     async def _within(self, deadline_s: float) -> AsyncIterator[None]:
@@ -383,22 +391,23 @@ class _Socket(asyncio.BufferedProtocol):
 
     def __init__(self, link: BookieRpcLink) -> None:
         self._link = link
-        self._buffer, self._filled = bytearray(RECEIVE_BYTES), 0
+        self._buffer, self._filled, self._full = bytearray(RECEIVE_BYTES), 0, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         self._link.connected(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._filled == len(self._buffer):
-            more = min(2 * len(self._buffer), FRAME_BYTES_MAX + RECEIVE_BYTES)
-            grown = bytearray(more)
-            grown[: self._filled] = self._buffer
-            self._buffer = grown
+        size = len(self._buffer)
+        if self._filled == size or (self._full and size < RECEIVE_BYTES_MAX):
+            grown = bytearray(min(2 * size, FRAME_BYTES_MAX + RECEIVE_BYTES_MAX))
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer, self._full = grown, False
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         filled = self._filled + nbytes
+        self._full = filled == len(self._buffer)
         used = self._link.receive(memoryview(self._buffer)[:filled])
         self._filled = filled - used
         if used and self._filled:

@@ -41,7 +41,7 @@ READS_AT_FIRST = 16
 ABSENT_MAX = 256
 """An answer ends behind so many absent entries in a row: who asks for more than there is need not hear it of each."""
 
-PART_BYTES = 256 << 10
+PART_BYTES = 512 << 10
 """Entries are gathered into frames of about this size, as long as more are on their way."""
 
 FRAME_ENTRY_BYTES = 12
