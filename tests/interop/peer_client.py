@@ -187,11 +187,11 @@ class JavaLedger:
     ) -> LedgerState:
         """The same, and wait. A PeerError says in ``acked`` how many were done."""
         future = self.submit_add(count, pattern, first=first, window=window)
-        return _added(self.peer.result(future, within_s, "add"))
+        return added(self.peer.result(future, within_s, "add"))
 
     def add_bytes(self, payload: bytes, *, entry_id: int = 0, within_s: float = CALL_S) -> LedgerState:
         """One entry; ``entry_id`` is for a LedgerHandleAdv."""
-        return _added(
+        return added(
             self.peer.call(
                 "add", within_s=within_s, ledger=self._number, count=1, first=entry_id, payload=_text(payload)
             )
@@ -262,7 +262,8 @@ class JavaBookieClient:
         self.peer.call("bookie_close", client=self._number)
 
 
-def _added(fields: Mapping[str, Any]) -> LedgerState:
+def added(fields: Mapping[str, Any]) -> LedgerState:
+    """The state after an add. Raises PeerError, which says in ``acked`` how many were done."""
     if "failed" in fields:
         error = PeerError(fields["failed"])
         error.acked = fields["acked"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that uses gRPC and forks: run by tests, because a child must not go on in pytest.
+"""A process that is connected and forks: run by tests, because a child must not go on in pytest.
 
-``python forking.py WHEN``: the parent connects to nothing (``imported``), and forks; or it has used a channel that is
-open (``open``) or closed (``closed``) when it forks. Each child does what a child may do, ends as a program ends, and
-prints one line.
+``python forking.py WHEN``: the parent connects to nothing (``imported``), and forks; or it has used a gRPC channel that
+is open (``open``) or closed (``closed``) when it forks; or an open connection on Apache's wire (``apache``).
+Each child does what a child may do, ends as a program ends, and prints one line.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 
 from bk_core.client.detached import DetachedReader
 from bk_core.errors import BookKeeperError, ForkedHandleError
+from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
+from tests.kit.apache_bookie import ApacheServer
 
 CHILDREN = 4
 INFO = BookieServiceInfo("b0", endpoints=(Endpoint("grpc", "127.0.0.1", 1, "grpc"),))  # nobody listens there
@@ -32,6 +34,40 @@ async def use(transport: LaneTransport) -> None:
     except BookKeeperError as error:
         if isinstance(error, ForkedHandleError):
             raise
+
+
+async def use_apaches(transport: LaneTransport, port: int) -> int:
+    transport.update_bookies([legacy_service_info(f"127.0.0.1:{port}")])
+    said = await transport.bookie_info(f"127.0.0.1:{port}", deadline_s=5)
+    return said.total_bytes
+
+
+async def beside_apaches() -> None:
+    """Children connect to the bookie of a process that is connected itself and goes on."""
+    server = await ApacheServer().start()
+    transport = LaneTransport(Caller())
+    assert await use_apaches(transport, server.port)
+    for _ in range(CHILDREN):
+        pid = os.fork()
+        if not pid:
+            apaches_child(server.port)
+        done = await asyncio.to_thread(os.waitpid, pid, 0)
+        print("child ended with", os.waitstatus_to_exitcode(done[1]), flush=True)
+        assert await use_apaches(transport, server.port)
+    await transport.close()
+    await server.stop()
+
+
+def apaches_child(port: int) -> None:
+    async def connect() -> None:
+        transport = LaneTransport(Caller())
+        assert await use_apaches(transport, port)
+        await transport.close()
+
+    asyncio.events._set_running_loop(None)  # the parent's; what a program forks in has none
+    asyncio.run(connect())
+    print("connected", flush=True)
+    os._exit(0)
 
 
 async def unused_link(held: list[Any]) -> None:
@@ -73,6 +109,9 @@ def child(when: str, loop: asyncio.AbstractEventLoop, held: list[Any]) -> None:
 
 
 def main(when: str) -> None:
+    if when == "apache":
+        asyncio.run(beside_apaches())
+        return
     loop = asyncio.new_event_loop()
     held: list[Any] = []
     if when == "open":

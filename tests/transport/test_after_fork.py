@@ -25,3 +25,13 @@ def test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_p
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == [told, "child ended with 0"] * 4, done.stdout + done.stderr
+
+
+@pytest.mark.rule("K4")
+def test_a_child_of_a_process_on_apaches_wire_connects_by_itself_and_the_parent_goes_on() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "apache"], cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["connected", "child ended with 0"] * 4, done.stdout + done.stderr

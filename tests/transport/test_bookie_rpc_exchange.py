@@ -83,20 +83,20 @@ class World:
         self.most_adds = self.most_reads = 0
 
     def send(self) -> bool:
-        sent = False
+        sent: list[bytes] = []
         while (buffers := self.exchange.next_buffers()) is not None:
             self.most_adds = max(self.most_adds, self.exchange.adds.in_flight)
             self.most_reads = max(self.most_reads, self.exchange.reads.in_flight)
-            assert self.connection.receive(b"".join(buffers))
-            sent = True
-        return sent
+            sent += map(bytes, buffers)
+        assert self.connection.receive(b"".join(sent))
+        return bool(sent)
 
     def hear(self) -> bool:
         heard, rest = bool(self._answers), b""
         data = bytes(self._answers)
         self._answers.clear()
         while data:
-            cut = max(1, int(len(data) * self.random.random() ** 3))
+            cut = max(1, int(len(data) * self.random.random() ** (3 if self.bookie.order else 0.1)))
             received = rest + data[:cut]
             rest, data = received[self.exchange.receive(received) :], data[cut:]
             self.exchange.tell()
@@ -211,7 +211,7 @@ def test_a_bookie_that_has_too_much_to_do_for_ever_ends_the_session() -> None:
     world.bookie.refuse = lambda what, ledger, entry: Status.ETOOMANYREQUESTS if entry >= 2 else None
     said = world.write(frames_of([2, 2]))
     assert said.words[-1] == ("ended", 1, 1, Reason.OVERLOADED)
-    assert world.bookie.asked["add"] <= 2 + 2 * (PAUSES_MAX + 1)
+    assert world.bookie.asked["add"] <= 2 + 2 * (PAUSES_MAX + 2)
     assert world.exchange.adds.in_flight == 0
 
 
@@ -346,21 +346,21 @@ def holding(count: int, size: int, seed: int = 0, *, shuffled: bool = False) -> 
 
 
 def test_large_ranges_come_in_few_parts_and_within_five_thousand_reads() -> None:
-    world = holding(20_000, 20)
-    said = world.read(0, 19_999, bytes_max=64 << 20)
-    assert said.ids == list(range(20_000))
+    world = holding(12_000, 20)
+    said = world.read(0, 11_999, bytes_max=64 << 20)
+    assert said.ids == list(range(12_000))
     assert READS_MAX // 2 < world.most_reads <= READS_MAX
     assert len(said.batches) < 40
-    assert world.bookie.asked["read"] == 20_000
+    assert world.bookie.asked["read"] == 12_000
 
 
 @pytest.mark.rule("P4")
 def test_reads_stop_at_the_limit_and_ask_for_little_beyond_it() -> None:
     world = holding(2000, 2000, shuffled=True)
-    said = world.read(0, 1999, bytes_max=1_000_000)
+    said = world.read(0, 1999, bytes_max=1_500_000)
     assert isinstance(said.end, ReadTrailer)
     assert said.end.answered_through == said.ids[-1] == len(said.ids) - 1
-    assert 900_000 < 2000 * len(said.ids) <= 1_000_000
+    assert 1_400_000 < 2000 * len(said.ids) <= 1_500_000
     assert world.bookie.asked["read"] < 1.1 * len(said.ids)
 
 
@@ -439,17 +439,17 @@ def test_a_range_that_could_not_fence_fails() -> None:
 
 
 def test_an_abandoned_range_gives_its_room_back() -> None:
-    world = holding(20_000, 20)
+    world = holding(12_000, 20)
     for _ in range(5):
         said = Said()
-        asked = RangeRead(LEDGER, 0, 19_999, 64 << 20, None, said)
+        asked = RangeRead(LEDGER, 0, 11_999, 64 << 20, None, said)
         world.exchange.read(asked)
         world.send()
         world.hear()
         world.send()
         assert world.exchange.reads.in_flight
         asked.forget()
-    assert world.read(0, 19_999, bytes_max=64 << 20).ids == list(range(20_000))
+    assert world.read(0, 11_999, bytes_max=64 << 20).ids == list(range(12_000))
     assert (world.exchange.reads.in_flight, len(world.exchange.reads._ranges)) == (0, 0)
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from bk_core.errors import BookKeeperError, IntegrityError, RemoteProtocolError
 from bk_core.model import LedgerId
-from bk_core.transport.bookie_rpc.packing import AddPiece, Packer, StrayFrameError, Waiting, take_once
+from bk_core.transport.bookie_rpc.packing import AddPiece, Packer, Waiting, take_once
 from bk_core.transport.port import AddListener
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
@@ -83,6 +83,7 @@ class Adds:
         self._again: deque[tuple[SentPiece, I64]] = deque()  # entries to be sent again
         self._flight: Waiting[SentPiece] = Waiting()
         self._news: dict[int, Session] = {}
+        self._last_txn = 0  # the first of the frame that was sent last
         self.in_flight = 0
         self.limit = ADDS_MAX
         self.pauses = 0  # in a row without an add that was taken
@@ -103,11 +104,9 @@ class Adds:
         at = session.acked + len(session.frames)
         try:
             pieces = self._pieces(session, frame)
-        except StrayFrameError as error:
-            self._refuse(session, at, Reason.BAD_REQUEST, str(error))
         except IntegrityError as error:
             self._refuse(session, at, Reason.INTEGRITY, str(error))
-        except BookKeeperError as error:
+        except BookKeeperError as error:  # of another ledger, or a record
             self._refuse(session, at, Reason.BAD_REQUEST, str(error))
         else:
             sizes = [int(piece.entry_ids.size) for piece in pieces]
@@ -118,10 +117,10 @@ class Adds:
     def _pieces(self, session: Session, frame: Buffer) -> tuple[AddPiece, ...]:
         asked = session.ledger_id, session.ledger_key
         pieces = self._packer.pieces(frame, *asked, recovery=session.recovery)
-        known = {sent.first_txn for sent in self._ready}
-        if pieces[0].first_txn in known or any(piece.first_txn in self._flight for piece in pieces):
-            self._packer.forget()  # sent on this connection before: it needs transactions of its own
+        if pieces[0].first_txn == self._last_txn:  # sent on this connection before: it needs transactions of its own
+            self._packer.forget()
             pieces = self._packer.pieces(frame, *asked, recovery=session.recovery)
+        self._last_txn = pieces[0].first_txn
         return pieces
 
     def detach(self, number: int) -> None:

@@ -116,6 +116,8 @@ class BookieRpcLink:
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
         """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
+        if self.broken is not None:  # since the caller asked for this iterator
+            raise self.broken
         answers = _Answers()
         asked = RangeRead(ledger_id, first, last, bytes_max or READ_BYTES_MAX, fence_key, answers)
         self._exchange.read(asked)

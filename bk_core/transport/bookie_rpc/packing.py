@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bk_core.entries.batch import byte_view
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import APACHE_BYTES, check_frame, columns_of, decode_frame, parse_header
-from bk_core.errors import IntegrityError, RemoteProtocolError
+from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.model import DigestType, LedgerId
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
@@ -29,10 +29,6 @@ PIECE_BYTES = 2 << 20
 
 FIRST_TXN = 1 << 21
 """From here on numbers have four bytes for a long time: messages of one length are read faster."""
-
-
-class StrayFrameError(IntegrityError):
-    """A frame of another ledger than its session's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +65,8 @@ class Packer:
         self._key, self._pieces = None, ()
 
     def pieces(self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, *, recovery: bool) -> tuple[AddPiece, ...]:
-        """The adds of a frame. Raises IntegrityError if it is not intact, StrayFrameError if it is of another
-        ledger."""
+        """The adds of a frame. Raises IntegrityError if it is not intact, InvalidArgumentError if it is of
+        another ledger."""
         last = self._key
         if last is None or last[0] is not frame or last[1:] != (ledger_id, ledger_key, recovery):
             self._pieces = tuple(self._pack(frame, ledger_id, ledger_key, recovery))
@@ -104,7 +100,7 @@ def bodies_of_frame(frame: Buffer, ledger_id: LedgerId) -> tuple[I64, Bodies]:
     payload. Raises as :meth:`Packer.pieces`."""
     header = parse_header(frame)
     if header.ledger_id != ledger_id:
-        raise StrayFrameError("a frame of another ledger", value=f"ledger {header.ledger_id}, not {ledger_id}")
+        raise InvalidArgumentError("a frame of another ledger", value=f"ledger {header.ledger_id}, not {ledger_id}")
     if not header.flags & APACHE_BYTES:
         batch = decode_frame(frame)
         return batch.entry_ids(), Bodies.of_batch(batch, Digester(DigestType(header.digest_type), b"", ledger_id))
@@ -112,7 +108,7 @@ def bodies_of_frame(frame: Buffer, ledger_id: LedgerId) -> tuple[I64, Bodies]:
     bodies = Bodies.of_entries(byte_view(frame)[-header.payload_bytes :], lengths)
     inside = bodies.headers()
     if bool((inside[:, 0] != ledger_id).any()):
-        raise StrayFrameError("a frame with an entry of another ledger", value=f"ledger {ledger_id}")
+        raise InvalidArgumentError("a frame with an entry of another ledger", value=f"ledger {ledger_id}")
     return np.ascontiguousarray(inside[:, 1]), bodies
 
 
@@ -140,10 +136,6 @@ class Waiting(Generic[A]):
 
     def __len__(self) -> int:
         return len(self._firsts)
-
-    def __contains__(self, first_txn: int) -> bool:
-        at = bisect_left(self._firsts, first_txn)
-        return at < len(self._firsts) and self._firsts[at] == first_txn
 
     def owners(self) -> list[A]:
         return list(self._owners)

@@ -408,7 +408,7 @@ class Reads:
                 self._ranges.popleft()
                 continue
             self._ranges.rotate(-1)
-            count = min(asked.wanted(), READS_MAX - self.in_flight)
+            count = min(asked.wanted(), READS_MAX + self.polls - self.in_flight)
             if count > 0:
                 run = asked.ask(count, self._packer.txns(count))
                 self._flight.add(run)
