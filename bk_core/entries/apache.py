@@ -59,11 +59,12 @@ def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> Entry
     return batch.compact()
 
 
-def entry_lacs_of(buffer: memoryview, offsets: I64) -> I64:
-    """The LAC field of each Apache entry in ``buffer``; ``offsets`` as from :meth:`EntryBatch.offsets`."""
+def entry_headers_of(buffer: memoryview, begins: I64) -> I64:
+    """The header of each Apache entry that begins in ``buffer`` at these places, shape (n, 4): ledger id, entry id,
+    LAC, ledger length. Each entry has at least HEADER_BYTES."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
-    at = offsets[:-1, None] + np.arange(16, 24)
-    return np.ascontiguousarray(raw[at]).view(">i8").ravel().astype(np.int64)
+    rows = np.ndarray((raw.size - HEADER_BYTES + 1,), f"V{HEADER_BYTES}", raw, 0, (1,))[begins]
+    return rows.view(">i8").reshape(-1, 4).astype(np.int64)
 
 
 def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memoryview]:

@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from bk_core.entries.apache import entry_lacs_of, split_entries
+from bk_core.entries.apache import entry_headers_of, split_entries
 from bk_core.entries.batch import I64, U8, U32, Bytes, EntryBatch, byte_view, check_entry_sizes, gather_payload
 from bk_core.entries.digest import Digester, crc32c
 from bk_core.errors import IntegrityError, InvalidArgumentError, UnknownFlagsError
@@ -450,6 +450,38 @@ def encode_frame(
     return assemble(head, columns, run.payload, session)
 
 
+def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Bytes, *, session: int = 0) -> bytearray:
+    """A frame of whole entries in Apache's layout, verbatim: for who does not know their digest type.
+
+    ``entries`` has them one after the other, ``headers`` are theirs (:func:`entry_headers_of`). Raises
+    InvalidArgumentError for a frame over FRAME_BYTES_MAX.
+    """
+    ids, count = headers[:, 1], int(lengths.size)
+    first = int(ids.min())
+    flags, columns = APACHE_BYTES, [column_bytes(lengths, "<u4")]
+    if int(ids[-1]) != first + count - 1 or (count > 1 and bool((np.diff(ids) != 1).any())):
+        flags |= IDS
+        columns.append(column_bytes(ids, "<i8"))
+    lac = max(-1, int(headers[:, 2].max()))
+    return assemble((1, flags, DIGEST_NONE, ledger_id, first, lac, -1, count), columns, entries, session)
+
+
+def check_apache(header: FrameHeader, buf: Bytes) -> None:
+    """Raises IntegrityError unless a checked frame with APACHE_BYTES says what its entries say: their ledger, their
+    ids, which are different ones, and the greatest of their LACs."""
+    columns = columns_of(header, buf)
+    lengths = columns.lengths.astype(np.int64)
+    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
+    inside = entry_headers_of(payload, lengths.cumsum() - lengths)
+    ids = np.arange(header.first_entry_id, header.first_entry_id + header.count) if columns.ids is None else columns.ids
+    if bool((inside[:, 0] != header.ledger_id).any()) or not np.array_equal(inside[:, 1], ids):
+        refuse("ledger or entry ids differ from those inside the entries", header)
+    if columns.ids is not None and np.unique(ids).size < ids.size:
+        refuse("an entry id occurs twice", header)
+    if max(-1, int(inside[:, 2].max())) != header.lac:
+        refuse("its LAC is not the greatest that its entries carry", header)
+
+
 def encode_striped(
     batch: EntryBatch,
     *,
@@ -700,6 +732,6 @@ def _sliced_head(
     if columns.ledger_lengths is not None:
         before = int(columns.ledger_lengths[at][0]) - int(part.lengths[0])
     if header.flags & APACHE_BYTES:
-        lac = max(-1, int(entry_lacs_of(part.payload, part.offsets()).max()))
+        lac = max(-1, int(entry_headers_of(part.payload, part.offsets()[:-1])[:, 2].max()))
     head = (1, header.flags, header.digest_type, header.ledger_id, first, lac, before)
     return head, [*out, column_bytes(span_lengths, "<u4")]

@@ -13,19 +13,20 @@ log already has (:class:`~bookie_server.machine.state.Flight`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 from bk_core.entries.frame import (
     APACHE_BYTES,
     FrameExtent,
     FrameHeader,
     FrameKind,
+    check_apache,
     check_frame,
     frame_extent,
     split_frames,
 )
 from bk_core.errors import IntegrityError
-from bk_core.model import LedgerId
+from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (
@@ -252,8 +253,6 @@ class Adds:
     ) -> Refusal | None:
         if header.kind != FrameKind.ENTRIES or header.ledger_id != ledger.ledger_id:
             return Reason.BAD_REQUEST, f"a frame of kind {header.kind}, ledger {header.ledger_id}"
-        if header.flags & APACHE_BYTES:  # what stands at its ids could not be compared: the digest's type is not known
-            return Reason.BAD_REQUEST, "entries in Apache's own form, which this lane does not carry"
         problem = self._state_problem(session, ledger)
         if problem:
             return problem
@@ -262,6 +261,8 @@ class Adds:
             return Reason.OVERLOADED, f"{flight.bytes} bytes in {flight.frames} frames wait for a commit"
         try:
             check_frame(frame)
+            if header.flags & APACHE_BYTES:
+                check_apache(header, frame)
         except IntegrityError as error:
             return Reason.INTEGRITY, error.what
         return None
@@ -278,15 +279,17 @@ class Adds:
         self._accepted.append(ledger.log.queue[-1])
         session.accepted += 1
 
-    def compared(self, session: Session, same: bool) -> None:
-        """The first held frame agrees, or not, with the entries stored at its ids. If not, it is refused (RULES P6)."""
+    def compared(self, session: Session, differing: Sequence[EntryId]) -> None:
+        """The first held frame was compared with the entries stored at its ids. If some differ, it is refused (RULES
+        P6)."""
         held, ledger = session.held, session.ledger
         if held is None or ledger is None or session.end:
             return
         session.held = None
         header, frame = held.popleft()
         problem = self._state_problem(session, ledger)  # a fence may have come in between (MUST 2)
-        if not problem and not same:
+        if not problem and differing:
+            session.differing = differing
             problem = (Reason.INTEGRITY, f"another entry stands at an id of {header.first_entry_id} and following")
         if problem:
             self._released(session, frame.nbytes)
@@ -361,7 +364,7 @@ class Adds:
             if not session.gone and session.end and not session.told:
                 session.told = True
                 ended = columns.setdefault(session.stream.stream_id, ([], [], []))[2]
-                ended.append(Ended(session.number, session.durable, *session.end))
+                ended.append(Ended(session.number, session.durable, *session.end, session.differing))
         self._core.effects.extend(SendAcks(stream_id, *lists) for stream_id, lists in columns.items())
         self._to_ack.clear()
         self._to_end.clear()

@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares an offered frame with the entries stored at its ids (RULES P6): a path of the bookie's machine.
 
-A re-sent entry may stand on disk twice, but a normal add over an existing id with another length or payload is refused.
-This is rare: only frames that begin at or below the ledger's highest id are compared.
+A re-sent entry may stand on disk twice, but a normal add over an existing id with another length or payload is
+refused; of entries in Apache's form the ledger length must agree too. LAC and digest may differ: a recovery writes back
+what it read, with the LAC that it has. This is rare: only frames that begin at or below the ledger's highest id are
+compared.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
 
-from bk_core.entries.frame import FrameExtent, decode_frame, split_frames
+from bk_core.entries.apache import HEADER_BYTES, entry_headers_of
+from bk_core.entries.batch import I64
+from bk_core.entries.frame import (
+    APACHE_BYTES,
+    FRAME_HEADER_BYTES,
+    FrameExtent,
+    columns_of,
+    decode_frame,
+    entry_ids_of,
+    split_frames,
+)
 from bk_core.errors import IntegrityError
+from bk_core.model import EntryId
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import Piece
 from bookie_server.machine.requests import Frame, Request, Requests
@@ -20,9 +37,10 @@ from bookie_server.machine.state import Session
 
 
 class Comparison(Request):
-    """The comparison for the first held frame of a session; ids below ``next`` agree."""
+    """The comparison for the first held frame of a session; of the ids below ``next`` those in ``differing`` do not
+    agree."""
 
-    __slots__ = ("frame", "last", "next", "planned_through", "session")
+    __slots__ = ("differing", "frame", "last", "next", "planned_through", "session")
 
     def __init__(
         self, number: int, session: Session, extent: FrameExtent, frame: memoryview, path: Comparisons
@@ -32,12 +50,13 @@ class Comparison(Request):
         self.session, self.frame = session, frame
         self.next, self.last = extent.first, extent.last
         self.planned_through = self.next
+        self.differing: list[EntryId] = []
 
 
 class Comparisons:
-    """``compared`` is told the result of each comparison."""
+    """``compared`` is told the ids of each frame at which other entries stand."""
 
-    def __init__(self, core: Core, requests: Requests, compared: Callable[[Session, bool], None]) -> None:
+    def __init__(self, core: Core, requests: Requests, compared: Callable[[Session, Sequence[EntryId]], None]) -> None:
         self._core, self._requests, self._compared = core, requests, compared
         self._begun = 0
 
@@ -68,45 +87,128 @@ class Comparisons:
                 self._requests.read(request, plan.pieces)
                 return
             request.next = plan.answered_through + 1
-        self._end(request, True)
+        self._requests.forget(request)
+        self._compared(request.session, request.differing)
 
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
         assert isinstance(request, Comparison)
-        if all(_agree(stored, request.frame) for stored in frames if stored is not None):
-            request.next = request.planned_through + 1
-            self._requests.run(request)
-        else:
-            self._end(request, False)
+        for stored in frames:
+            if stored is not None:
+                request.differing += differing_ids(stored, request.frame)
+        request.next = request.planned_through + 1
+        self._requests.run(request)
 
     def damaged(self, request: Request) -> None:
         """A damaged copy yields to any intact one, and so to the offered one (RULES P6)."""
         self._requests.run(request)
 
-    def _end(self, request: Comparison, same: bool) -> None:
-        self._requests.forget(request)
-        self._compared(request.session, same)
-
     def refuse(self, request: Request, problem: Refusal) -> None:
         assert isinstance(request, Comparison)
-        self._compared(request.session, True)  # True, because the add path finds the same problem itself
+        self._compared(request.session, ())  # the add path finds the same problem itself
 
     def forgotten(self, request: Request) -> None:
         """Nothing is kept."""
 
 
-def _agree(stored: Frame, offered: memoryview) -> bool:
-    """Whether the offered frame and the stored ones (``stored`` may hold several small neighbours) have the same length
-    and payload for each id that both hold."""
+class _Entries(NamedTuple):
+    """The entries of a frame: their ids, the pieces of ``payload`` that they are, the ledger length up to each.
+    Apache's entries (``width`` −1) are whole; of ours the piece is the payload alone, and ``width`` is that of their
+    digests."""
+
+    ids: I64
+    begins: I64
+    lengths: I64
+    totals: I64
+    payload: memoryview
+    width: int
+
+    def taken(self, at: I64) -> _Entries:
+        return self._replace(ids=self.ids[at], begins=self.begins[at], lengths=self.lengths[at], totals=self.totals[at])
+
+    def without_prefix(self, width: int) -> _Entries:
+        """Apache's entries without header and digest, if the digest has so many bytes; of an entry that is too short
+        for that the length is negative."""
+        prefix = HEADER_BYTES + width
+        return self._replace(begins=self.begins + prefix, lengths=self.lengths - prefix, width=width)
+
+
+def differing_ids(stored: Frame, offered: Frame) -> list[EntryId]:
+    """The ids of the offered frame at which other entries stand in the stored frames; ``stored`` may hold several small
+    neighbours."""
+    mine = _entries_of(offered)
     try:
-        return all(_same(frame, offered) for _, frame in split_frames(stored))
+        return [entry_id for _, frame in split_frames(stored) for entry_id in _differing(_entries_of(frame), mine)]
     except IntegrityError:
-        return False
+        return [int(entry_id) for entry_id in mine.ids]
 
 
-def _same(stored: Frame, offered: memoryview) -> bool:
-    left, right = decode_frame(stored), decode_frame(offered)
-    _, at_left, at_right = np.intersect1d(left.entry_ids(), right.entry_ids(), assume_unique=True, return_indices=True)
-    left, right = left.select(at_left), right.select(at_right)
-    if not np.array_equal(left.lengths, right.lengths):
+def _entries_of(frame: Frame) -> _Entries:
+    [(header, view)] = split_frames(frame)
+    if not header.flags & APACHE_BYTES:
+        batch = decode_frame(frame)
+        offsets = batch.offsets()
+        totals = batch.cumulative_lengths()
+        width = header.digest_bytes
+        return _Entries(batch.entry_ids(), offsets[:-1], np.diff(offsets), totals, batch.payload, width)
+    lengths = columns_of(header, view).lengths.astype(np.int64)
+    payload = view[FRAME_HEADER_BYTES + header.columns_bytes :]
+    begins = lengths.cumsum() - lengths
+    totals = entry_headers_of(payload, begins)[:, 3]
+    return _Entries(entry_ids_of(header, view), begins, lengths, totals, payload, -1)
+
+
+def _differing(stored: _Entries, offered: _Entries) -> list[EntryId]:
+    _, at_left, at_right = np.intersect1d(stored.ids, offered.ids, assume_unique=True, return_indices=True)
+    left, right = stored.taken(at_left), offered.taken(at_right)
+    one_whole, both_whole = -1 in (left.width, right.width), left.width == right.width == -1
+    if not both_whole:  # the frame that names its digest type names that of the ledger
+        width = max(left.width, right.width)
+        left, right = (each.without_prefix(width) if each.width == -1 else each for each in (left, right))
+    same = (left.lengths == right.lengths) & (right.lengths >= 0)
+    if one_whole:  # the ledger length is part of what Apache's form says
+        same &= left.totals == right.totals
+    same[same] = _equal(left.taken(np.flatnonzero(same)), right.taken(np.flatnonzero(same)), whole=both_whole)
+    at = np.flatnonzero(~same).tolist()
+    if both_whole:
+        at = [k for k in at if not _explained(_piece(left, k), _piece(right, k))]
+    return [int(right.ids[k]) for k in at]
+
+
+def _equal(left: _Entries, right: _Entries, *, whole: bool) -> npt.NDArray[np.bool_]:
+    """Whether each two pieces of the same length are equal; of whole entries all but the LAC."""
+    count = int(left.lengths.size)
+    if not count:
+        return np.empty(0, dtype=np.bool_)
+    pieces = [np.frombuffer(b"".join(_piece(each, k) for k in range(count)), np.uint8) for each in (left, right)]
+    differs = pieces[0] != pieces[1]
+    begins = left.lengths.cumsum() - left.lengths
+    if whole:
+        differs[(begins[:, None] + np.arange(16, 24)).ravel()] = False
+    sums = np.concatenate(([0], differs.cumsum()))
+    equal: npt.NDArray[np.bool_] = sums[begins + left.lengths] == sums[begins]
+    return equal
+
+
+def _piece(entries: _Entries, k: int) -> memoryview:
+    begin = int(entries.begins[k])
+    return entries.payload[begin : begin + int(entries.lengths[k])]
+
+
+def _explained(left: memoryview, right: memoryview) -> bool:
+    """Whether two whole entries differ in LAC and digest alone. Which digests they have is not known here, so it is the
+    one that verifies both; nobody here can verify a MAC."""
+    if len(left) != len(right) or left[:16] != right[:16] or left[24:32] != right[24:32]:
         return False
-    return np.array_equal(np.frombuffer(left.payload, np.uint8), np.frombuffer(right.payload, np.uint8))
+    return any(
+        left[HEADER_BYTES + width :] == right[HEADER_BYTES + width :]
+        and _verifies(left, width, crc)
+        and _verifies(right, width, crc)
+        for width, crc in ((4, crc32c), (8, zlib.crc32))
+    )
+
+
+def _verifies(entry: memoryview, width: int, crc: Callable[..., int]) -> bool:
+    digest = entry[HEADER_BYTES : HEADER_BYTES + width]
+    return len(digest) == width and int(crc(entry[HEADER_BYTES + width :], crc(entry[:HEADER_BYTES]))) == (
+        int.from_bytes(digest, "big")
+    )

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hmac
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, encode_record, parse_header
-from bk_core.model import LEDGER_KEY_BYTES, LedgerId
+from bk_core.model import LEDGER_KEY_BYTES, EntryId, LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.machine.events import Effect
-from bookie_server.machine.state import Holdings, Ledger, LogQueue, MachineLimits, Pending, Session
+from bookie_server.machine.state import Holdings, Ledger, LogQueue, MachineLimits, Pending, Session, lac_of_body
 
 Refusal = tuple[Reason, str]
 
@@ -137,3 +137,15 @@ class Core:
     def is_fenced(self, ledger_id: LedgerId) -> bool:
         ledger = self.ledgers.get(ledger_id)
         return ledger.fenced if ledger else self.holdings.facts(ledger_id).fenced
+
+    def is_known(self, ledger_id: LedgerId) -> bool:
+        """Whether this bookie has something of the ledger: an entry, its key, an explicit LAC."""
+        ledger = self.ledgers.get(ledger_id)
+        return self.holdings.facts(ledger_id).known or bool(ledger and (ledger.key_logged or ledger.hint_body))
+
+    def lac(self, ledger_id: LedgerId) -> EntryId:
+        """The greatest LAC for which this bookie has evidence."""
+        ledger = self.ledgers.get(ledger_id)
+        body = ledger.hint_body if ledger else self.holdings.facts(ledger_id).lac_body
+        carried = self.holdings.lac(ledger_id)
+        return max(carried, lac_of_body(body)) if body else carried

@@ -105,7 +105,8 @@ class MembershipsRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequested:
-    """Read the entries first to last. With ``fence_key`` it is a recovery read, which fences first."""
+    """Read the entries first to last. With ``fence_key`` it is a recovery read, which fences first. With ``ids_only``
+    the answer is a trailer alone: an id up to ``answered_through`` that is neither absent nor unknown is there."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -113,6 +114,7 @@ class ReadRequested:
     last: EntryId
     bytes_max: int
     fence_key: bytes | None = None
+    ids_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +246,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session is over: its first ``frames`` frames are durable, the next was refused for ``reason``."""
+    """A session is over: its first ``frames`` frames are durable, the next was refused for ``reason``. If that is
+    INTEGRITY because other entries stand at some of its ids, these are ``differing``."""
 
     session: int
     frames: int
     reason: Reason
     message: str
+    differing: Sequence[EntryId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,28 +321,36 @@ class ReadMemberships:
 
 @dataclass(frozen=True, slots=True)
 class SendPart:
-    """Whole frames that answer part of a read; PartSent follows once they are sent."""
+    """Whole frames that answer part of a read; PartSent follows once they are sent. ``lac`` is the greatest LAC for
+    which this bookie has evidence."""
 
     request: RequestId
     frames: Sequence[bytes | bytearray | memoryview]
+    lac: EntryId = -1
 
 
 @dataclass(frozen=True, slots=True)
 class SendTrailer:
-    """Ends a read. With a ``reason`` the whole request was refused, and the trailer says nothing about any id."""
+    """Ends a read. With a ``reason`` the whole request was refused, and the trailer says nothing about any id.
+    ``known``: this bookie has something of the ledger; ``lac`` as in SendPart."""
 
     request: RequestId
     trailer: ReadTrailer
     reason: Reason = Reason.REASON_NONE
     message: str = ""
+    known: bool = False
+    lac: EntryId = -1
 
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Ends a fence, a LAC read or a watch."""
+    """Ends a fence, a LAC read or a watch. ``lac`` as in SendPart; with a ``trouble`` this bookie may have lost entries
+    of the ledger, so the evidence may be of an older end."""
 
     request: RequestId
     evidence: LacEvidence
+    lac: EntryId = -1
+    trouble: Reason = Reason.REASON_NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Lacs:
         assert isinstance(request, LacRequest)
         if request.previous is not None:
             ledger = self._core.ledger(request.ledger_id)
-            if self._greatest(ledger) <= request.previous:
+            if self._core.lac(ledger.ledger_id) <= request.previous:
                 if request.request_id not in ledger.watches:
                     ledger.watches[request.request_id] = request.previous
                     self._requests.watching(request)
@@ -109,11 +109,12 @@ class Lacs:
         ledger = self._core.ledgers.get(request.ledger_id)
         body = ledger.hint_body if ledger else facts.lac_body
         fenced = ledger.fenced if ledger else facts.fenced
-        known = facts.known or bool(ledger and (ledger.key_logged or ledger.hint_body))
+        known, lac = self._core.is_known(request.ledger_id), self._core.lac(request.ledger_id)
         self._requests.forget(request)
         if ledger:
             self._core.forget_if_idle(ledger)
-        self._core.effects.append(SendLac(request.request_id, LacEvidence(last, frame, body, lac_frame, fenced, known)))
+        evidence = LacEvidence(last, frame, body, lac_frame, fenced, known)
+        self._core.effects.append(SendLac(request.request_id, evidence, lac, facts.trouble))
 
     def refuse(self, request: Request, problem: Refusal) -> None:
         self._core.effects.append(SendReply(request.request_id, *problem))
@@ -134,10 +135,6 @@ class Lacs:
 
     # --- what wakes watches ---
 
-    def _greatest(self, ledger: Ledger) -> EntryId:
-        """The greatest LAC for which this bookie has evidence."""
-        return max(ledger.hint_lac, self._core.holdings.lac(ledger.ledger_id))
-
     def committed(self, newest: Pending) -> None:
         """Entries of a watched ledger are durable. If they are its last ones, its watches are answered from memory."""
         ledger, extent, holdings = newest.ledger, newest.extent, self._core.holdings
@@ -149,7 +146,7 @@ class Lacs:
 
     def _wake(self, ledger: Ledger, newest: Pending | None = None) -> None:
         """Answer those watches of a ledger that have not seen its greatest LAC."""
-        lac = self._greatest(ledger)
+        lac = self._core.lac(ledger.ledger_id)
         ripe = [request_id for request_id, previous in ledger.watches.items() if lac > previous]
         frame = slice_frame(newest.frame, newest.extent.last, newest.extent.last) if newest and ripe else None
         for request_id in ripe:

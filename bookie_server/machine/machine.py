@@ -60,7 +60,7 @@ class BookieMachine:
         requests = self._requests = Requests(core)
         reads = self._reads = Reads(core, requests)
         lacs = self._lacs = Lacs(core, requests)
-        compare = Comparisons(core, requests, lambda session, same: self._adds.compared(session, same))
+        compare = Comparisons(core, requests, lambda session, differing: self._adds.compared(session, differing))
         adds = self._adds = Adds(core, compare.begin)
         deletions = self._deletions = Deletions(core, requests, adds.end_deleted)
         self._handlers: dict[type, Callable[[Any], None]] = {

@@ -37,11 +37,12 @@ _GAPS_MAX = 1024
 class Read(Request):
     """One read. Each id below ``next`` is in a part given to the driver, in a gap, or being read."""
 
-    __slots__ = ("absent", "budget", "last", "next", "planned_from", "turn", "unknown", "unsent", "waiting")
+    __slots__ = ("absent", "budget", "ids_only", "last", "next", "planned_from", "turn", "unknown", "unsent", "waiting")
 
     def __init__(self, event: ReadRequested, path: Reads, bytes_max: int) -> None:
         super().__init__(event.request, event.ledger_id, path, fencing=event.fence_key is not None)
         self.next, self.last = event.first, min(event.last, _ID_MAX)
+        self.ids_only = event.ids_only
         self.budget = min(event.bytes_max or bytes_max, bytes_max)  # bytes that may still be answered
         self.absent: list[EntryRange] = []
         self.unknown: list[EntryRange] = []
@@ -77,6 +78,8 @@ class Reads:
             _extend(request.unknown, plan.unknown)
             request.planned_from, request.next = request.next, plan.answered_through + 1
             request.resolved.clear()
+            if request.ids_only:
+                break  # the client asks for the rest: so nobody waits for a ledger of a million frames
             if plan.pieces:
                 self._requests.read(request, plan.pieces)
                 return
@@ -113,7 +116,7 @@ class Reads:
         request.unsent += 1
         request.turn = False  # the turn belongs to the part from here on
         self._turns.fill(request.request_id, size)
-        self._core.effects.append(SendPart(request.request_id, part))
+        self._core.effects.append(SendPart(request.request_id, part, self._core.lac(request.ledger_id)))
         self._requests.run(request)
 
     def damaged(self, request: Request) -> None:
@@ -133,13 +136,15 @@ class Reads:
 
     def _end(self, request: Read) -> None:
         fenced = self._core.is_fenced(request.ledger_id)
-        absent = _joined(request.absent, request.unknown) if len(request.absent) > _GAPS_MAX else request.absent
+        many = len(request.absent) > _GAPS_MAX and not request.ids_only
+        absent = _joined(request.absent, request.unknown) if many else request.absent
         trailer = ReadTrailer(request.next - 1, tuple(absent), tuple(request.unknown), fenced)
         self._requests.forget(request)
         ledger = self._core.ledgers.get(request.ledger_id)
         if ledger:
             self._core.forget_if_idle(ledger)
-        self._core.effects.append(SendTrailer(request.request_id, trailer))
+        known, lac = self._core.is_known(request.ledger_id), self._core.lac(request.ledger_id)
+        self._core.effects.append(SendTrailer(request.request_id, trailer, known=known, lac=lac))
 
     def refuse(self, request: Request, problem: Refusal) -> None:
         assert isinstance(request, Read)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -209,7 +209,19 @@ class Ledger:
 class Session:
     """One ledger on one stream (RULES P1): how many frames were accepted, how many are durable, and how it ended."""
 
-    __slots__ = ("accepted", "durable", "end", "gone", "held", "ledger", "number", "recover", "stream", "told")
+    __slots__ = (
+        "accepted",
+        "differing",
+        "durable",
+        "end",
+        "gone",
+        "held",
+        "ledger",
+        "number",
+        "recover",
+        "stream",
+        "told",
+    )
 
     def __init__(self, stream: Stream, number: int, ledger: Ledger | None, mode: AttachMode) -> None:
         self.stream = stream
@@ -219,6 +231,7 @@ class Session:
         self.accepted = 0
         self.durable = 0
         self.end: tuple[Reason, str] | None = None
+        self.differing: Sequence[EntryId] = ()  # ids of the refused frame at which other entries stand
         self.told = False  # the end was sent
         self.gone = False  # detached: nothing more is sent
         self.held: deque[tuple[FrameHeader, memoryview]] | None = None  # frames that wait for a comparison (P6)

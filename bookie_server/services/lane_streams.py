@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
 from bk_core.transport.messages import LANE_VERSION, proto_reason, trailer_to_proto
-from bk_core.transport.port import BookieInfo, ReadTrailer
+from bk_core.transport.port import BookieInfo
 from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
@@ -296,10 +296,6 @@ class ReadStream(LaneStream):
         if not request.id:
             return
         request_id = (self.stream, request.id)
-        if request.ids_only:
-            trailer = ReadTrailer(request.first_entry_id - 1)
-            self.deliver(events.SendTrailer(request_id, trailer, Reason.UNIMPLEMENTED, "ids_only is not built yet"))
-            return
         self.engine.feed(
             events.ReadRequested(
                 request_id,
@@ -308,6 +304,7 @@ class ReadStream(LaneStream):
                 request.last_entry_id,
                 request.bytes_max,
                 request.ledger_key if request.fence else None,
+                request.ids_only,
             )
         )
 

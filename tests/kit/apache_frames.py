@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries in Apache's own form, and frames of them as a bookie will store them: no lane of ours sends any yet."""
+"""Entries in Apache's own form, and frames of them as a bookie stores them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from operator import add
 
 import numpy as np
 
+from bk_core.entries import frame
 from bk_core.entries.apache import split_entries
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import Digester, entry_headers
-from bk_core.entries.frame import APACHE_BYTES, DIGEST_NONE, IDS, assemble, column_bytes
 from bk_core.errors import InvalidArgumentError
 
 
@@ -46,9 +46,4 @@ def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> 
     ids = np.ascontiguousarray(numbers[:, 1], dtype="<i8")
     if bool((numbers[:, 0] != ledger_id).any()) or int(ids.min()) < 0:
         raise InvalidArgumentError("an Apache entry of another ledger, or with a negative id", value=f"{ledger_id}")
-    flags, columns = APACHE_BYTES, [column_bytes(lengths, "<u4")]
-    if bool((np.diff(ids) != 1).any()):
-        flags |= IDS
-        columns.append(column_bytes(ids, "<i8"))
-    head = (1, flags, DIGEST_NONE, ledger_id, int(ids.min()), max(-1, int(numbers[:, 2].max())), -1, len(entries))
-    return assemble(head, columns, b"".join(entries), session)
+    return frame.encode_apache(ledger_id, numbers.astype(np.int64), lengths, b"".join(entries), session=session)

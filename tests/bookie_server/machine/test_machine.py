@@ -214,6 +214,19 @@ def test_same_bytes_at_some_ids_are_taken_and_keep_the_order() -> None:
 
 
 @pytest.mark.rule("P6")
+def test_all_ids_of_a_refused_frame_at_which_other_entries_stand_are_named() -> None:
+    bench = Bench(read_part_bytes=1)  # each stored frame is compared by itself
+    bench.attach(1)
+    bench.send(entries(0, b"a"), entries(1, b"b", b"c"), entries(3, b"d"))
+    bench.commit()
+    bench.attach(2)
+    bench.send(entries(0, b"x", b"b", b"y", b"z", b"new", session=2))
+    [said] = bench.disk()
+    assert isinstance(said, ev.SendAcks)
+    assert [(end.frames, end.reason, end.differing) for end in said.ended] == [(0, Reason.INTEGRITY, [0, 2, 3])]
+
+
+@pytest.mark.rule("P6")
 def test_recovery_writes_over_what_stands_there() -> None:
     bench = Bench()
     bench.attach(1)

@@ -22,9 +22,37 @@ def test_absent_waits_for_the_pending_add_that_covers_the_id() -> None:
     bench.attach(1)
     bench.send(entries(3, b"d"))
     assert bench.read(3, 3) == []
-    assert bench.read(5, 5) == [ev.SendTrailer((READS, 2), ReadTrailer(5, (EntryRange(5, 5),)))], "nothing covers 5"
+    absent = ReadTrailer(5, (EntryRange(5, 5),))
+    assert bench.read(5, 5) == [ev.SendTrailer((READS, 2), absent, known=True)], "nothing covers 5"
     bench.commit()
     assert trailers(bench.disk()) == [ReadTrailer(3)]
+
+
+@pytest.mark.rule("S1")
+@pytest.mark.rule("MUST4")
+def test_a_list_of_ids_reads_nothing_waits_for_pending_adds_and_says_whether_the_ledger_is_known() -> None:
+    bench = Bench()
+    [unknown] = bench.ask(ev.ReadRequested, 7, 0, 9, 1 << 20, None, True)
+    assert isinstance(unknown, ev.SendTrailer)
+    assert (unknown.trailer, unknown.known) == (ReadTrailer(9, (EntryRange(0, 9),)), False)
+    bench.attach(1)
+    bench.send(entries(0, b"a", lac=-1), entries(2, b"c", b"d", lac=1))
+    assert bench.ask(ev.ReadRequested, 7, 0, 9, 1 << 20, None, True) == []
+    [listed] = [effect for effect in bench.commit() if isinstance(effect, ev.SendTrailer)]
+    assert listed == ev.SendTrailer((READS, 2), ReadTrailer(9, (EntryRange(1, 1), EntryRange(4, 9))), known=True, lac=1)
+    assert bench.to_read == []
+
+
+def test_a_part_says_the_greatest_lac_of_which_there_is_evidence() -> None:
+    bench = Bench()
+    bench.attach(1)
+    bench.send(entries(0, b"a", lac=-1), entries(1, b"b", lac=0))
+    bench.commit()
+    bench.read(0, 0)
+    [part, trailer] = bench.disk()
+    assert isinstance(part, ev.SendPart)
+    assert isinstance(trailer, ev.SendTrailer)
+    assert (part.lac, trailer.lac, trailer.known) == (0, 0, True)
 
 
 @pytest.mark.rule("S1")

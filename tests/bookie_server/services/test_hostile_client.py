@@ -41,7 +41,7 @@ def test_entries_in_apaches_form_at_ids_that_are_taken_are_refused_and_the_booki
             session = lane.attach(7, listener)
             entries = [struct.pack(">qqqq", 7, entry_id, -1, 1) + b"digest" + b"x" for entry_id in (0, 1)]
             lane.transport.send(lane.bookie_id, session, bytes(encode_apache(7, entries, session=session)))
-            assert await listener.ended(session) == (0, Reason.BAD_REQUEST)
+            assert await listener.ended(session) == (0, Reason.INTEGRITY)
             assert (await lane.read(7, 0, 1))[0] == {0: b"a", 1: b"b"}
 
     asyncio.run(story())
