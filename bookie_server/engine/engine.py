@@ -41,7 +41,7 @@ class StreamSink(Protocol):
     """A stream of a lane, as the engine sees it."""
 
     def deliver(self, effect: StreamEffect) -> None:
-        """Queue this effect. Must not block, nor call the engine before it returns."""
+        """Queue this effect. Must not block; what it feeds the engine is taken after this step."""
         ...
 
 

@@ -64,7 +64,6 @@ _REFUSED_ADD = {
     Reason.READ_ONLY: Status.EREADONLY,
     Reason.NO_SPACE: Status.EREADONLY,
     Reason.OVERLOADED: Status.ETOOMANYREQUESTS,
-    Reason.LIMBO: Status.EUNKNOWNLEDGERSTATE,
     Reason.UNSUPPORTED_VERSION: Status.EBADVERSION,
     Reason.DELETED: Status.EFENCED,  # Apache's bookies remember a deleted ledger as a fenced one
     Reason.INTEGRITY: Status.EBADREQ,
@@ -75,14 +74,15 @@ _REFUSED_ADD = {
 
 _REFUSED_READ = _REFUSED_ADD | {
     Reason.DELETED: Status.ENOLEDGER,
+    Reason.LIMBO: Status.EUNKNOWNLEDGERSTATE,
     Reason.COPY_DROPPED: Status.EUNKNOWNLEDGERSTATE,
     Reason.INTEGRITY: Status.EIO,
 }
 
 
 def refused_add(reason: Reason) -> Status:
-    """The status of an add that this bookie refuses; EIO for what Apache has no word for, such as a failed disk, a time
-    limit or a shutdown. A client then replaces the bookie."""
+    """The status of an add that this bookie refuses; EIO for what Apache has no word for, such as a failed disk, limbo, a
+    time limit or a shutdown. A client then replaces the bookie."""
     return _REFUSED_ADD.get(reason, Status.EIO)
 
 

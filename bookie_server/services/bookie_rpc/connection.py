@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection of Apache's wire on the bookie's side: bytes in, events to the engine, its effects to bytes out.
+
+There is no socket and no clock here. The driver gives :meth:`Connection.receive` what came, and sends what
+:meth:`Connection.next_message` has. A connection is one stream of the engine. It is not read while the machine has
+paused it, while many of its reads wait for their turn, and while its client takes nothing (``flow``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from types import ModuleType
+
+from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc.connection import RequestReader
+from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, LENGTH_BYTES, Buffer, frames
+from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, Burst, ReadRun, Single
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane import Reason
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from bookie_server.engine.engine import BookieEngine, StreamEffect
+from bookie_server.machine import events
+from bookie_server.services.bookie_rpc.adds import Adds
+from bookie_server.services.bookie_rpc.auth import AuthPlugin
+from bookie_server.services.bookie_rpc.reads import (
+    Batch,
+    LastEntry,
+    ListEntries,
+    RangeRead,
+    Read,
+    ReadLac,
+    Story,
+    WriteLac,
+    ledgers_of,
+)
+from bookie_server.services.lane_streams import BookieFacts
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES = 1 << 20
+"""About so much goes to the socket at once."""
+
+STORIES_MAX = 64
+"""So many reads of a connection are with the machine; more wait here, in order."""
+
+WAITING_MAX = 4096
+"""While more reads than this wait, the connection is not read."""
+
+ANSWER_BYTES_MAX = 16 << 20
+"""Answers with LAC evidence may be as large as two entries: further ones are refused while so much waits here."""
+
+
+class Connection:
+    """``wake`` is called when there is something to send, or the connection is to be closed, or ``flow`` changed."""
+
+    def __init__(
+        self,
+        engine: BookieEngine,
+        facts: BookieFacts,
+        auth: AuthPlugin,
+        clock_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(), clock_ms
+        self._wake = wake
+        self.stream: events.StreamId = engine.open_stream(self)
+        self._reader = RequestReader()
+        self._fresh = True
+        self._adds = Adds(self.stream, engine.feed, self._send)
+        self._stories: dict[int, Story] = {}
+        self._waiting: deque[Story] = deque()
+        self._requests = 0
+        self._running = 0
+        self._out: deque[tuple[Buffer, events.RequestId | None, bool]] = deque()  # request: of a part's last buffer
+        self._answer_bytes = 0  # of those that are counted
+        self._leaving: list[events.RequestId] = []
+        self._paused = self._stalled = False
+        self.closing = ""
+        self.was_cut = self.taken = False
+        self.reading_since = math.inf
+
+    # --- what the driver calls ---
+
+    def receive(self, received: memoryview) -> int:
+        """Take what came; returns how many bytes are dealt with. The caller gives the rest again, with more behind
+        it."""
+        used = 0
+        if self._fresh:
+            first = frames(received[: LENGTH_BYTES + FRAME_BYTES_MAX])
+            if not first.offsets.size:
+                return self._take(received) if first.fault else 0
+            self._fresh, self.taken = False, True
+            used = self._take(received[: int(first.offsets[0] + first.lengths[0])])
+        before = self._reader.version
+        if self.closing:
+            return len(received)
+        if before == 2:
+            return used + self._take(received[used:])
+        return used + self._take_v3(received[used:])
+
+    def _take_v3(self, received: memoryview) -> int:
+        """A burst of a client that has spoken version 3. If it turns to version 2 in the middle, each frame is read by
+        itself, because the answers differ."""
+        burst = self._reader.read(received)
+        if self._reader.version == 3:
+            return self._handle(burst, v3)
+        self._reader, used = RequestReader(), 0
+        for begin, length in zip(*(column.tolist() for column in frames(received)[:2]), strict=True):
+            self._take(received[begin - LENGTH_BYTES : begin + length])
+            used = begin + length
+            if self.closing:
+                break
+        return used if not self.closing else len(received)
+
+    def _take(self, received: memoryview) -> int:
+        burst = self._reader.read(received)
+        return self._handle(burst, v3 if self._reader.version == 3 else v2)
+
+    def _handle(self, burst: Burst, wire: ModuleType) -> int:
+        for item in burst.items:
+            if self.closing:
+                break
+            self._item(item, wire)
+        if burst.fault is not None:
+            self.close(str(burst.fault))
+        return burst.used
+
+    def end(self) -> None:
+        """The connection is gone."""
+        self._engine.close_stream(self.stream)
+        self.close("the connection ended")
+        self._waiting.clear()
+        self._stories.clear()
+        while self._out:
+            self._pop()
+
+    @property
+    def flows(self) -> bool:
+        """Whether it may be read."""
+        return not (self._paused or self.closing or len(self._waiting) > WAITING_MAX)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._out)
+
+    def next_message(self) -> list[Buffer]:
+        """What is to be sent, about a mebibyte of it; empty if there is nothing."""
+        message: list[Buffer] = []
+        size = 0
+        while self._out and size < MESSAGE_BYTES:
+            buffer = self._pop()
+            size += len(buffer)
+            message.append(buffer)
+        return message
+
+    def message_left(self) -> None:
+        """The last message was taken by the socket, which takes more."""
+        self._stalled = False
+        leaving, self._leaving = self._leaving, []
+        for request in leaving:
+            self._engine.feed(events.PartSent(request))
+
+    def stall(self) -> None:
+        """The client has taken nothing for a while."""
+        self._stalled = True
+        if self.closing:
+            self.cut("the client takes nothing")
+        else:
+            self._engine.feed(events.StreamStalled(self.stream))
+
+    def close(self, message: str) -> None:
+        """End the connection once its queued answers are sent."""
+        self.closing = self.closing or message
+        if self._stalled:
+            self.cut(message)
+        self._wake()
+
+    def cut(self, message: str) -> None:
+        """End it at once; queued answers are lost."""
+        if not self.was_cut:
+            logger.info("connection %d is cut: %s", self.stream, message)
+            self.was_cut = True
+            self.closing = self.closing or message
+            self._wake()
+
+    # --- requests ---
+
+    def _item(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
+        if not self._auth.done and not _may_come_first(item):
+            self._unauthenticated(item, wire)
+        elif isinstance(item, AddRun):
+            self._adds.take(item, wire)
+        elif isinstance(item, ReadRun):
+            self._reads(item, wire)
+        elif item.status is not Status.EOK:
+            self._send(wire.refusal(item))
+        elif isinstance(item, BatchRead):
+            self._begin_or_refuse(Batch(self._ask, item), item, wire)
+        else:
+            self._single(item, wire)
+
+    def _reads(self, run: ReadRun, wire: ModuleType) -> None:
+        for begin, end in ledgers_of(run):
+            txns, ids = run.txns[begin:end].copy(), run.entry_ids[begin:end].copy()
+            ledger_id, first = int(run.ledger_ids[begin]), int(ids[0])
+            if ledger_id < 0 or first < -1:
+                status = Status.ENOLEDGER if ledger_id < 0 else Status.ENOENTRY
+                self._send(wire.refused_reads(txns, ledger_id, ids, int(status)))
+            elif first == -1:
+                self._begin(LastEntry(self._ask, ledger_id, txns, wire))
+            else:
+                self._begin(RangeRead(self._ask, ledger_id, ids, txns, wire))
+
+    def _single(self, item: Single, wire: ModuleType) -> None:
+        request = item.request
+        operation = request.header.operation
+        if operation == pb.READ_ENTRY:
+            read = Read(self._ask, item, wire, self._clock_ms)
+            self._begin_or_refuse(read, item, wire)
+        elif operation == pb.AUTH:
+            self._authenticate(request, wire)
+        elif operation == pb.READ_LAC:
+            self._begin(ReadLac(self._ask, item))
+        elif operation == pb.WRITE_LAC:
+            if self._facts.read_only():
+                self._send(v3.framed(v3.answer(request, Status.EREADONLY)))
+            else:
+                self._begin(WriteLac(self._ask, item))
+        elif operation == pb.FORCE_LEDGER:
+            self._adds.after(
+                request.forceLedgerRequest.ledgerId, lambda: self._send(v3.framed(v3.answer(request)))
+            )  # an add is answered once it is durable: so is what was answered before
+        elif operation == pb.GET_BOOKIE_INFO:
+            self._info(request)
+        elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER:
+            self._begin(ListEntries(self._ask, item))
+        else:  # START_TLS
+            self._send(v3.framed(v3.answer(request, Status.EBADREQ)))
+
+    def _info(self, request: pb.Request) -> None:
+        made, info = v3.answer(request), self._facts.info()
+        wanted = request.getBookieInfoRequest.requested
+        if wanted & pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY:
+            made.getBookieInfoResponse.totalDiskCapacity = info.total_bytes
+        if wanted & pb.GetBookieInfoRequest.FREE_DISK_SPACE:
+            made.getBookieInfoResponse.freeDiskSpace = info.free_bytes
+        self._send(v3.framed(made))
+
+    def _authenticate(self, request: pb.Request, wire: ModuleType) -> None:
+        answer = self._auth.take(request.authRequest)
+        if answer is not None and wire is v2:
+            self._send(v2.auth(answer, request.header.txnId))
+        elif answer is not None:
+            made = v3.answer(request)
+            made.authResponse.CopyFrom(answer)
+            self._send(v3.framed(made))
+        else:
+            if wire is v3:
+                self._send(v3.framed(_header_only(request, Status.EUA)))
+            self.close("the client is refused")
+
+    def _unauthenticated(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
+        status = int(Status.EUA)
+        if isinstance(item, AddRun):
+            self._send(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, status))
+        elif isinstance(item, ReadRun):
+            self._send(wire.refused_reads(item.txns, item.ledger_ids, item.entry_ids, status))
+        elif isinstance(item, BatchRead):
+            self.close("a client that is not authenticated asks")
+        elif wire is v2:
+            self._send(v2.refusal(Single(item.frame, item.request, Status.EUA)))
+        else:
+            self._send(v3.framed(_header_only(item.request, Status.EUA)))
+
+    # --- stories ---
+
+    def _begin_or_refuse(self, story: Read | Batch, item: Single | BatchRead, wire: ModuleType) -> None:
+        status = story.refusal()
+        if status is Status.EOK:
+            self._begin(story)
+        elif isinstance(item, Single):
+            self._send(wire.refusal(Single(item.frame, item.request, status)))
+        else:
+            assert isinstance(story, Batch)
+            self._send(v2.refusal(story.refused(status)))
+
+    def _begin(self, story: Story) -> None:
+        """Begin a story. A plain read waits if many are under way; all others go to the machine, which bounds them: a
+        fence must not wait behind reads, nor a read behind long polls."""
+        if isinstance(story, RangeRead) and (self._waiting or self._running >= STORIES_MAX):
+            self._waiting.append(story)
+            return
+        self._running += isinstance(story, RangeRead)
+        story.begin()
+
+    def _ask(self, story: Story, event: Callable[[events.RequestId], events.Event]) -> None:
+        self._requests += 1
+        self._stories[self._requests] = story
+        self._engine.feed(event((self.stream, self._requests)))
+
+    def deliver(self, effect: StreamEffect) -> None:
+        match effect:
+            case events.SendAcks():
+                self._adds.told(effect)
+            case events.PauseStream():
+                self._paused = True
+                self._wake()
+            case events.ResumeStream():
+                self._paused = False
+                self._wake()
+            case events.CloseStream(_, message):
+                self.close(message)
+            case events.SendPart(request):
+                story = self._stories.get(request[1])
+                buffers = story.heard(effect) if story else []
+                for buffer in buffers:
+                    self._send(buffer)
+                self._send(b"", request)
+            case _:
+                self._ended(effect)
+
+    def _ended(self, effect: events.SendTrailer | events.SendLac | events.SendReply) -> None:
+        story = self._stories.pop(effect.request[1], None)
+        if story is None:
+            return
+        requests = self._requests
+        counted = isinstance(effect, events.SendLac)
+        if counted and self._too_many_answers(isinstance(story, Read) and story.fences):
+            effect = events.SendReply(effect.request, Reason.OVERLOADED, "too many answers wait to be taken")
+        for buffer in story.heard(effect):
+            self._send(buffer, counted=counted)
+        if isinstance(story, RangeRead) and self._requests == requests:  # it did not go on
+            self._running -= 1
+            self._next_stories()
+
+    def _too_many_answers(self, fence: bool) -> bool:
+        return self._answer_bytes > ANSWER_BYTES_MAX or self._facts.answers.refuses(fence=fence)
+
+    def _next_stories(self) -> None:
+        full = len(self._waiting) > WAITING_MAX
+        while self._waiting and self._running < STORIES_MAX:
+            self._running += 1
+            self._waiting.popleft().begin()
+        if full and len(self._waiting) <= WAITING_MAX:
+            self._wake()
+
+    # --- what goes out ---
+
+    def _send(self, buffer: Buffer, request: events.RequestId | None = None, *, counted: bool = False) -> None:
+        if not self._out:
+            self._wake()
+        self._out.append((buffer, request, counted))
+        self._count(len(buffer) if counted else 0)
+
+    def _count(self, size: int) -> None:
+        self._answer_bytes += size
+        self._facts.answers.bytes += size
+
+    def _pop(self) -> Buffer:
+        buffer, request, counted = self._out.popleft()
+        self._count(-len(buffer) if counted else 0)
+        if request is not None:
+            self._leaving.append(request)
+        return buffer
+
+
+def _may_come_first(item: AddRun | ReadRun | Single | BatchRead) -> bool:
+    """Whether a client that is not authenticated may ask this."""
+    return isinstance(item, Single) and item.request.header.operation in (pb.AUTH, pb.START_TLS)
+
+
+def _header_only(request: pb.Request, status: Status) -> pb.Response:
+    return pb.Response(header=request.header, status=int(status))  # type: ignore[arg-type]

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port of Apache's wire: sockets around ``connection.py``.
+
+Each connection has one buffer that grows with what came. What a burst holds is dealt with in the same turn of the loop,
+and what is to be sent leaves at its end, all of it in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+import time
+from typing import cast
+
+from bk_core.errors import PortInUseError
+from bk_core.model import BOOKIE_RPC, Endpoint
+from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
+from bookie_server.engine.engine import BookieEngine
+from bookie_server.services.bookie_rpc.auth import AuthPlugin, NoAuth
+from bookie_server.services.bookie_rpc.connection import Connection
+from bookie_server.services.clients import Clients
+from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
+
+logger = logging.getLogger(__name__)
+
+BUFFER_BYTES_MIN = 64 << 10
+BUFFER_BYTES_MAX = 1 << 20
+"""A burst has at most so many bytes, unless one frame has more."""
+
+_BACKLOG = 512
+
+
+class BookieRpcServer:
+    """:class:`~bookie_server.services.service.Service` for Apache's clients."""
+
+    def __init__(self, listen_address: str, port: int, clients: Clients, auth: AuthPlugin | None = None) -> None:
+        """Raises PortInUseError."""
+        family = socket.AF_INET6 if ":" in listen_address else socket.AF_INET
+        try:
+            self._socket = socket.create_server((listen_address, port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise PortInUseError(
+                "the port cannot be listened on",
+                value=f"{listen_address}:{port}",
+                remedy="stop the other program, or name another --port",
+            ) from error
+        self.port: int = self._socket.getsockname()[1]
+        self._clients, self._auth = clients, auth or NoAuth()
+        self._server: asyncio.Server | None = None
+        self._open: set[_Peer] = set()
+
+    def endpoint(self, host: str) -> Endpoint:
+        return Endpoint("bookie", host, self.port, BOOKIE_RPC)
+
+    async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Peer(engine, facts, self._auth, self._clients, self._open), sock=self._socket
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        if self._server is None:
+            self._socket.close()
+            return
+        self._server.close()
+        for peer in list(self._open):
+            peer.connection.close("the bookie stops")
+        end = asyncio.get_running_loop().time() + grace_s
+        while self._open and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        for peer in list(self._open):
+            peer.connection.cut("the bookie stops")
+        while self._open:
+            await asyncio.sleep(0)
+
+
+class _Peer(asyncio.BufferedProtocol):
+    """The socket of one connection."""
+
+    connection: Connection
+
+    def __init__(
+        self, engine: BookieEngine, facts: BookieFacts, auth: AuthPlugin, clients: Clients, peers: set[_Peer]
+    ) -> None:
+        self._engine, self._facts, self._auth, self._clients, self._peers = engine, facts, auth, clients, peers
+        self._loop = asyncio.get_running_loop()
+        self._buffer, self._have = bytearray(BUFFER_BYTES_MIN), 0
+        self._writable, self._reading, self._scheduled = True, True, False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # --- what asyncio calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.connection = Connection(self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake)
+        self._peers.add(self)
+        self._clients.streams.add(self.connection)
+        plain = self._transport.get_extra_info("socket")
+        if plain is not None:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if len(self._peers) > self._clients.connections.connections_max:
+            self.connection.cut("too many connections")
+        self._timer("hello", HELLO_TIMEOUT_S, self._silent)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._clients.streams.discard(self.connection)
+        self.connection.end()
+        self._peers.discard(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)[self._have :]
+
+    def buffer_updated(self, count: int) -> None:
+        connection, full = self.connection, self._have + count == len(self._buffer)
+        self._have += count
+        try:
+            used = connection.receive(memoryview(self._buffer)[: self._have])
+        except Exception as error:
+            logger.exception("connection %d ends by an exception", connection.stream)
+            connection.cut(f"the bookie failed on this connection: {error!r}")
+            used = self._have
+        if connection.closing:
+            used = self._have
+        self._keep(used, full)
+        connection.reading_since = self._loop.time() if self._have else math.inf
+        if connection.taken:
+            self._stop_timer("hello")
+        self._flush()
+
+    def eof_received(self) -> bool:
+        self.connection.close("the client is done")
+        return True  # answers that are ready are still sent
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._timer("stall", self._clients.read_stall_s, self.connection.stall)
+        self._timer("write", WRITE_TIMEOUT_S, lambda: self.connection.cut("the client takes nothing"))
+        self._flow()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._stop_timer("stall")
+        self._stop_timer("write")
+        self._wake()
+
+    # --- the buffer ---
+
+    def _keep(self, used: int, full: bool) -> None:
+        """Keep what is behind ``used``, in a buffer with room: larger if the burst filled it, small again when idle."""
+        rest, size = self._have - used, len(self._buffer)
+        wanted = size
+        if rest == size or (full and size < BUFFER_BYTES_MAX):
+            wanted = min(2 * size, FRAME_BYTES_MAX)
+        elif not rest and size > BUFFER_BYTES_MIN and self._have < size // 4:
+            wanted = BUFFER_BYTES_MIN
+        if wanted != size:
+            buffer = bytearray(wanted)
+            buffer[:rest] = memoryview(self._buffer)[used : self._have]
+            self._buffer = buffer
+        elif used and rest:
+            self._buffer[:rest] = self._buffer[used : self._have]
+        self._have = rest
+
+    # --- what goes out ---
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        connection = self.connection
+        if connection.was_cut:
+            self._transport.abort()
+            return
+        while self._writable and not self._transport.is_closing() and (message := connection.next_message()):
+            self._transport.writelines(message)
+            connection.message_left()
+        if connection.closing and not self._transport.is_closing() and not connection.has_answers:
+            self._timer("end", GRACE_S, lambda: connection.cut("the client takes nothing"))
+            self._transport.close()
+        self._flow()
+
+    def _flow(self) -> None:
+        """Read only what can be answered: nothing while the client takes nothing."""
+        wanted = self._writable and self.connection.flows
+        if wanted is not self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+
+    # --- time ---
+
+    def _silent(self) -> None:
+        if not self.connection.taken:
+            self.connection.cut("nothing came on this connection")
+
+    def _timer(self, name: str, delay_s: float, call: object) -> None:
+        self._stop_timer(name)
+        self._timers[name] = self._loop.call_later(delay_s, call)  # type: ignore[arg-type]
+
+    def _stop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer:
+            timer.cancel()
