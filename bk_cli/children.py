@@ -20,18 +20,25 @@ def free_port(host: str = "127.0.0.1") -> int:
     return free_ports(1, host)[0]
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> tuple[int, ...]:
-    """Different ports that nobody uses; all are held until all are found. Raises PortInUseError."""
+def free_ports(count: int, host: str = "127.0.0.1", *, above: int = 0) -> tuple[int, ...]:
+    """Different ports that nobody uses, nor the port so much ``above`` each; all are held until all are found. Raises
+    PortInUseError."""
     held: list[socket.socket] = []
+    found: list[int] = []
     try:
         for port in random.sample(PORTS, len(PORTS)):
-            held.append(socket.socket())
+            pair = [socket.socket() for _ in {port, port + above}]
+            held += pair
             try:
-                held[-1].bind((host, port))
+                for probe, each in zip(pair, (port, port + above), strict=False):
+                    probe.bind((host, each))
             except OSError:
-                held.pop().close()
-            if len(held) == count:
-                return tuple(int(probe.getsockname()[1]) for probe in held)
+                for probe in pair:
+                    probe.close()
+                continue
+            found.append(port)
+            if len(found) == count:
+                return tuple(found)
     finally:
         for probe in held:
             probe.close()

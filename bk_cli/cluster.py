@@ -19,7 +19,7 @@ from typing import IO
 from bk_cli import cluster_layout
 from bk_cli.access import Access
 from bk_cli.children import check_port_free, child_environment, last_lines
-from bk_cli.cluster_layout import HOST, Wanted
+from bk_cli.cluster_layout import GRPC_PORT_ABOVE, HOST, Wanted
 from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.metadata.port import MetadataStore
@@ -44,6 +44,10 @@ class BookieProcess:
         return f"{HOST}:{self.port}"
 
     @property
+    def grpc_port(self) -> int:
+        return self.port + GRPC_PORT_ABOVE
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
@@ -56,9 +60,14 @@ class BookieProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def check_ports_free(self) -> None:
+        """Raises PortInUseError."""
+        for port in (self.port, self.grpc_port):
+            check_port_free(HOST, port, f"bookie {self.number}")
+
     def start(self) -> None:
         """Start it. It serves once it has registered (:meth:`LocalCluster.wait_ready`). Raises PortInUseError."""
-        check_port_free(HOST, self.port, f"bookie {self.number}")
+        self.check_ports_free()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
         command += ["--data", str(self.data_dir), "--port", str(self.port), "--metadata-service-uri", self._uri]
@@ -168,7 +177,7 @@ class LocalCluster:
                 for number, port in enumerate(layout.bookie_ports, start=1)
             ]
             for bookie in self.bookies:
-                check_port_free(HOST, bookie.port, f"bookie {bookie.number}")
+                bookie.check_ports_free()
             cluster_layout.save(self.data_dir, layout)  # before the first bookie fixes its identity
             for bookie in self.bookies:
                 bookie.start()

@@ -19,6 +19,7 @@ from bk_core.errors import DataDirectoryError, InvalidArgumentError
 HOST = "127.0.0.1"
 BOOKIES = 4  # three make a ledger, and one is spare (RULES E2)
 BOOKIE_PORT = 3181
+GRPC_PORT_ABOVE = 1000  # as in a bookie's settings, which are not imported for it
 ZOOKEEPER_PORT = 2181
 
 
@@ -50,7 +51,7 @@ def choose(data_dir: Path, wanted: Wanted) -> Layout:
 def _first(wanted: Wanted) -> Layout:
     count = BOOKIES if wanted.bookies is None else wanted.bookies
     first = BOOKIE_PORT if wanted.port is None else wanted.port
-    ports = tuple(first + i for i in range(count)) if first else free_ports(count)
+    ports = tuple(first + i for i in range(count)) if first else free_ports(count, above=GRPC_PORT_ABOVE)
     if wanted.zookeeper_uri is not None:
         return Layout(0, ports)
     chosen = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port

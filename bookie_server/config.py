@@ -17,10 +17,12 @@ from bookie_server.machine.state import MachineLimits
 from bookie_server.storage.disk.space import SpaceLimits
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
+GRPC_PORT_ABOVE = 1000
+
 _BLOCK = 4096
 _FILES_KEPT = 64
 _FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes open for reads; writers use the rest
-_MAY_BE_ZERO = ("port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
+_MAY_BE_ZERO = ("port", "grpc_port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
 
 T = TypeVar("T")
 
@@ -44,7 +46,10 @@ class BookieConfig:
     **Start.** Either ``data_dir`` is given, or ``data_dirs``: several directories over which ledgers are spread, best
     each on a disk of its own. Their order does not matter, and an empty directory may be added at any start. A start
     that cannot reach the metadata store tries again for ``start_wait_s``. ``bookie_id`` is fixed at the first start, by
-    default ``advertised_address:port``; later starts read it from the data directory. ``port`` 0 takes a free one.
+    default ``advertised_address:port``; later starts read it from the data directory.
+
+    **Ports.** Apache's clients connect to ``port``, where a Java client looks for a bookie of the default id. Ours
+    connect to ``grpc_port``, by default 1000 above it; they find it in the bookie's registration. 0 takes a free one.
 
     **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
     a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
@@ -79,6 +84,7 @@ class BookieConfig:
     data_dir: Path | None = None
     data_dirs: tuple[Path, ...] = ()
     port: int = 3181
+    grpc_port: int | None = None
     bookie_id: str | None = None
     advertised_address: str | None = None
     listen_address: str = "0.0.0.0"
@@ -119,8 +125,7 @@ class BookieConfig:
             number = isinstance(value, (int, float)) and field.name != "allow_loopback"
             if number and (value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO)):
                 raise InvalidArgumentError(f"{field.name} must be positive", value=f"{field.name}={value}")
-        if not 0 <= self.port <= 65535:
-            raise InvalidArgumentError("a port is a number from 0 to 65535", value=f"port={self.port}")
+        self._set_ports()
         if self.bookie_id is not None and not _is_id(self.bookie_id):
             raise InvalidArgumentError(
                 "a bookie id has 1 to 255 characters, no slash and no space", value=f"bookie_id={self.bookie_id!r}"
@@ -149,6 +154,15 @@ class BookieConfig:
                 value=f"segment_size_bytes={self.segment_size_bytes}",
                 remedy=f"at least {FRAME_BYTES_MAX + 4 * _BLOCK}",
             )
+
+    def _set_ports(self) -> None:
+        if self.grpc_port is None:
+            object.__setattr__(self, "grpc_port", self.port and self.port + GRPC_PORT_ABOVE)
+        for name in ("port", "grpc_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise InvalidArgumentError("a port is a number from 0 to 65535", value=f"{name}={getattr(self, name)}")
+        if self.port and self.port == self.grpc_port:
+            raise InvalidArgumentError("two services cannot share a port", value=f"port=grpc_port={self.port}")
 
     def _set_directories(self) -> None:
         if self.data_dir is not None:
@@ -248,6 +262,8 @@ def _check_type(name: str, value: object, annotation: str) -> None:
         wanted = (bool,)
     elif annotation == "int":
         wanted = (int,)
+    elif annotation == "int | None":
+        wanted = (int, type(None))
     elif annotation == "float":
         wanted = (int, float)
     elif annotation == "Path | None":

@@ -53,7 +53,7 @@ class GrpcServer:
             raise PortInUseError(
                 "the port cannot be listened on",
                 value=f"{listen_address}:{port}",
-                remedy="stop the other program, or name another --port",
+                remedy="stop the other program, or name another --grpc-port",
             ) from error
 
     def endpoint(self, host: str) -> Endpoint:

@@ -9,6 +9,7 @@ from typing import Protocol
 from bk_core.model import Endpoint
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
+from bookie_server.services.bookie_rpc.server import BookieRpcServer
 from bookie_server.services.clients import Clients
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
@@ -33,4 +34,6 @@ class Service(Protocol):
 def listen(config: BookieConfig, clients: Clients) -> Iterator[Service]:
     """Bind the port of each service of a bookie, one after the other; the first one's is part of a new bookie's id.
     Raises PortInUseError."""
-    yield GrpcServer(config.listen_address, config.port, clients)
+    assert config.grpc_port is not None
+    yield BookieRpcServer(config.listen_address, config.port, clients)
+    yield GrpcServer(config.listen_address, config.grpc_port, clients)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from bk_cli.children import free_port
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_frame
 from bk_core.model import BookieServiceInfo, Endpoint
@@ -65,6 +66,8 @@ class Server:
     """The process, and clients of it."""
 
     def __init__(self, path: Path, sync_s: float, settings: dict[str, Any]) -> None:
+        self.port = free_port()
+        settings = {"grpc_port": self.port, **settings}
         self._process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, str(path), str(sync_s), repr(settings)],
             stdout=subprocess.PIPE,
@@ -74,7 +77,7 @@ class Server:
         assert self._process.stdout
         words = self._process.stdout.readline().split()
         assert words[:2] == ["ready", "b1"], words
-        self.port = int(words[2])
+        self.rpc_port = int(words[2])
         self.lanes: list[Lane] = []
         self.raw: list[RawConnection] = []
 

@@ -28,6 +28,9 @@ GOOD: dict[str, Any] = {"data_dir": Path("/data"), "metadata_service_uri": "zk:/
     [
         {"port": 65536},
         {"port": -1},
+        {"port": 64_600},
+        {"grpc_port": 65536},
+        {"port": 3181, "grpc_port": 3181},
         {"segment_size_bytes": 100_000_001},
         {"segment_size_bytes": 4 << 20},
         {"group_bytes_max": 0},
@@ -79,6 +82,8 @@ def test_file_gives_values_and_arguments_win(tmp_path: Path) -> None:
     path.write_text('data_dir = "/data"\nmetadata_service_uri = "zk://a/ledgers"\nport = 4000\nallow_loopback = true\n')
     config = load_config(path, port=5000)
     assert (config.data_dir, config.port, config.allow_loopback) == (Path("/data"), 5000, True)
+    assert (config.grpc_port, load_config(path, port=0).grpc_port) == (6000, 0)
+    assert load_config(path, grpc_port=7000).grpc_port == 7000
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Greeted(MemoryStore):
         self.answered: list[bool] = []
 
     def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
-        (endpoint,) = info.endpoints
+        (endpoint,) = [each for each in info.endpoints if each.protocol == "grpc"]
         with grpc.insecure_channel(f"{endpoint.host}:{endpoint.port}") as channel:
             try:
                 grpc.channel_ready_future(channel).result(2)

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from bk_cli.children import free_ports
+from bk_cli.cluster_layout import GRPC_PORT_ABOVE
 from bk_cli.zookeeper_server import ZooKeeperServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(600)]
@@ -46,7 +47,7 @@ class Services:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self.ports = dict(zip(PORTS, free_ports(len(PORTS), above=GRPC_PORT_ABOVE), strict=True))
         self.zookeeper = ZooKeeperServer()
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}

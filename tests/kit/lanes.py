@@ -197,6 +197,12 @@ def bookie_config(data_dir: Path, uri: str, **changes: Any) -> BookieConfig:
     return BookieConfig(**{**values, **changes})
 
 
+def grpc_port(bookie: Bookie) -> int:
+    """Where the gRPC lane of a bookie listens."""
+    (port,) = [service.port for service in bookie._services if service.endpoint("").protocol == "grpc"]
+    return port
+
+
 Story = Callable[[Lane], Coroutine[Any, Any, None]]
 
 

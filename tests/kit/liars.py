@@ -24,7 +24,7 @@ from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, Link
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheServer
-from tests.kit.lanes import bookie_config
+from tests.kit.lanes import bookie_config, grpc_port
 
 HONEST_LATE_S = 0.03
 
@@ -114,7 +114,7 @@ async def cluster_with_a_liar(
         servers = [await Bookie.start(bookie_config(data_dir / f"{n}", uri)) for n in range(bookies)]
         for server in servers:
             stack.push_async_callback(server.stop)
-        liar = Liar(servers[0].bookie_id, servers[0].port, lies)
+        liar = Liar(servers[0].bookie_id, grpc_port(servers[0]), lies)
         await liar.start()
         stack.push_async_callback(liar.stop)
         mine = open_store(uri)

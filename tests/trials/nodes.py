@@ -14,7 +14,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from bk_cli.children import free_port, last_lines
+from bk_cli.children import free_ports, last_lines
+from bk_cli.cluster_layout import GRPC_PORT_ABOVE
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.nursery import Child, Nursery
 from tests.trials.proxy import ProxyThread
@@ -30,7 +31,7 @@ class Bookie:
     """One bookie process and the proxy before it. Its data outlives it."""
 
     def __init__(self, number: int, cluster: TrialCluster, port: int, network: bool) -> None:
-        self.number, self._cluster, self.port, self._network = number, cluster, port, network
+        self.number, self._cluster, self.port, self._network = number, cluster, port, network  # the port of gRPC
         self.log_path = cluster.path / f"bookie-{number}.log"
         self.proxy = cluster.proxies.add((f"127.0.1.{number}", port), (self.host, port))
         self.child: Child | None = None
@@ -48,7 +49,8 @@ class Bookie:
         self._log_start = self.log_path.stat().st_size
         address = f"127.0.1.{self.number}"
         arguments = ["bookie", "run", "--data", str(self._cluster.path / f"bookie-{self.number}")]
-        arguments += ["--port", str(self.port), "--bookie-id", f"bookie-{self.number}", "--allow-loopback"]
+        arguments += ["--port", str(self.port + GRPC_PORT_ABOVE), "--grpc-port", str(self.port)]
+        arguments += ["--bookie-id", f"bookie-{self.number}", "--allow-loopback"]
         arguments += ["--listen-address", "0.0.0.0" if self._network else HOST, "--advertised-address", address]
         arguments += ["--metadata-service-uri", self._cluster.bookies_uri]
         if self._cluster.settings is not None:
@@ -179,7 +181,8 @@ class TrialCluster:
         host = _BRIDGE if self.network else HOST
         self._zookeepers = ZooKeepers(self.path, zookeepers, self.proxies, host)
         self._zookeepers.start()
-        self.bookies = [Bookie(number, self, free_port(), self.network) for number in range(1, bookies + 1)]
+        ports = free_ports(bookies, above=GRPC_PORT_ABOVE)
+        self.bookies = [Bookie(number, self, port, self.network) for number, port in enumerate(ports, start=1)]
         for bookie in self.bookies:
             bookie.start()
         for bookie in self.bookies:

@@ -20,7 +20,7 @@ from bk_core.transport.port import Caller
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
-from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame
+from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame, grpc_port
 
 STREAMS: dict[str, tuple[Any, Any]] = {
     "Add": (lane_pb2.AddRequest, lane_pb2.AddResponse),
@@ -48,7 +48,7 @@ def with_bookie(tmp_path: Path, story: Callable[[Bookie, Any], Coroutine[Any, An
 async def first_answer(bookie: Bookie, method: str, first: Any) -> tuple[Any, bool]:
     """What a protobuf client gets, and whether the bookie ends the stream behind it."""
     request, response = STREAMS[method]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{bookie.port}") as channel:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(bookie)}") as channel:
         call = channel.stream_stream(
             f"/bookkeeper.lane.Bookie/{method}",
             request_serializer=request.SerializeToString,
@@ -115,7 +115,7 @@ def test_mismatch_is_answered_and_the_stream_closed(
 def test_frames_for_another_bookie_are_never_stored(tmp_path: Path) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
         transport = LaneTransport(Caller(store.instance_id()))
-        address = Endpoint("grpc", "127.0.0.1", bookie.port, "grpc")
+        address = Endpoint("grpc", "127.0.0.1", grpc_port(bookie), "grpc")
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
         listener = Listener()
         transport.attach("b2:3181", 7, KEY, AttachMode.WRITE, 1, listener)
@@ -136,7 +136,7 @@ def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
             attach=[lane_pb2.Attach(session=5, ledger_id=7, ledger_key=KEY)],
             frames=frame(7, 0, [b"a"], session=5) + frame(7, 1, [b"b"], session=5),
         )
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{bookie.port}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(bookie)}") as channel:
             call = channel.stream_stream(
                 "/bookkeeper.lane.Bookie/Add",
                 request_serializer=lane_pb2.AddRequest.SerializeToString,
