@@ -13,7 +13,105 @@ _CLIENTS = "bookie_server/services/clients.py"
 _CONTROL = "bookie_server/services/control_stream.py"
 _HANG_UP = "bookie_server/services/hang_up.py"
 
+_RPC = "bookie_server/services/bookie_rpc"
+_RPC_TEST = "tests/bookie_server/services/bookie_rpc/test_connection.py"
+_RPC_SERVER = "tests/bookie_server/services/bookie_rpc/test_server.py"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "Apache's wire: an add is acked with the frame before it",
+        f"{_RPC}/adds.py",
+        "            elif session.acked < frames:",
+        "            elif session.acked <= frames:",
+        (f"{_RPC_TEST}::test_adds_in_flight_are_refused_with_the_reason_and_durable_ones_are_acked",),
+        "an acknowledged entry is not on disk",
+        rule="P1",
+    ),
+    Mutant(
+        "Apache's wire: the ids of a request are taken for those of its entry",
+        f"{_RPC}/adds.py",
+        "        bad = (headers[:, 0] != ledgers) | (headers[:, 1] != ids) | (ids < 0) | (ids > LEDGER_ID_MAX)",
+        "        bad = (headers[:, 0] != ledgers) | (ids < 0) | (ids > LEDGER_ID_MAX)",
+        (f"{_RPC_TEST}::test_an_add_that_cannot_be_is_refused_alone",),
+        "a client hears that entry 3 is stored, and entry 4 is",
+    ),
+    Mutant(
+        "Apache's wire: one entry that differs refuses all of its frame",
+        f"{_RPC}/adds.py",
+        "        rest = [] if bad.all() else [(first, np.flatnonzero(~bad))]",
+        "        rest = []",
+        (f"{_RPC_TEST}::test_only_entries_that_differ_from_what_stands_are_refused_and_those_behind_are_taken",),
+        "adds are never answered",
+        rule="P6",
+    ),
+    Mutant(
+        "Apache's wire: a force does not wait for the adds before it",
+        f"{_RPC}/adds.py",
+        "        if not waited:",
+        "        if True:",
+        (f"{_RPC_TEST}::test_a_force_waits_for_the_adds_before_it_of_its_ledger_alone",),
+        "a force is confirmed while entries before it are not on disk",
+    ),
+    Mutant(
+        "Apache's wire: an unknown entry is called absent",
+        f"{_RPC}/reads.py",
+        "            statuses[low:high] = int(refused_read(gap.reason) if unknown else absent)",
+        "            statuses[low:high] = int(absent)",
+        (f"{_RPC_TEST}::test_unknown_is_neither_absent_nor_there",),
+        "a Java client's recovery closes a ledger below an acknowledged entry",
+        rule="MUST4",
+    ),
+    Mutant(
+        "Apache's wire: a bookie in limbo says what its last entry is",
+        f"{_RPC}/reads.py",
+        "    if effect.trouble:  # what is the last entry here may not have been the last one",
+        "    if False:",
+        (f"{_RPC_TEST}::test_a_ledger_in_limbo_denies_nothing",),
+        "a Java client's recovery trusts the end that a wiped bookie names",
+        rule="S8",
+    ),
+    Mutant(
+        "Apache's wire: a fence without a key is a plain read",
+        f"{_RPC}/reads.py",
+        "        if self.fences and len(read.masterKey) != LEDGER_KEY_BYTES:",
+        "        if False:",
+        (f"{_RPC_TEST}::test_a_fence_needs_a_key_and_the_right_one",),
+        "another status than Apache's",
+        rule="L2",
+    ),
+    Mutant(
+        "Apache's wire: a batch read goes beyond what its client takes",
+        f"{_RPC}/reads.py",
+        '        fits = int(sizes.cumsum().searchsorted(self._room, side="right"))',
+        "        fits = int(at.size)",
+        (f"{_RPC_TEST}::test_batch_reads_are_bounded_by_count_and_size_and_have_at_least_one_entry",),
+        "an answer larger than a frame may be breaks the connection",
+    ),
+    Mutant(
+        "Apache's wire: a client that takes nothing is read on",
+        f"{_RPC}/server.py",
+        "        wanted = self._writable and self.connection.flows",
+        "        wanted = self.connection.flows",
+        (f"{_RPC_SERVER}::test_a_client_that_takes_nothing_is_not_read_and_is_cut_off_when_others_wait",),
+        "one client fills the memory of the bookie with answers",
+    ),
+    Mutant(
+        "Apache's wire: half a frame is not seen when memory is short",
+        f"{_RPC}/server.py",
+        "        connection.reading_since = self._loop.time() if self._have else math.inf",
+        "        connection.reading_since = math.inf",
+        (f"{_RPC_SERVER}::test_a_frame_that_never_ends_costs_no_more_than_what_came",),
+        "frames that never end take all memory",
+        rule="L5",
+    ),
+    Mutant(
+        "Apache's wire: who says nothing keeps its connection",
+        f"{_RPC}/server.py",
+        "        if not self.connection.taken:",
+        "        if False:",
+        (f"{_RPC_SERVER}::test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not",),
+        "connections are taken by clients that never speak",
+    ),
     Mutant(
         "an exception that ends a stream is swallowed",
         _GRPC,
