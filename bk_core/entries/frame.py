@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from bk_core.entries.apache import entry_headers_of, split_entries
 from bk_core.entries.batch import I64, U8, U32, Bytes, EntryBatch, byte_view, check_entry_sizes, gather_payload
-from bk_core.entries.digest import Digester, crc32c
+from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
 from bk_core.errors import IntegrityError, InvalidArgumentError, UnknownFlagsError
 from bk_core.model import DigestType
 from bk_core.wire.lane import FRAME_BYTES_MAX
@@ -279,9 +279,11 @@ def check_frame(buf: Bytes) -> FrameHeader:
 
 
 def _check_columns(header: FrameHeader, view: memoryview) -> None:
-    if header.count == 1 and not header.flags & KNOWN_FLAGS:
+    if header.count == 1 and header.flags in (0, APACHE_BYTES):
         if U32_LE.unpack_from(view, FRAME_HEADER_BYTES)[0] != header.payload_bytes:
             refuse("lengths do not add up", header)
+        if header.flags and header.payload_bytes < APACHE_HEADER_BYTES:
+            refuse("an Apache entry shorter than its header", header)
         return
     columns = columns_of(header, view)
     if columns.lengths.size != header.count:
@@ -469,9 +471,16 @@ def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Byt
 def check_apache(header: FrameHeader, buf: Bytes) -> None:
     """Raises IntegrityError unless a checked frame with APACHE_BYTES says what its entries say: their ledger, their
     ids, which are different ones, and the greatest of their LACs."""
+    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
+    if header.count == 1:  # as below, without numpy's fixed cost
+        ledger_id, entry_id, lac = ENTRY_HEADER.unpack_from(payload)[:3]
+        if (ledger_id, entry_id) != (header.ledger_id, header.first_entry_id):
+            refuse("ledger or entry ids differ from those inside the entries", header)
+        if max(-1, lac) != header.lac:
+            refuse("its LAC is not the greatest that its entries carry", header)
+        return
     columns = columns_of(header, buf)
     lengths = columns.lengths.astype(np.int64)
-    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
     inside = entry_headers_of(payload, lengths.cumsum() - lengths)
     ids = np.arange(header.first_entry_id, header.first_entry_id + header.count) if columns.ids is None else columns.ids
     if bool((inside[:, 0] != header.ledger_id).any()) or not np.array_equal(inside[:, 1], ids):

@@ -81,8 +81,8 @@ _REFUSED_READ = _REFUSED_ADD | {
 
 
 def refused_add(reason: Reason) -> Status:
-    """The status of an add that this bookie refuses. It is EIO for what Apache has no word for, such as a failed disk,
-    limbo, a time limit or a shutdown: then a client replaces the bookie."""
+    """The status of an add that this bookie refuses; EIO for what Apache has no word for, such as a failed disk, limbo,
+    a time limit or a shutdown. A client then replaces the bookie."""
     return _REFUSED_ADD.get(reason, Status.EIO)
 
 

@@ -24,12 +24,12 @@ from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
 from bk_core.wire.bookie_rpc.frames import I64
-from bk_core.wire.bookie_rpc.runs import AddRun
+from bk_core.wire.bookie_rpc.runs import BODY_AT, BODY_BYTES, ENTRY, KEY_AT, KEY_BYTES, LEDGER, RECOVERY, AddRun
 from bk_core.wire.bookie_rpc.status import Status, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine import events
 from bookie_server.machine.requests import LEDGER_ID_MAX
-from bookie_server.services.bookie_rpc.entries import cuts_of, frame_of
+from bookie_server.services.bookie_rpc.entries import cuts_of, frame_of, frame_of_one
 
 IDLE_SESSIONS_MAX = 1024
 """So many sessions of a connection stay attached without adds in flight: those of its latest ledgers."""
@@ -81,6 +81,9 @@ class Adds:
 
     def take(self, run: AddRun, wire: ModuleType) -> None:
         """Adds of one burst, in order."""
+        if len(run) == 1:
+            self._take_one(run, wire)
+            return
         bodies = run.bodies()
         headers, ids = bodies.headers(), run.entry_ids
         ledgers = run.ledger_ids
@@ -106,6 +109,22 @@ class Adds:
                 part = Bodies(bodies.payload, bodies.offsets[at], bodies.lengths[at])
                 self._offer(session, headers[at], part, run.txns[at], wire, message)
         self._hand_over(message)
+
+    def _take_one(self, run: AddRun, wire: ModuleType) -> None:
+        """The same for one add, without numpy's fixed cost: who waits for each add sends one at a time."""
+        (row,) = run.rows()
+        ledger_id, entry_id, key_at, size = row[LEDGER], row[ENTRY], row[KEY_AT], row[KEY_BYTES]
+        txns, ids, status = run.txns.copy(), run.entry_ids.copy(), Status.EBADREQ
+        if size == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
+            session = self._session((ledger_id, bool(row[RECOVERY]), bytes(run.buffer[key_at : key_at + size])))
+            body = run.buffer[row[BODY_AT] : row[BODY_AT] + row[BODY_BYTES]]
+            frame = frame_of_one(ledger_id, entry_id, body, session.number)
+            if frame is not None and session.alive:
+                session.pending.append(Sent(frame, txns, ids, wire))
+                self._hand_over([frame])
+                return
+            status = refused_add(session.refused) if frame is not None else status
+        self._send(wire.add_answers(txns, ledger_id, ids, int(status)))
 
     def after(self, ledger_id: LedgerId, answer: Callable[[], None]) -> None:
         """Call ``answer`` once all adds of the ledger that came before are answered."""

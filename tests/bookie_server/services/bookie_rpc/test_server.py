@@ -207,8 +207,10 @@ def test_a_client_that_takes_nothing_is_not_read_and_is_cut_off_when_others_wait
             await writer.items(1)
         ids = np.arange(count, dtype=np.int64)
         greedy.writer.write(v3.read_requests(ids, 7, ids) * 50)  # 5 GB, of which it takes nothing
-        await asyncio.sleep(0.5)
-        out = [each for each in bookie._services[0]._open if not each._writable]  # type: ignore[attr-defined]
+        out: list[Any] = []
+        while not out:
+            await asyncio.sleep(0.01)
+            out = [each for each in bookie._services[0]._open if not each._writable]  # type: ignore[attr-defined]
         assert len(out) == 1
         assert not out[0]._reading
         assert out[0]._transport.get_write_buffer_size() < 8 << 20
