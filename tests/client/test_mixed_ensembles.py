@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers whose bookies are of two kinds: our own, and some that answer as Apache's do. The client needs no setting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bk_core.client import BookKeeper, LedgerWriter
+from bk_core.errors import LedgerFencedError
+from bk_core.metadata import open_store
+from bk_core.metadata.records import legacy_service_info
+from bk_core.model import DigestType
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
+from bookie_server.main import Bookie
+from tests.kit.apache_bookie import ApacheServer
+from tests.kit.lanes import bookie_config
+from tests.kit.memory_cluster import FAST
+
+SIZES = {"striped": (4, 3, 2), "whole": (4, 4, 3)}
+
+
+@contextlib.asynccontextmanager
+async def mixed_cluster(data_dir: Path) -> AsyncIterator[tuple[BookKeeper, list[Bookie], list[ApacheServer]]]:
+    """Two bookies of ours, and three that answer as Apache's."""
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(store.close)
+        ours = [await Bookie.start(bookie_config(data_dir / f"{n}", uri)) for n in range(2)]
+        theirs = [await ApacheServer().start() for _ in range(3)]
+        for server in (*ours, *theirs):
+            stack.push_async_callback(server.stop)
+        for server in theirs:
+            store.register_bookie(legacy_service_info(f"127.0.0.1:{server.port}"))
+        transport = LaneTransport(Caller(store.instance_id(), connect_timeout_s=2))
+        async with BookKeeper(open_store(uri), transport, instance_id=store.instance_id(), config=FAST) as client:
+            chosen = [bookie.bookie_id for bookie in ours] + [f"127.0.0.1:{server.port}" for server in theirs]
+            client._choose = lambda writable, size: tuple(chosen[:size])  # type: ignore[method-assign]
+            yield client, ours, theirs
+
+
+async def append(writer: LedgerWriter, first: int, last: int) -> None:
+    for k in range(first, last + 1):
+        writer.append_nowait(b"entry %d" % k)
+    await writer.flush()
+
+
+async def entries(client: BookKeeper, ledger_id: int, *, recover: bool) -> list[bytes]:
+    async with await client.open_ledger(ledger_id, recover=recover) as reader:
+        return [one async for batch in reader.read(0, reader.last_add_confirmed) for one in batch.to_list()]
+
+
+@pytest.mark.rule("P6")
+@pytest.mark.rule("MUST6")
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.MAC])
+def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int], digest: DigestType, tmp_path: Path) -> None:
+    wanted = [b"entry %d" % k for k in range(900)]
+
+    async def story() -> None:
+        async with asyncio.timeout(40), mixed_cluster(tmp_path) as (client, _, theirs):
+            names = ("ensemble_size", "write_quorum_size", "ack_quorum_size")
+            closed, dead = [
+                await client.create_ledger(digest_type=digest, **dict(zip(names, sizes, strict=True))) for _ in range(2)
+            ]
+            for writer in (closed, dead):
+                await append(writer, 0, 499)
+            await theirs[0].stop()  # a bookie dies; the third of its kind is the spare
+            for writer in (closed, dead):
+                await append(writer, 500, 899)
+            await closed.close()
+            assert await entries(client, closed.ledger_id, recover=False) == wanted
+            assert await entries(client, dead.ledger_id, recover=True) == wanted
+            with pytest.raises(LedgerFencedError):
+                await append(dead, 900, 900)
+            spare = f"127.0.0.1:{theirs[2].port}"
+            assert spare in closed.metadata.last_fragment.ensemble
+
+    asyncio.run(story())
