@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import apache_frame, decode_frame, encode_frame, split_frames, with_session
+from bk_core.entries.frame import apache_frame, decode_frame, encode_frame, entry_ids_of, split_frames, with_session
 from bk_core.entries.packets import encode_packet
 from bk_core.errors import BookKeeperError, RemoteProtocolError, TransportError
 from bk_core.model import DigestType
@@ -550,6 +550,43 @@ def test_mutated_answers_never_ack_what_was_not_said(seed: int) -> None:
         world.exchange.receive(bytes(answers[: rng.randint(1, len(answers))]))
     world.exchange.tell()
     assert not any(words[0] == "acked" and words[2] for words in said.words)
+
+
+def test_mutated_answers_to_reads_are_answers_or_lose_the_connection() -> None:
+    """Nothing but RemoteProtocolError comes out, and every entry that is passed on was asked for."""
+    entries = [entry(k, size=40) for k in range(20)]
+    for seed in range(some(400, few=60)):
+        rng = random.Random(seed)
+        world, said = World(seed), _Ids()
+        world.exchange.read(RangeRead(LEDGER, 0, 15, 1 << 20, None, said))
+        world.exchange.force(LEDGER, lambda status: None)
+        sent = b"".join(b"".join(buffers) for buffers in iter(world.exchange.next_buffers, None))
+        (run,) = [item for item in RequestReader().read(sent).items if isinstance(item, ReadRun)]
+        bodies = Bodies.of_entries(b"".join(entries[:16]), np.array([len(one) for one in entries[:16]]))
+        answers = bytearray(b"".join(v3.read_answers(run.txns, LEDGER, run.entry_ids, bodies, max_lacs=3)))
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(answers))
+            if rng.random() < 0.7:
+                answers[at] ^= 1 << rng.randrange(8)
+            else:
+                del answers[at : at + rng.randint(1, 30)]
+        with contextlib.suppress(RemoteProtocolError):
+            world.exchange.receive(bytes(answers))
+        assert set(said.found) <= set(range(16))
+        world.exchange.lost(TransportError("over"))
+        assert said.end is not None
+
+
+class _Ids(Said):
+    """Notes which entries a frame is said to hold, without looking at their digests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[int] = []
+
+    def part(self, made: bytearray) -> None:
+        for header, one in split_frames(made):
+            self.found += entry_ids_of(header, one).tolist()
 
 
 @pytest.mark.long
