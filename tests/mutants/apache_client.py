@@ -181,6 +181,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "thousands of large entries come at once",
     ),
     Mutant(
+        "what comes before its turn is kept without a bound",
+        READS,
+        "        if self.held_bytes + size > self.bytes_max + 2 * PART_BYTES and",
+        "        if False and",
+        (EXCHANGE + "what_comes_before_its_turn_is_kept_within_a_bound",),
+        "one late answer fills the memory with thousands of others",
+        "P4",
+    ),
+    Mutant(
         "every id behind the end is asked for",
         READS,
         "        return self.absent_in_a_row >= ABSENT_MAX\n",

@@ -26,6 +26,7 @@ from bk_core.transport.bookie_rpc.packing import PIECE_ENTRIES, Packer, bodies_o
 from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, READS_MAX, RangeRead
 from bk_core.transport.port import ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc import v3
+from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.bookie_rpc.runs import AddRun, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
@@ -325,9 +326,9 @@ def test_every_id_is_found_absent_or_unknown(
     assert (world.exchange.reads.in_flight, world.exchange.owes) == (0, False)
 
 
-def entry(k: int, ledger_id: int = LEDGER) -> bytes:
+def entry(k: int, ledger_id: int = LEDGER, *, size: int = 0) -> bytes:
     digester = Digester(DigestType.CRC32C, b"secret", ledger_id)
-    batch = EntryBatch.from_list([b"%d" % k * (k % 30)])
+    batch = EntryBatch.from_list([bytes(size) or b"%d" % k * (k % 30)])
     _, bodies = bodies_of_frame(
         encode_frame(batch, digester=digester, ledger_id=ledger_id, first_entry_id=k, lac=k - 1, length_before=10 * k),
         ledger_id,
@@ -362,6 +363,30 @@ def test_reads_stop_at_the_limit_and_ask_for_little_beyond_it() -> None:
     assert said.end.answered_through == said.ids[-1] == len(said.ids) - 1
     assert 1_400_000 < 2000 * len(said.ids) <= 1_500_000
     assert world.bookie.asked["read"] < 1.1 * len(said.ids)
+
+
+@pytest.mark.rule("P4")
+def test_what_comes_before_its_turn_is_kept_within_a_bound() -> None:
+    world, said = World(), Said()
+    asked = RangeRead(LEDGER, 0, 99, 1 << 20, None, said)
+    world.exchange.read(asked)
+    (buffers,) = iter(world.exchange.next_buffers, None)
+    (run,) = RequestReader().read(b"".join(buffers)).items
+    assert isinstance(run, ReadRun)
+    large = [entry(k, size=300_000) for k in range(len(run))]
+
+    def answer(k: int) -> None:
+        bodies = Bodies.of_entries(large[k], np.array([len(large[k])]))
+        txns, ids = run.txns[k : k + 1], run.entry_ids[k : k + 1]
+        world.exchange.receive(b"".join(v3.read_answers(txns, LEDGER, ids, bodies)))
+
+    for k in range(1, len(run)):
+        answer(k)
+    assert asked.held_bytes <= sum(len(chunk.entries) for chunk in asked.chunks.values()) <= (2 << 20) + 300_100
+    assert said.end is None
+    answer(0)
+    assert isinstance(said.end, ReadTrailer)
+    assert said.ids == list(range(said.end.answered_through + 1)) == [0, 1, 2]
 
 
 def test_what_is_not_there_is_not_asked_for_to_the_end() -> None:
