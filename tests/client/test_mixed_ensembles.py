@@ -74,14 +74,15 @@ def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int], dige
             for writer in (closed, dead):
                 await append(writer, 0, 499)
             await theirs[0].stop()  # a bookie dies; the third of its kind is the spare
+            spare = f"127.0.0.1:{theirs[2].port}"
             for writer in (closed, dead):
                 await append(writer, 500, 899)
+                while spare not in writer.metadata.last_fragment.ensemble:
+                    await asyncio.sleep(0.01)
             await closed.close()
             assert await entries(client, closed.ledger_id, recover=False) == wanted
             assert await entries(client, dead.ledger_id, recover=True) == wanted
             with pytest.raises(LedgerFencedError):
                 await append(dead, 900, 900)
-            spare = f"127.0.0.1:{theirs[2].port}"
-            assert spare in closed.metadata.last_fragment.ensemble
 
     asyncio.run(story())
