@@ -51,7 +51,7 @@ def test_a_stopped_bookie_is_not_well_although_its_port_takes_connections(bk: An
         os.kill(victim.pid, signal.SIGCONT)
     (failed,) = [text for status, _, text in findings if status == "fail"]
     with closing(open_store(cluster.uri)) as store:
-        (info,) = [info for info in store.writable_bookies() if info.bookie_id == victim.bookie_id]
+        info = store.writable_bookies()[victim.bookie_id]
     there = endpoint_of(info)
     assert there
     assert failed.startswith(
