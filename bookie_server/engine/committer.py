@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commit thread: writes the queued frames to the log, one group commit at a time.
+"""Commits: writes the queued frames to the log, one group commit at a time.
 
-It waits for nothing but the disk's sync of a group. Spare segments, sealing and all other upkeep have a thread of their
-own (``maintenance_thread.py``). Copies made by compaction take turns with groups, so that neither starves.
+The commit thread waits for nothing but the disk's sync of a group. Spare segments, sealing and all other upkeep have a
+thread of their own (``maintenance_thread.py``). Copies made by compaction take turns with groups, so that neither
+starves.
+
+Going to the thread and back costs more than the sync of a fast disk. So a small group that finds the log idle is
+committed on the loop, at the end of the turn that gave its frames, and answered at once. The loop stands still
+meanwhile: that is done only while all recent syncs were fast, and never where a segment must be begun. Whoever uses the
+log holds it (``_held``); a group is committed on the loop only when the loop has heard of all groups before it, so that
+they are told in their order.
 """
 
 from __future__ import annotations
@@ -21,6 +28,16 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)
+
+INLINE_S = 0.002
+"""Groups are committed on the loop while each recent one took less than this."""
+
+INLINE_BYTES = 64 << 10
+INLINE_FRAMES = 8
+_FORGET = 0.8  # of the time of a slow group, what each one behind it leaves
+_UNTRIED_S = 0.1  # how slow the disk is taken to be at first
+
+_LOOK_S = 0.02
 
 IDLE_S = 0.05
 """After so long without a commit the log's position is recorded. RULES S3 allows 100 ms."""
@@ -56,8 +73,15 @@ class Committer:
         group_bytes_max: int,
         group_frames_max: int,
         looked_after: Callable[[], None] = lambda: None,
+        inline_s: float = INLINE_S,
     ) -> None:
-        self._log, self._post = log, poster(loop)
+        self._log, self._loop, self._post = log, loop, poster(loop)
+        self._inline_s, self._took_s = inline_s, _UNTRIED_S
+        self._held = False  # somebody uses the log
+        self._scheduled = False  # the loop will look at the end of this turn
+        self._untold = 0  # groups of the thread of which the loop has not heard
+        self._inline_at = 0.0
+        self._watched = False  # the loop will wake the thread when it has committed nothing for a while
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
         self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
         self._frames: deque[tuple[bytes | memoryview, bool]] = deque()
@@ -73,7 +97,11 @@ class Committer:
         """Queue frames behind all others; ``reserve`` as in :meth:`SegmentLog.append_group`."""
         with self._wake:
             self._frames.extend((frame, reserve) for frame in frames)
-            self._wake.notify()
+            if not self._may_be_inline():
+                self._wake.notify()
+            elif not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._commit_inline)
 
     def copy(self, frames: Sequence[bytes | bytearray | memoryview]) -> Future[list[Place]]:
         """Write copies of frames that are in the log already. The future gets their new places once they are durable.
@@ -105,6 +133,74 @@ class Committer:
             self._wake.notify()
         self._thread.join()
 
+    # --- on the loop ------------------------------------------------------------------------------------------------
+
+    def _may_be_inline(self) -> bool:
+        """Whether what is queued may be committed on the loop."""
+        if self._held or self._untold or self._copies or self._halted or self._stopping:
+            return False
+        if self._took_s >= self._inline_s or len(self._frames) > INLINE_FRAMES:
+            return False
+        size = sum(len(frame) for frame, _ in self._frames)
+        return size <= INLINE_BYTES and self._log.has_room(size, len(self._frames))
+
+    def _commit_inline(self) -> None:
+        with self._wake:
+            self._scheduled = False
+            if not self._frames:
+                return
+            if not self._may_be_inline():
+                self._wake.notify()
+                return
+            group = self._group()
+            self._held = True
+        try:
+            places = self._append(group)
+        except BookKeeperError as error:
+            self._let_go(halted=True)
+            self._failed(error)
+            return
+        except BaseException as error:
+            self._let_go(halted=True)
+            logger.exception("a commit on the loop failed", exc_info=error)
+            self._failed(StorageFailedError("a commit on the loop failed", value=repr(error)))
+            return
+        try:
+            self._committed(places)
+            self._log.release_full()  # only after the places were told
+            self._looked_after()
+        finally:
+            self._inline_at = self._loop.time()
+            if not self._watched:
+                self._watched = True
+                self._loop.call_later(_LOOK_S, self._look_idle)
+            self._let_go(quietly=True)
+
+    def _look_idle(self) -> None:
+        """Wake the thread once the loop has committed nothing for a while: it records the position if that stays so. It
+        is not woken for each group."""
+        left_s = self._inline_at + _LOOK_S - self._loop.time()
+        if left_s > 0:
+            self._loop.call_later(left_s, self._look_idle)
+            return
+        with self._wake:
+            self._watched = False
+            self._wake.notify()
+
+    def _let_go(self, *, halted: bool = False, quietly: bool = False) -> None:
+        """The log is free. ``quietly``: the thread is woken only if there is work."""
+        with self._wake:
+            self._held = False
+            self._halted |= halted
+            if not quietly or self._frames or self._copies or self._stopping:
+                self._wake.notify()
+
+    def _told(self, places: Sequence[Place]) -> None:
+        """The loop hears of a group of the thread."""
+        with self._wake:
+            self._untold -= 1
+        self._committed(places)
+
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -114,6 +210,7 @@ class Committer:
                     self._write_copies(work)
                 else:
                     self._write(work)
+                self._let_go()
             self._record_position()
         except BaseException as error:
             self._end(error)
@@ -137,7 +234,10 @@ class Committer:
     def _write(self, group: _Group) -> None:
         try:
             if group.frames:
-                self._post(self._committed, self._append(group))
+                places = self._append(group)
+                with self._wake:
+                    self._untold += 1
+                self._post(self._told, places)
             else:
                 self._log.record_position()
             self._log.release_full()  # only after the places were posted
@@ -155,12 +255,16 @@ class Committer:
         self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))
 
     def _append(self, group: _Group) -> list[Place]:
+        """Commit a group; the caller holds the log."""
+        began = self._loop.time()
         try:
             return self._log.append_group(group.frames)
         except DataDirectoryError:
             if not group.reserve:
                 raise
-        return self._log.append_group(group.frames, reserve=True)
+            return self._log.append_group(group.frames, reserve=True)
+        finally:
+            self._took_s = max(self._loop.time() - began, _FORGET * self._took_s)
 
     def _write_copies(self, copies: _Copies) -> None:
         if not copies.done.set_running_or_notify_cancel():
@@ -176,17 +280,28 @@ class Committer:
         """The next work; None at the end."""
         with self._wake:
             while True:
-                if self._copies and not self._halted and (self._copies_turn or not self._frames):
-                    self._copies_turn = False
-                    return self._copies.popleft()
-                if self._frames and not self._halted:
-                    self._copies_turn = True
-                    return self._group()
-                if self._stopping:
+                work = None if self._held else self._next()
+                if work is not None:
+                    self._held = True
+                    return work
+                if self._stopping and not self._held:
                     return None
-                unrecorded = self._log.position_unrecorded and not self._halted
-                if not self._wake.wait(IDLE_S if unrecorded else None) and unrecorded:
+                unrecorded = not self._held and self._log.position_unrecorded and not self._halted
+                quiet = not self._wake.wait(IDLE_S if unrecorded and not self._watched else None)
+                if quiet and not self._held:
+                    self._held = True
                     return _Group(())
+
+    def _next(self) -> _Group | _Copies | None:
+        if self._halted:
+            return None
+        if self._copies and (self._copies_turn or not self._frames):
+            self._copies_turn = False
+            return self._copies.popleft()
+        if self._frames:
+            self._copies_turn = True
+            return self._group()
+        return None
 
     def _group(self) -> _Group:
         taken: list[bytes | memoryview] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The threads of one data directory: commits, reads and maintenance. Storage itself starts no threads (RULES S10).
 
-The commit thread owns the segment log. The maintenance thread owns the log's spares and full segments and does all
+The committer owns the segment log. The maintenance thread owns the log's spares and full segments and does all
 background work. The reader thread owns the segment reader. Their results are events for the engine, on its loop.
 """
 

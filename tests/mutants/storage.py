@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "copies wait until no frame is queued",
         "bookie_server/engine/committer.py",
-        "                    self._copies_turn = True\n",
+        "            self._copies_turn = True\n",
         "",
         (f"{_COMMITTER}::test_copies_come_through_although_frames_never_stop_coming",),
         "compaction starves under load, and the disk fills up",

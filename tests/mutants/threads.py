@@ -15,20 +15,44 @@ COMMITTER = (
     Mutant(
         "frames are put and nobody is woken",
         "bookie_server/engine/committer.py",
-        "            self._frames.extend((frame, reserve) for frame in frames)\n            self._wake.notify()\n",
-        "            self._frames.extend((frame, reserve) for frame in frames)\n",
+        "            if not self._may_be_inline():\n                self._wake.notify()\n            elif",
+        "            if not self._may_be_inline():\n                pass\n            elif",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
         "an append waits until something else happens on the bookie",
         "S10",
     ),
     Mutant(
+        "a commit on the loop overtakes a group that the loop has not heard of",
+        "bookie_server/engine/committer.py",
+        "        if self._held or self._untold or self._copies or self._halted or self._stopping:\n",
+        "        if self._held or self._copies or self._halted or self._stopping:\n",
+        (
+            "tests/bookie_server/engine/test_committer.py::"
+            "test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order",
+        ),
+        "frames are acknowledged that are not on disk, and the index names wrong places",
+        "P1",
+    ),
+    Mutant(
+        "the position is not recorded after commits on the loop",
+        "bookie_server/engine/committer.py",
+        "            self._watched = False\n            self._wake.notify()\n",
+        "            self._watched = False\n",
+        (
+            "tests/bookie_server/engine/test_committer.py::"
+            "test_the_position_is_recorded_after_the_last_commit_on_the_loop",
+        ),
+        "damage at the end of the log is taken for a torn tail: an acked entry is denied",
+        "S3",
+    ),
+    Mutant(
         "whether there is work is looked up before the lock",
         "bookie_server/engine/committer.py",
-        "        with self._wake:\n            while True:\n                if self._copies and",
+        "        with self._wake:\n            while True:\n                work = None",
         "        if not (self._copies or self._frames or self._stopping or self._log.position_unrecorded):\n"
         "            with self._wake:\n"
         "                self._wake.wait()\n"
-        "        with self._wake:\n            while True:\n                if self._copies and",
+        "        with self._wake:\n            while True:\n                work = None",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
         "a wake-up is lost: an append waits for ever",
         "S10",
@@ -127,13 +151,17 @@ COMMITTER = (
     Mutant(
         "the answer is posted before the sync",
         "bookie_server/engine/committer.py",
-        "                self._post(self._committed, self._append(group))\n",
+        "                places = self._append(group)\n"
+        "                with self._wake:\n"
+        "                    self._untold += 1\n"
+        "                self._post(self._told, places)\n",
         "                planned = self._log.position\n"
         "                places, at = [], planned[1]\n"
         "                for frame in group.frames:\n"
         "                    places.append(Place(planned[0], at, len(frame)))\n"
         "                    at += len(frame)\n"
-        "                self._post(self._committed, places)\n"
+        "                self._untold += 1\n"
+        "                self._post(self._told, places)\n"
         "                self._append(group)\n",
         BOOKIE,
         "what was acked is lost with the power",
@@ -142,8 +170,8 @@ COMMITTER = (
     Mutant(
         "the position is not recorded when it gets quiet",
         "bookie_server/engine/committer.py",
-        "if not self._wake.wait(IDLE_S if unrecorded else None) and unrecorded:",
-        "if not self._wake.wait(None) and unrecorded:",
+        "self._wake.wait(IDLE_S if unrecorded and not self._watched else None)",
+        "self._wake.wait(None)",
         (ORDERS + "the_position_is_on_record_soon_after_the_last_group",),
         "damage at the end of the log is taken for a torn tail: an acked entry is denied",
         "S3",
@@ -160,16 +188,16 @@ COMMITTER = (
     Mutant(
         "a stop leaves queued frames",
         "bookie_server/engine/committer.py",
-        "                if self._copies and not self._halted and (self._copies_turn or not self._frames):\n",
+        "                work = None if self._held else self._next()\n",
         "                if self._stopping:\n                    return None\n"
-        "                if self._copies and not self._halted and (self._copies_turn or not self._frames):\n",
+        "                work = None if self._held else self._next()\n",
         (ORDERS + "a_stop_commits_what_was_put_before_it_and_records_the_position",),
         "appends that a clean stop should have confirmed end as unknown",
     ),
     Mutant(
         "copies never get their turn under load",
         "bookie_server/engine/committer.py",
-        "                    self._copies_turn = True\n",
+        "            self._copies_turn = True\n",
         "",
         (ORDERS + "copies_take_turns_with_groups_of_which_there_is_always_one",),
         "compaction starves while there is always a group",
@@ -178,7 +206,7 @@ COMMITTER = (
         "a reserve group is tried once only",
         "bookie_server/engine/committer.py",
         "        except DataDirectoryError:\n            if not group.reserve:\n                raise\n"
-        "        return self._log.append_group(group.frames, reserve=True)\n",
+        "            return self._log.append_group(group.frames, reserve=True)\n",
         "        except DataDirectoryError:\n            raise\n",
         ("tests/bookie_server/engine/test_committer.py",),
         "a full bookie cannot be fenced: no ledger on it can be recovered",

@@ -21,6 +21,7 @@ from bookie_server.storage.bytes.index_file import StateCollector
 from bookie_server.storage.bytes.index_rows import pack_row
 from bookie_server.storage.bytes.membership import striping_of
 from bookie_server.storage.bytes.segment import (
+    FRAME_ALIGNMENT,
     GROUP_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     STAMP_OFFSET,
@@ -208,6 +209,12 @@ class SegmentLog:
         self.stats.frame_bytes += sum(place.size for place in places)
         self._health.check()  # nothing is acked after another writer of this directory has failed
         return places
+
+    def has_room(self, size: int, frames: int) -> bool:
+        """Whether so many frames of so many bytes together fit into the segment that is open."""
+        if self._active is None:
+            return False
+        return self._active.position + size + frames * FRAME_ALIGNMENT + 3 * BLOCK <= self._segment_bytes
 
     def record_position(self) -> None:
         """Write an empty group that records how far the log is durable, unless that is on record (RULES S3). The server

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from pathlib import Path
@@ -63,9 +64,10 @@ class SlowFiles(Files):
 class Rig:
     """A committer and its maintenance over real files, whose answers are awaited on the loop."""
 
-    def __init__(self, path: Path, frames_max: int = 1000) -> None:
+    def __init__(self, path: Path, frames_max: int = 1000, inline_s: float = 0.0) -> None:
         self.files = SlowFiles()
-        self.storage = Storage(path, files=self.files, segment_bytes=SEGMENT_BYTES)
+        segment_bytes = SEGMENT_BYTES if not inline_s else 4 << 20  # on the loop nothing begins a segment
+        self.storage = Storage(path, files=self.files, segment_bytes=segment_bytes)
         self.answers: asyncio.Queue[Sequence[Place] | BookKeeperError] = asyncio.Queue()
         self.sealed: list[int] = []
         self.known: list[int] = []
@@ -73,8 +75,9 @@ class Rig:
         self.maintenance = MaintenanceThread(self._maintenance(loop), loop, self.answers.put_nowait)
         self.maintenance.start()
         self.committer = Committer(
-            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, frames_max, self.maintenance.look
-        )
+            self.storage.log, loop, self._committed, self.answers.put_nowait, 1 << 20, frames_max,
+            self.maintenance.look, inline_s,
+        )  # fmt: skip
 
     def _maintenance(self, loop: asyncio.AbstractEventLoop) -> Maintenance:
         storage = self.storage
@@ -122,9 +125,9 @@ class Rig:
         self.storage.close()
 
 
-def told(path: Path, story: Callable[[Rig], Any], frames_max: int = 1000) -> None:
+def told(path: Path, story: Callable[[Rig], Any], frames_max: int = 1000, inline_s: float = 0.0) -> None:
     async def run() -> None:
-        rig = Rig(path, frames_max)
+        rig = Rig(path, frames_max, inline_s)
         try:
             await story(rig)
         finally:
@@ -310,3 +313,115 @@ def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copi
         assert rig.committer.copy([part(1)]).cancelled()
 
     told(tmp_path / "d", story)
+
+
+# --- commits on the loop ---
+
+
+async def warmed(rig: Rig) -> None:
+    """Commit until the disk is taken for fast."""
+    for k in range(40):
+        await rig.commit(entries(1, [k]))
+
+
+@pytest.mark.rule("S10")
+def test_a_small_group_on_an_idle_log_is_committed_in_the_turn_that_gave_it(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await warmed(rig)
+        rig.committer.put([entries(1, [100])])
+        rig.committer.put([entries(1, [101])])
+        assert rig.answers.empty()
+        await asyncio.sleep(0)
+        places = rig.answers.get_nowait()
+        assert not isinstance(places, BookKeeperError)
+        assert len(places) == 2, "what came in one turn is one group"
+
+    told(tmp_path, story, inline_s=PART_S)
+
+
+def test_large_groups_and_many_frames_go_to_the_thread(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await warmed(rig)
+        for frames in ([entries(1, [k]) for k in range(200, 220)], [entries(1, range(300, 340), size=1700)]):
+            rig.files.syncing.clear()
+            rig.files.sync.clear()
+            rig.committer.put(frames)
+            await rig.until(rig.files.syncing.is_set)  # the loop goes on while the thread waits for the disk
+            rig.files.sync.set()
+            assert not isinstance(await asyncio.wait_for(rig.answers.get(), PART_S), BookKeeperError)
+
+    told(tmp_path, story, inline_s=PART_S)
+
+
+def test_a_slow_disk_stalls_the_loop_once_and_not_again_until_it_is_fast(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await warmed(rig)
+        rig.committer._took_s = 1.0  # what a slow sync leaves
+        rig.files.syncing.clear()
+        rig.files.sync.clear()
+        rig.committer.put([entries(1, [100])])
+        await rig.until(rig.files.syncing.is_set)
+        await asyncio.sleep(0.05)
+        rig.files.sync.set()
+        await asyncio.wait_for(rig.answers.get(), PART_S)
+        assert rig.committer._took_s >= 0.8
+
+    told(tmp_path, story, inline_s=0.5)
+
+
+@pytest.mark.rule("S3")
+def test_the_position_is_recorded_after_the_last_commit_on_the_loop(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await warmed(rig)
+        assert rig.storage.log.position_unrecorded
+        await rig.until(lambda: not rig.storage.log.position_unrecorded)
+
+    told(tmp_path, story, inline_s=PART_S)
+
+
+@pytest.mark.rule("S6")
+def test_a_failed_sync_on_the_loop_is_final(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await warmed(rig)
+
+        def fail(handle: Handle) -> None:
+            raise OSError(errno.EIO, "the disk is gone")
+
+        rig.files.sync_data = fail  # type: ignore[method-assign]
+        with pytest.raises(StorageFailedError):
+            await rig.commit(entries(1, [100]))
+        rig.committer.put([entries(1, [101])])
+        await asyncio.sleep(0.05)
+        assert rig.answers.empty()
+
+    told(tmp_path, story, inline_s=PART_S)
+
+
+def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await warmed(rig)
+        rig.committer.put([entries(1, [500])])  # the loop will look at the end of this turn
+        rig.committer.put([entries(1, [501 + n]) for n in range(12)])  # too many: the thread takes them all
+        while rig.committer._frames or rig.committer._held:
+            time.sleep(0.001)  # no turn of the loop, so it has not heard
+        rig.committer.put([entries(1, [600])])
+        first, second = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in range(2)]
+        assert not isinstance(first, BookKeeperError)
+        assert not isinstance(second, BookKeeperError)
+        assert (len(first), len(second)) == (13, 1)
+        positions: list[tuple[int, int]] = []
+        for k in range(60):
+            many = [entries(1, [1000 * k + n]) for n in range(12 if k % 3 == 0 else 1)]
+            rig.committer.put(many)
+            if k % 7 == 0:
+                await asyncio.sleep(0)
+            if k % 5 == 0:
+                await asyncio.sleep(0.002)
+        given = sum(12 if k % 3 == 0 else 1 for k in range(60))
+        while len(positions) < given:
+            places = await asyncio.wait_for(rig.answers.get(), PART_S)
+            assert not isinstance(places, BookKeeperError)
+            positions += [(place.generation, place.offset) for place in places]
+        assert positions == sorted(positions)
+
+    told(tmp_path, story, inline_s=PART_S)
