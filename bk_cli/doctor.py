@@ -8,7 +8,6 @@ import asyncio
 import importlib.metadata
 import os
 import platform
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from bk_cli.access import Access, access
 from bk_cli.java import find_java
 from bk_cli.output import in_words
 from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
-from bk_core.model import BOOKIE_RPC, BookieId, BookieServiceInfo, Endpoint
+from bk_core.model import BookieId, BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport, endpoint_of
 from bk_core.transport.port import Caller, Transport
 
@@ -182,31 +181,11 @@ async def _ask_all(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict
 
 async def _ask(transport: Transport, info: BookieServiceInfo) -> str:
     started = time.monotonic()
-    endpoint = address_of(info)
-    if endpoint and endpoint != endpoint_of(info):
-        await asyncio.to_thread(_connect, info.bookie_id, endpoint)
-        more = "an Apache bookie; only its port was tried"
-    else:
-        # the link gives up first, and names the address that it tried
-        said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)
-        more = f"{said.version}, {in_words(said.free_bytes)} of {in_words(said.total_bytes)} free"
-    assert endpoint is not None, "a bookie without an endpoint raises"
+    # the link gives up first, and names the address that it tried
+    said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)
     took_ms = (time.monotonic() - started) * 1000
-    return f"{endpoint.protocol} at {endpoint.host}:{endpoint.port} answers in {took_ms:.0f} ms, {more}"
-
-
-def address_of(info: BookieServiceInfo) -> Endpoint | None:
-    """Where a bookie listens: for a lane of this client, or else for Apache's clients."""
-    return endpoint_of(info) or info.endpoint(BOOKIE_RPC)
-
-
-def _connect(bookie_id: BookieId, endpoint: Endpoint) -> None:
-    try:
-        socket.create_connection((endpoint.host, endpoint.port), timeout=REACH_TIMEOUT_S).close()
-    except OSError as error:
-        raise BookieUnreachableError(
-            f"bookie {bookie_id} at {endpoint.host}:{endpoint.port} cannot be reached from host {socket.gethostname()}",
-            value=str(error),
-            remedy="check that the bookie runs and that this host can connect to it",
-            outcome=Outcome.NOT_APPLIED,
-        ) from error
+    endpoint = endpoint_of(info)
+    assert endpoint is not None, "a bookie without an endpoint of ours raises"
+    version = f"{said.version}, " if said.version else ""
+    room = f"{in_words(said.free_bytes)} of {in_words(said.total_bytes)} free"
+    return f"{endpoint.protocol} at {endpoint.host}:{endpoint.port} answers in {took_ms:.0f} ms, {version}{room}"

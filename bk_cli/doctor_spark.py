@@ -11,8 +11,8 @@ from typing import Any
 
 import bk_core
 from bk_cli.access import Access
-from bk_cli.doctor import address_of
 from bk_core.errors import BookieUnreachableError, PackageMismatchError
+from bk_core.transport.lanes import endpoint_of
 
 _INTERPRETER = "activate the virtual environment, or set PYSPARK_PYTHON to its python on all nodes"
 
@@ -42,7 +42,7 @@ def run_probe(access: Access, master: str | None) -> Iterator[tuple[str, str]]:
 
 def _endpoints(access: Access) -> list[tuple[str, int]]:
     with access.store() as store:
-        found = map(address_of, store.writable_bookies().values())
+        found = map(endpoint_of, store.writable_bookies().values())
         return [(endpoint.host, endpoint.port) for endpoint in found if endpoint is not None]
 
 
