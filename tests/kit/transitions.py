@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.writer import LedgerWrite
+from tests.kit.amount import some
 from tests.kit.snapshot import copied, fingerprint_of
 
 Table = Mapping[tuple[str, str], str]
@@ -88,20 +89,19 @@ def members(*unions: Any) -> tuple[type, ...]:
     return tuple(cls for union in unions for cls in get_args(union) or (union,))
 
 
-def checked_step(
-    machine: Any, event: Any, names: str, effects_known: tuple[type, ...], twin: Any = None
-) -> list[Any] | None:
+def checked_step(machine: Any, event: Any, names: str, effects_known: tuple[type, ...], twin: Any) -> list[Any] | None:
     """The effects of a step; None if the machine said, naming both, that this cannot happen in its state.
 
-    Either way the event is as it was, and a twin does the same; after a refusal the machine is as it was too.
+    If it has a twin, the event is as it was, and the twin does the same; after a refusal the machine is as it was too.
     """
-    event_was, other = words(event), twin_of(machine) if twin is None else twin
+    event_was = words(event) if twin is not None else None
     effects, said = None, ""
     try:
         effects = machine.step(event)
     except AssertionError as error:
         said = str(error)
-    assert words(event) == event_was, event
+    if twin is not None:
+        assert words(event) == event_was, event
     if effects is None:
         assert type(event).__name__ in said, f"names no event: {said}"
         assert names in said, f"names no state {names}: {said}"
@@ -109,8 +109,10 @@ def checked_step(
         assert isinstance(effects, list)
         strange = [effect for effect in effects if not isinstance(effect, effects_known)]
         assert strange == []
-        assert words(other.step(event)) == words(effects)
-    assert printed(other) == printed(machine)
+        if twin is not None:
+            assert words(twin.step(event)) == words(effects)
+    if twin is not None:
+        assert printed(twin) == printed(machine)
     return effects
 
 
@@ -125,13 +127,15 @@ def sweep(
 ) -> dict[tuple[str, str], set[str]]:
     """Feed every event in every situation, twice; where each (state, event) led.
 
-    ``events`` are those for a machine: some name what it waits for. ``told``: how its assertions name its state.
+    ``events`` are those for a machine: some name what it waits for. ``told``: how its assertions name its state. Each
+    machine has a twin that does the same; with ``--few`` one of five has.
     """
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
+    stride = some(1, 5)
     for build in situations.values():
-        for event in events(build()):
+        for number, event in enumerate(events(build())):
             machine = build()
-            twin = twin_of(machine)  # as it is after each step too
+            twin = twin_of(machine) if number % stride == 0 else None  # as it is after each step too
             for _ in range(2):
                 state, kind = state_of(machine), type(event).__name__
                 names = told(machine) if told else state

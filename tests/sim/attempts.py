@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tries to find a planted defect of the bookie: whole lives, crash points, damage, stories, random lives.
 
-``test_attempts.py`` shows that all pass without a defect."""
+What finds a defect is tried once more without it (``mutants/table.py``)."""
 
 from __future__ import annotations
 

