@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -52,7 +53,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """A version of pytest may keep the marks from xdist: then each worker would start every server."""
+    """A version of pytest may keep the marks from xdist: then each worker would start every server. And what collecting
+    made stays: looking through it for garbage again and again would take a tenth of the time."""
+    gc.collect()
+    gc.freeze()
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("xdist did not take the groups of tests: another version of pytest or xdist is needed")
 

@@ -63,6 +63,7 @@ def test_a_store_that_recycles_writes_into_segments_that_were_full(tmp_path: Pat
     assert generation > fresh >= 1, "the active segment is a recycled one"
 
 
+@pytest.mark.long
 def test_bytes_for_a_byte_of_payload_cover_the_index_of_each_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

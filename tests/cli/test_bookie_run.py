@@ -58,6 +58,7 @@ def test_options_alone_are_enough(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 def test_data_may_be_given_several_times_but_no_directory_twice(tmp_path: Path) -> None:
     twice = ("--data", tmp_path / "data", "--data", tmp_path / "data")
     assert "named twice" in refused(*twice, "--advertised-address", "127.0.0.1")

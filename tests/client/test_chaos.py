@@ -78,6 +78,7 @@ async def take_over(cluster: MemoryBookKeeper, ledger_id: int) -> list[bytes]:
     raise AssertionError("recovery never finished although bookies came back")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(some(12, few=6)))
 def test_confirmed_entries_survive_kills_cuts_and_takeover(seed: int) -> None:
     async def work() -> None:

@@ -82,6 +82,7 @@ def test_two_threads_put_and_one_takes_and_each_id_names_its_payload() -> None:
     assert queue.bytes == 0
 
 
+@pytest.mark.long
 @pytest.mark.rule("P1")
 def test_each_id_that_threads_and_tasks_were_told_names_their_entry_in_the_ledger() -> None:
     async def story() -> None:
@@ -123,6 +124,7 @@ def test_each_id_that_threads_and_tasks_were_told_names_their_entry_in_the_ledge
     asyncio.run(story())
 
 
+@pytest.mark.long
 @pytest.mark.rule("MUST15")
 def test_each_offset_that_was_told_while_a_leader_rolls_names_its_entry_in_the_log() -> None:
     async def story() -> None:

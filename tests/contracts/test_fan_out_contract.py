@@ -142,6 +142,7 @@ def test_a_version_that_went_to_other_logs_is_refused_in_all(store: MetadataStor
     assert ends(store, "a", "b", "c") == [2, 2, 0]
 
 
+@pytest.mark.long
 @pytest.mark.rule("N3")
 def test_a_hundred_logs_with_long_histories_fit_one_step_and_move_their_lists_into_pages(store: MetadataStore) -> None:
     logs = [f"log-{number:03d}" for number in range(100)]

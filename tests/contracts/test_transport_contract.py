@@ -242,6 +242,7 @@ async def test_backward_range_is_refused(lane: Lane) -> None:
     assert refused.value.reason is Reason.BAD_REQUEST
 
 
+@pytest.mark.long
 @on_each_lane
 async def test_abandoned_read_disturbs_nobody(lane: Lane) -> None:
     listener = Listener()

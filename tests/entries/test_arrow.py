@@ -43,6 +43,7 @@ def test_neither_way_copies_the_payload() -> None:
     assert batch.payload.readonly
 
 
+@pytest.mark.long
 def test_buffers_live_as_long_as_what_is_made_of_them() -> None:
     values = [b"%06d" % k * 50 for k in range(2000)]
     batch = EntryBatch.from_arrow(pa.array(values))

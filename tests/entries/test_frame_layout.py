@@ -258,6 +258,7 @@ def test_payload_damage_is_left_to_the_payload_crc() -> None:
         check_frame(bad)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2, 3, 4, 7])
 def test_extent_of_a_stripe_equals_the_ids_it_holds(size: int) -> None:
     for quorum in range(1, size):

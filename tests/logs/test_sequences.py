@@ -280,6 +280,7 @@ def errors_of(request: Any) -> Iterator[BookKeeperError]:
 # --- changes of one head and of several -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.rule("N3")
 @pytest.mark.rule("N4")
 def test_every_answer_to_every_request_of_a_change_is_followed_by_what_its_table_says() -> None:
@@ -344,6 +345,7 @@ def test_a_change_of_two_logs_asks_for_nothing_else() -> None:
 # --- vacuum and compaction --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.rule("N6")
 def test_every_answer_to_every_request_of_a_vacuum_is_followed_by_what_its_table_says() -> None:
     heads = (EMPTY, CONDEMNED, REBORN)

@@ -115,6 +115,7 @@ def test_one_busy_writer_may_use_what_quiet_ones_leave() -> None:
     assert budget.held(0) >= 1_000_000 * (1 - 1 / LEFT_FOR_OTHERS) - 1_300
 
 
+@pytest.mark.long
 @pytest.mark.rule("P3")
 @pytest.mark.parametrize("waits", [True, False], ids=["waiting", "polling"])
 @pytest.mark.parametrize("seed", range(5))
@@ -136,6 +137,7 @@ def test_writers_that_all_want_more_get_equal_parts_though_one_was_there_first(s
     world.check()
 
 
+@pytest.mark.long
 @pytest.mark.rule("P3")
 def test_ten_thousand_writers_hold_the_budget_and_not_ten_thousand_windows() -> None:
     budget = SharedBudget(256 << 20)

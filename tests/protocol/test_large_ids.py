@@ -162,6 +162,7 @@ async def a_ledger_at(client: BookKeeper, ledger_id: int, base: int, **sizes: in
     return writer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recover", [False, True], ids=["closed", "recovered"])
 @pytest.mark.parametrize(("e", "qw", "qa"), [(3, 3, 2), (5, 3, 2), (4, 2, 2)])
 @pytest.mark.parametrize("edge", EDGES)

@@ -233,6 +233,7 @@ def answer(machine: RangeRead, read: SendRead, shape: tuple[int, int], dead: tup
     return effects + list(machine.step(ReadAnswered(read.request, through)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(3, 2), (4, 2), (5, 2), (5, 3)])
 def test_a_striped_range_ends_whichever_two_bookies_are_dead_and_goes_as_far_as_the_others_have_it(
     shape: tuple[int, int],

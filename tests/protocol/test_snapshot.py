@@ -155,6 +155,7 @@ def test_a_bookie_has_both_and_its_copy_answers_for_itself() -> None:
     assert twin._handlers[bev.SessionAttached].__self__ is twin._adds
 
 
+@pytest.mark.long
 def test_a_fingerprint_does_not_depend_on_the_hash_seed() -> None:
     code = (
         "import tests.protocol.test_snapshot as t, hashlib\n"

@@ -46,6 +46,7 @@ def test_seeds_of_the_protocol_are_clean() -> None:
     assert found.acks > 1.5 * found.schedules
 
 
+@pytest.mark.long
 def test_seeds_with_the_production_storage_in_the_loop_are_clean() -> None:
     found = run_chunk("storage", 0, some(60, few=20))
 
@@ -104,6 +105,7 @@ def test_a_failing_seed_is_shrunk_to_the_disturbances_it_needs() -> None:
         assert corpus.run("protocol", ENGINES[0], seed, omitted).violation == outcome.violation
 
 
+@pytest.mark.long
 def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     campaign("protocol", jobs=1, schedules=15, state=state)

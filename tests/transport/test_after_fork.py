@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).with_name("forking.py")
 ROOT = SCRIPT.parent.parent.parent
 
 
+@pytest.mark.long
 @pytest.mark.rule("K4")
 @pytest.mark.parametrize(("when", "told"), [("open", "refused"), ("closed", "refused"), ("imported", "connected")])
 def test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program(when: str, told: str) -> None:

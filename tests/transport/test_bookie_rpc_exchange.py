@@ -346,6 +346,7 @@ def holding(count: int, size: int, seed: int = 0, *, shuffled: bool = False) -> 
     return world
 
 
+@pytest.mark.long
 def test_large_ranges_come_in_few_parts_and_within_five_thousand_reads() -> None:
     world = holding(12_000, 20)
     said = world.read(0, 11_999, bytes_max=64 << 20)
@@ -463,6 +464,7 @@ def test_a_range_that_could_not_fence_fails() -> None:
     assert isinstance(said.end, RefusedError), "who cannot force its log has not promised the fence"
 
 
+@pytest.mark.long
 def test_an_abandoned_range_gives_its_room_back() -> None:
     world = holding(12_000, 20)
     for _ in range(5):

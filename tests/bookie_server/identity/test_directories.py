@@ -275,6 +275,7 @@ def test_an_empty_directory_joins_those_without_a_free_byte(cluster: MemoryClust
     assert {decode_cookie(disk.durable_bytes(path + "/VERSION")).ledger_dirs for path in (A, B)} == {(A, B)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [(A,), (A, B)])
 @pytest.mark.parametrize("operations", range(0, 48, 2))
 def test_a_join_or_first_start_may_be_cut_short_anywhere(operations: int, first: tuple[str, ...]) -> None:

@@ -273,6 +273,7 @@ def test_snapshot_of_all_that_is_noted_is_taken(cluster: MemoryCluster) -> None:
         assert_trusted(opened, NAMED)
 
 
+@pytest.mark.long
 def test_directory_after_power_loss_is_never_taken_for_an_older_one(cluster: MemoryCluster) -> None:
     chance, disk = random.Random(7), SimDisk()
     for _ in range(40):
@@ -302,6 +303,7 @@ def test_damaged_end_of_the_log_is_damage_and_no_older_directory(cluster: Memory
         assert opened.report.limbo
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["wiped", "older in the same boot", "older"])
 def test_power_loss_at_any_moment_of_an_accepted_start_denies_nothing(cluster: MemoryCluster, kind: str) -> None:
     """Each start afterwards is refused, or all ledgers are in limbo: at every write, sync and rename."""

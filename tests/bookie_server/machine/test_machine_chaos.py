@@ -269,6 +269,7 @@ STEPS = (
 REQUESTS = ["read"] * 8 + ["fencing read"] + ["fence"] + ["watch"] * 2
 
 
+@pytest.mark.long
 @pytest.mark.rule("P1")
 @pytest.mark.rule("P4")
 @pytest.mark.rule("S1")

@@ -163,6 +163,7 @@ def test_at_most_two_parts_of_an_answer_are_in_memory() -> None:
     assert sent == 10
 
 
+@pytest.mark.long
 @pytest.mark.rule("P4")
 def test_thousands_of_holes_become_few_ranges_that_deny_nothing_unknown() -> None:
     bench = Bench(stream_bytes_max=1 << 20)

@@ -70,6 +70,7 @@ def values(first: int, count: int) -> list[bytes]:
     return [b"value %d" % n * (n % 4) for n in range(first, first + count)]
 
 
+@pytest.mark.long
 @pytest.mark.rule("N7")
 @pytest.mark.parametrize("digest_type", list(DigestType))
 def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets(digest_type: DigestType) -> None:

@@ -256,6 +256,7 @@ class World:
             self.publish(self.random.choice((0, 1, 3, 10, 70)))
 
 
+@pytest.mark.long
 @pytest.mark.rule("N3")
 @given(seed=st.integers(0, 1 << 32), big=st.booleans())
 @examples(0.15)

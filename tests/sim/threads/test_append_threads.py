@@ -8,24 +8,16 @@ import pytest
 from tests.sim.threads.client_worlds import AppenderWorld, WriterWorld
 from tests.sim.threads.profile import first_violation
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.rule("P1")
-def test_a_few_orders_of_threads_that_append_to_a_ledger() -> None:
-    assert first_violation(range(10), WriterWorld) == ""
-
-
-@pytest.mark.rule("MUST15")
-def test_a_few_orders_of_threads_that_append_to_a_log_that_rolls() -> None:
-    assert first_violation(range(6), AppenderWorld) == ""
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1100, 20))
 def test_many_orders_of_threads_that_append_to_a_ledger(first: int) -> None:
     assert first_violation(range(first, first + 20), WriterWorld) == ""
 
 
-@pytest.mark.long
+@pytest.mark.rule("MUST15")
 @pytest.mark.parametrize("first", range(0, 240, 20))
 def test_many_orders_of_threads_that_append_to_a_log_that_rolls(first: int) -> None:
     assert first_violation(range(first, first + 20), AppenderWorld) == ""

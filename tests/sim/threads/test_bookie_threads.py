@@ -8,20 +8,16 @@ import pytest
 from tests.sim.threads.bookie_world import BookieWorld
 from tests.sim.threads.profile import first_violation
 
-
-@pytest.mark.rule("S6")
-def test_a_few_orders_of_a_bookies_threads_keep_its_promises() -> None:
-    assert first_violation(range(12), BookieWorld) == ""
+pytestmark = pytest.mark.long
 
 
-@pytest.mark.long
 @pytest.mark.rule("P1")
+@pytest.mark.rule("S6")
 @pytest.mark.parametrize("first", range(1000, 1120, 15))
 def test_many_orders_of_a_bookies_threads_keep_its_promises(first: int) -> None:
     assert first_violation(range(first, first + 15), BookieWorld) == ""
 
 
-@pytest.mark.long
 def test_a_seed_repeats_the_same_order_of_threads() -> None:
     def once(seed: int) -> tuple[int, int, dict[str, int]]:
         world = BookieWorld(seed)

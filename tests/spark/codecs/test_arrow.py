@@ -282,6 +282,7 @@ def test_any_message_behind_a_directory_that_answers_for_it_is_decoded_or_corrup
         assert len(back) >= len(SAMPLE_ROWS), "the entry beside it is whole"
 
 
+@pytest.mark.long
 def test_every_byte_of_an_entry_may_be_wrong() -> None:
     back = reader({1: STORED}, policy="null")
     for sample in SAMPLES:

@@ -413,6 +413,7 @@ def test_time_decides_where_each_log_begins(bookkeeper: BookKeeper, source: Sour
         source(ledgerid=str(ledger), startingtimestamp=str(at_ms)).initialOffset()
 
 
+@pytest.mark.long
 @pytest.mark.rule("K1")
 def test_two_hundred_logs_answer_from_memory(bookkeeper: BookKeeper, source: Source) -> None:
     extent = closed(bookkeeper, 3)

@@ -353,6 +353,7 @@ def test_one_log_that_cannot_be_written_keeps_all_of_them_as_they_are(bookkeeper
     assert (values(bookkeeper, "a"), values(bookkeeper, "b")) == (["1"], ["x", "2"])
 
 
+@pytest.mark.long
 @pytest.mark.rule("K10")
 def test_more_than_a_hundred_logs_are_refused_and_nothing_is_left(bookkeeper: BookKeeper, uri: str) -> None:
     writer = LogWriter.plan(options(uri, ensemblesize="1", writequorumsize="1", ackquorumsize="1"), ROUTED)

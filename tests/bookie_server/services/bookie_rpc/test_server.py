@@ -197,6 +197,7 @@ def test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not(tmp_path: Path, m
     play(tmp_path, story)
 
 
+@pytest.mark.long
 def test_a_client_that_takes_nothing_is_not_read_and_is_cut_off_when_others_wait(tmp_path: Path) -> None:
     size, count = 500_000, 200
 

@@ -123,6 +123,7 @@ def writers(draw: st.DrawFn) -> list[bytes]:
     return draw(st.permutations(frames))
 
 
+@pytest.mark.long
 @pytest.mark.rule("P6")
 @examples(1.5)
 @given(writers())

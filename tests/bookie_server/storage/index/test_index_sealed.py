@@ -48,6 +48,7 @@ def test_lookups_over_sealed_and_unsealed_segments_agree_with_a_model(seed: int)
     world.check_live_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.rule("S2")
 @pytest.mark.rule("S5")
 @pytest.mark.parametrize("seed", range(1000, 1000 + some(40, few=12)))

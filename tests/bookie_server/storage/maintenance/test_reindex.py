@@ -55,6 +55,7 @@ def blocks_of(world: DamagedWorld, generation: int, ledger_id: int) -> set[int]:
     return {k // 63 for k in (rows["ledger"] == ledger_id).nonzero()[0].tolist()}
 
 
+@pytest.mark.long
 @pytest.mark.rule("S7")
 @pytest.mark.parametrize("number", [0, SPARSE_SECTION])
 def test_index_of_a_whole_segment_is_made_anew_to_the_same_bytes(world: DamagedWorld, number: int) -> None:
@@ -79,6 +80,7 @@ def test_index_of_a_whole_segment_is_made_anew_to_the_same_bytes(world: DamagedW
     world.check(healthy=True)
 
 
+@pytest.mark.long
 @pytest.mark.rule("S2")
 @pytest.mark.rule("S7")
 @pytest.mark.parametrize("ledger_id", [PLAIN, RUNS])

@@ -149,6 +149,7 @@ BLOCKS: list[tuple[str, Callable[[DamagedWorld, int], int]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.rule("S7")
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("offset_of", [b[1] for b in BLOCKS], ids=[b[0] for b in BLOCKS])
@@ -197,6 +198,7 @@ def put_index(world: DamagedWorld, generation: int, data: bytes) -> None:
     world.disk.write_atomically(path, data)
 
 
+@pytest.mark.long
 @pytest.mark.rule("S7")
 @pytest.mark.parametrize("lie", [swap, forget_a_frame, forget_a_record, forget_the_file])
 def test_index_that_is_whole_and_lies_is_found_and_made_anew(

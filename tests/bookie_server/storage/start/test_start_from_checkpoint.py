@@ -138,6 +138,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4096])
 
 
+@pytest.mark.long
 @pytest.mark.rule("S8")
 @pytest.mark.parametrize("how", [damage, remove, put_back_an_older_one, cut])
 @pytest.mark.parametrize("both", [False, True])

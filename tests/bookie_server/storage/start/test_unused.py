@@ -29,6 +29,7 @@ def frames_of(start: int) -> list[bytes]:
     return [key_record(1), fence_record(100 + start), entries(1, range(10 * start, 10 * start + 10), size=1000)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("crash", [False, True])
 def test_twenty_restarts_with_little_data_take_the_room_of_a_few_segments(tmp_path: Path, *, crash: bool) -> None:
     path = tmp_path / "d"
@@ -94,6 +95,7 @@ def test_a_platform_without_holes_keeps_the_blocks(tmp_path: Path, monkeypatch: 
     assert path.read_bytes() == b"x" * 2 * BLOCK
 
 
+@pytest.mark.long
 @pytest.mark.rule("S3")
 def test_what_was_copied_from_the_tail_is_not_lost_wherever_the_start_is_cut_short() -> None:
     for keep in KEEPS:
