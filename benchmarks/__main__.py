@@ -11,12 +11,13 @@ import argparse
 import itertools
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import interop
 from benchmarks.figures import Figure, number
 from benchmarks.ledgers import append_group, memory_group, read_group
 from benchmarks.recovery import recovery_group, takeover_group
@@ -38,16 +39,19 @@ GROUPS: dict[str, Group] = {
 }
 BOOKIES = 3
 TABLE_WIDTH = 150
-PEER_HELP = "raw: the machine's own limit, in the same run; kafka: beside it, in the group spark, spark-sql-kafka"
-STORAGE, SPARK = "storage", "spark"
+PEER_HELP = (
+    "raw: the machine's own limit, in the same run; kafka: beside it, in the group spark, spark-sql-kafka; "
+    "apache: in the group interop, which needs it and is measured only when it is named"
+)
+STORAGE, SPARK, INTEROP = "storage", "spark", "interop"
 NAMES = (*GROUPS, SPARK, STORAGE)
-PARTS = {STORAGE: storage.PARTS, SPARK: spark.PARTS}
+PARTS: dict[str, Iterable[str]] = {STORAGE: storage.PARTS, SPARK: spark.PARTS, INTEROP: interop.PARTS}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of: {', '.join(NAMES)} (all)")
-    parser.add_argument("--peer", choices=["raw", "kafka"], default="raw", help=PEER_HELP)
+    parser.add_argument("--peer", choices=["raw", "kafka", "apache"], default="raw", help=PEER_HELP)
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each figure, after one to warm up")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual amount of data")
     parser.add_argument("--data", "--dir", metavar="DIR", help="directory on the disk to be measured (.cache/bench)")
@@ -56,11 +60,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", metavar="PART,…", help=parts)
     parser.add_argument("--keep", type=Path, metavar="PATH", help="put the storage figures into PATH.json and PATH.md")
     options = parser.parse_args()
-    unknown = [name for name in options.groups if name not in NAMES]
+    unknown = [name for name in options.groups if name not in (*NAMES, INTEROP)]
     if unknown:
-        parser.error(f"no such group: {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    if options.only and options.groups not in ([STORAGE], [SPARK]):
-        parser.error("--only chooses parts of the group storage or spark: scripts/bench storage --only …")
+        parser.error(f"no such group: {', '.join(unknown)}; there are {', '.join((*NAMES, INTEROP))}")
+    if (options.peer == "apache") != (options.groups == [INTEROP]):
+        parser.error("Apache's bookies are the peer of the group interop, and of it alone: interop --peer apache")
+    if options.only and options.groups not in ([STORAGE], [SPARK], [INTEROP]):
+        parser.error("--only chooses parts of the group storage, spark or interop: scripts/bench storage --only …")
     if options.runs < 1 or options.scale <= 0:
         parser.error("--runs must be at least 1, --scale above 0")
     return options
@@ -70,7 +76,7 @@ def main() -> int:
     options, console = arguments(), Console(stderr=True)
     folder = folder_of(options.data)
     figures: list[Figure] = []
-    in_parts = {STORAGE: storage_parts, SPARK: spark_parts}
+    in_parts = {STORAGE: storage_parts, SPARK: spark_parts, INTEROP: interop_parts}
     measured = (
         in_parts[name](folder, options, console) if name in in_parts else cluster_group(name, folder, options, console)
         for name in options.groups or NAMES
@@ -117,6 +123,18 @@ def spark_parts(folder: Path, options: argparse.Namespace, console: Console) -> 
     names = spark.chosen(options.only, options.peer)
     console.print(f"{SPARK}: {', '.join(names)} …")
     for name, found in spark.measure(names, folder, options.runs, options.scale):
+        console.print(f"[dim]{name} done[/dim]")
+        yield found
+
+
+def interop_parts(folder: Path, options: argparse.Namespace, console: Console) -> Iterator[Sequence[Figure]]:
+    """The figures of each part of the group interop."""
+    names = tuple(options.only.split(",")) if options.only else interop.PARTS
+    unknown = [name for name in names if name not in interop.PARTS]
+    if unknown:
+        raise InvalidArgumentError("no such part of the group interop", value=", ".join(unknown))
+    console.print(f"{INTEROP}: {', '.join(names)} …")
+    for name, found in interop.measure(names, folder, options.runs, options.scale):
         console.print(f"[dim]{name} done[/dim]")
         yield found
 
