@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on this machine: a real ZooKeeper and bookies as processes of their own, in one data directory.
+"""A cluster on this machine: a real ZooKeeper and bookies as processes of their own, in one data directory. The bookies
+are ours or Apache's.
 
 ``bk local``, the demo, the benchmarks and the tests run it. However this process ends, its children end with it (RULES
 E4). It listens on loopback only, so that only this machine can connect (RULES E3).
@@ -7,27 +8,53 @@ E4). It listens on loopback only, so that only this machine can connect (RULES E
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from bk_cli import cluster_layout
 from bk_cli.access import Access
+from bk_cli.apache_jars import find_jars
 from bk_cli.children import check_port_free, child_environment, last_lines
 from bk_cli.cluster_layout import GRPC_PORT_ABOVE, HOST, Wanted
+from bk_cli.java import find_java
 from bk_cli.zookeeper_server import ZooKeeperServer
-from bk_core.errors import NotEnoughBookiesError
+from bk_core.errors import NotEnoughBookiesError, PortInUseError
 from bk_core.metadata.port import MetadataStore
 
 LEDGERS_ROOT = "/ledgers"
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 FOLLOW_S = 0.05
+
+APACHE_JAVA = (
+    *("-Xmx256m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+    *("-Djava.net.preferIPv4Stack=true", "-Dio.netty.tryReflectionSetAccessible=true"),
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in ("java.nio", "java.io", "java.util.zip", "sun.nio.ch")
+    ),
+)
+"""Several Javas share the machine of a developer, and one lives for minutes."""
+APACHE_SETTINGS: Mapping[str, object] = {
+    "journalPreAllocSizeMB": 4,
+    "journalMaxSizeMB": 64,
+    "skipListSizeLimit": 8 << 20,  # a bookie holds two of them
+    "diskUsageThreshold": 0.99,
+    "diskUsageWarnThreshold": 0.98,
+    "minUsableSizeForEntryLogCreation": 0,
+    "zkTimeout": 10_000,
+}
+"""Apache's defaults are for disks of servers."""
 
 
 class BookieProcess:
@@ -60,22 +87,24 @@ class BookieProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where it listens."""
+        return self.port, self.grpc_port
+
     def check_ports_free(self) -> None:
         """Raises PortInUseError."""
-        for port in (self.port, self.grpc_port):
+        for port in self.ports:
             check_port_free(HOST, port, f"bookie {self.number}")
 
     def start(self) -> None:
         """Start it. It serves once it has registered (:meth:`LocalCluster.wait_ready`). Raises PortInUseError."""
         self.check_ports_free()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
-        command += ["--data", str(self.data_dir), "--port", str(self.port), "--metadata-service-uri", self._uri]
-        command += ["--listen-address", HOST, "--advertised-address", HOST, "--init-cluster"]
         with self.log_path.open("ab") as log:
             self._log_start = log.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
-                command,
+                self._command(),
                 stdin=subprocess.PIPE,  # the lifeline: the kernel closes it however this process ends
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -83,13 +112,22 @@ class BookieProcess:
                 start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
             )
 
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
+        command += ["--data", str(self.data_dir), "--port", str(self.port), "--metadata-service-uri", self._uri]
+        return [*command, "--listen-address", HOST, "--advertised-address", HOST, "--init-cluster"]
+
     @property
     def is_ready(self) -> bool:
         """Whether this start has said that it serves. Its registration does not tell: after SIGKILL the node of the
         start before stays until its session ends."""
+        return any(line.startswith(b"ready ") for line in self._said())
+
+    def _said(self) -> Iterator[bytes]:
+        """The lines of its log since this start."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
-            return any(line.startswith(b"ready ") for line in log)
+            yield from log
 
     def terminate(self) -> None:
         """Ask it to stop cleanly; does not wait."""
@@ -109,8 +147,9 @@ class BookieProcess:
 
     def kill(self) -> None:
         """SIGKILL: what was not on disk is lost, as in a crash."""
+        if self.is_running and self._process:
+            os.killpg(self._process.pid, signal.SIGKILL)
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
             self._reap()
 
     def _reap(self) -> int:
@@ -121,12 +160,60 @@ class BookieProcess:
         return code
 
 
+class ApacheBookieProcess(BookieProcess):
+    """A bookie of Apache's as a process, in a Java of its own."""
+
+    def __init__(self, number: int, data_dir: Path, port: int, uri: str, class_path: str) -> None:
+        super().__init__(number, data_dir, port, uri)
+        self._class_path = class_path
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port,)
+
+    def _command(self) -> list[str]:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "metadataServiceUri": self._uri,
+            "bookiePort": self.port,
+            "advertisedAddress": HOST,
+            "listeningInterface": "lo",
+            "allowLoopback": "true",
+            "journalDirectories": self.data_dir / "journal",
+            "ledgerDirectories": self.data_dir / "ledgers",
+            **APACHE_SETTINGS,
+        }
+        conf = self.data_dir / "bookie.conf"
+        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
+        java = [find_java().path, *APACHE_JAVA, "-cp", self._class_path]
+        return [sys.executable, "-m", "bk_cli.lifeline", *java, "org.apache.bookkeeper.server.Main", "-c", str(conf)]
+
+    @property
+    def is_ready(self) -> bool:
+        """It listens only when it has registered."""
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
+            return True
+        return False
+
+    def kill(self) -> None:
+        """It is the child of our child, so its port tells when it is gone."""
+        super().kill()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while True:
+            try:
+                return self.check_ports_free()
+            except PortInUseError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(FOLLOW_S)
+
+
 class LocalCluster:
     """ZooKeeper and ``bookies`` bookies with their data in ``data_dir``; a context manager that starts and stops them.
 
     ``zookeeper_uri`` uses a running ZooKeeper instead of starting one. Ports count up from ``port``; 0 takes free ones.
-    All of these are for the first start only: afterwards the directory knows them, and other values are refused.
-    ``note`` gets one line about each step that takes time.
+    With ``apache`` the bookies are Apache's. All of these are for the first start only: afterwards the directory knows
+    them, and other values are refused. ``note`` gets one line about each step that takes time.
     """
 
     def __init__(
@@ -137,10 +224,11 @@ class LocalCluster:
         port: int | None = None,
         zookeeper_port: int | None = None,
         zookeeper_uri: str | None = None,
+        apache: bool = False,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
-        self._wanted = Wanted(bookies, port, zookeeper_port, zookeeper_uri)
+        self._wanted = Wanted(bookies, port, zookeeper_port, zookeeper_uri, apache)
         self._zookeeper_uri, self._note = zookeeper_uri, note
         self._lock: IO[bytes] | None = None
         self.zookeeper: ZooKeeperServer | None = None
@@ -159,7 +247,7 @@ class LocalCluster:
 
         Raises DataDirectoryError (in use by another process), InvalidArgumentError (other ports or fewer bookies than
         the directory has), JavaMissingError, PortInUseError, MetadataUnavailableError, NotEnoughBookiesError (a bookie
-        did not start; with the end of its log).
+        did not start; with the end of its log), PackageMismatchError (Apache's jars cannot be had).
         """
         self._lock = cluster_layout.lock(self.data_dir)
         try:
@@ -171,9 +259,10 @@ class LocalCluster:
                 self.uri = f"zk://{address}{LEDGERS_ROOT}"
             else:
                 self.uri = self._zookeeper_uri or ""
+            new_bookie = self._apache() if layout.apache else BookieProcess
             self._note(f"starting {len(layout.bookie_ports)} bookies")
             self.bookies = [
-                BookieProcess(number, self.data_dir / f"bookie-{number}", port, self.uri)
+                new_bookie(number, self.data_dir / f"bookie-{number}", port, self.uri)
                 for number, port in enumerate(layout.bookie_ports, start=1)
             ]
             for bookie in self.bookies:
@@ -185,6 +274,13 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+
+    def _apache(self) -> Callable[[int, Path, int, str], BookieProcess]:
+        """Makes bookies of Apache's, for which there must be a cluster."""
+        jars = find_jars(os.environ, self._note)
+        with Access(self.uri).store() as store:
+            store.initialize_cluster(str(uuid.uuid4()))
+        return partial(ApacheBookieProcess, class_path=os.pathsep.join(map(str, jars)))
 
     def stop(self) -> None:
         """Stop all bookies at the same time, then ZooKeeper. Idempotent."""

@@ -26,10 +26,11 @@ ZOOKEEPER_PORT = 2181
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses a ZooKeeper that it did not
-    start."""
+    start. ``apache``: the bookies are Apache's."""
 
     zookeeper_port: int
     bookie_ports: tuple[int, ...]
+    apache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Wanted:
     port: int | None = None
     zookeeper_port: int | None = None
     zookeeper_uri: str | None = None
+    apache: bool = False
 
 
 def choose(data_dir: Path, wanted: Wanted) -> Layout:
@@ -53,9 +55,9 @@ def _first(wanted: Wanted) -> Layout:
     first = BOOKIE_PORT if wanted.port is None else wanted.port
     ports = tuple(first + i for i in range(count)) if first else free_ports(count, above=GRPC_PORT_ABOVE)
     if wanted.zookeeper_uri is not None:
-        return Layout(0, ports)
+        return Layout(0, ports, wanted.apache)
     chosen = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
-    return Layout(chosen or free_port(), ports)
+    return Layout(chosen or free_port(), ports, wanted.apache)
 
 
 def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
@@ -65,6 +67,12 @@ def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
             f"the cluster of {data_dir} was made {'with a ZooKeeper of its own' if own else 'with --zookeeper'}",
             value=f"--zookeeper {wanted.zookeeper_uri}" if own else "--zookeeper is missing",
             remedy="start it as it was made, or choose another directory with --data",
+        )
+    if wanted.apache and not saved.apache:
+        raise InvalidArgumentError(
+            f"the bookies of {data_dir} are not Apache's, and ledgers may be on all of them",
+            value="--apache",
+            remedy="leave --apache out, or choose another directory with --data",
         )
     _keep("--port", wanted.port, saved.bookie_ports[0])
     _keep("--zookeeper-port", wanted.zookeeper_port, saved.zookeeper_port)
@@ -76,7 +84,7 @@ def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
             remedy="leave --bookies out, or choose another directory with --data",
         )
     added = tuple(saved.bookie_ports[-1] + 1 + i for i in range(count - len(saved.bookie_ports)))
-    return Layout(saved.zookeeper_port, saved.bookie_ports + added)
+    return Layout(saved.zookeeper_port, saved.bookie_ports + added, saved.apache)
 
 
 def _keep(option: str, given: int | None, saved: int) -> None:
@@ -115,7 +123,8 @@ def load(data_dir: Path) -> Layout | None:
     """What an earlier start chose, or None. Raises DataDirectoryError if it cannot be read."""
     try:
         saved = json.loads((data_dir / "cluster.json").read_text(encoding="utf-8"))
-        return Layout(int(saved["zookeeper_port"]), tuple(int(port) for port in saved["bookie_ports"]))
+        ports = tuple(int(port) for port in saved["bookie_ports"])
+        return Layout(int(saved["zookeeper_port"]), ports, bool(saved.get("apache", False)))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -47,6 +47,9 @@ Python:
     "--zookeeper-port", type=click.IntRange(0, 65535), help="Port of ZooKeeper; 0: a free one.  [default: 2181]"
 )
 @click.option("--zookeeper", "zookeeper_uri", metavar="URI", help="Use this running ZooKeeper instead of starting one.")
+@click.option(
+    "--apache", is_flag=True, help="Apache's bookies, in Java; their jars come by Maven, or $BOOKKEEPER_HOME."
+)
 @options.as_json
 def local(
     data: Path,
@@ -54,6 +57,7 @@ def local(
     port: int | None,
     zookeeper_port: int | None,
     zookeeper_uri: str | None,
+    apache: bool,
     as_json: bool,
 ) -> int:
     """Run a real ZooKeeper and four bookies on this machine until Ctrl-C or SIGTERM.
@@ -68,6 +72,7 @@ def local(
         port=port,
         zookeeper_port=zookeeper_port,
         zookeeper_uri=zookeeper_uri,
+        apache=apache,
         note=output.print_note,
     )
     signal.signal(signal.SIGTERM, _interrupt)  # during the start, as Ctrl-C: what was started is stopped

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, end to end, on this machine: ``scripts/demo``.
+"""The main job, end to end, on this machine: ``scripts/demo``, or ``scripts/demo --cluster apache``.
 
 Starts ZooKeeper and four bookies; writes a year of flights to a log from Spark and proves that they come back equal;
 tails a ledger while it is written; kills a bookie in the middle of a write; takes a ledger over from a living writer;
@@ -8,6 +8,7 @@ restarts everything and reads again; leaves no process.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import threading
@@ -46,13 +47,21 @@ def step(what: str, work: Callable[[], tuple[T, str]]) -> T:
     return result
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/demo")
+    parser.add_argument("--cluster", choices=["ours", "apache"], default="ours", help="whose bookies (ours)")
+    return parser.parse_args()
+
+
 def main() -> int:
+    options = arguments()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="bookkeeper-demo-") as folder:
         data = Path(folder)
         parquet = data / "flights.parquet"
-        cluster = LocalCluster(data / "cluster", port=0, zookeeper_port=0)
-        step("start ZooKeeper and four bookies", lambda: start(cluster))
+        cluster = LocalCluster(data / "cluster", port=0, zookeeper_port=0, apache=options.cluster == "apache")
+        whose = " of Apache's" if options.cluster == "apache" else ""
+        step(f"start ZooKeeper and four bookies{whose}", lambda: start(cluster))
         try:
             step(
                 "read the flights", lambda: (None, f"{flights.write_parquet(parquet):,} flights of 2013, in time order")

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk`` on a cluster that is Apache's alone."""
+"""``bk`` on a cluster that is Apache's alone, and ``bk local --apache``."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from bk_cli import cluster_layout
+from bk_cli.cluster import ApacheBookieProcess, LocalCluster
+from bk_core import blocking
+from bk_core.errors import InvalidArgumentError
 from tests.cli.conftest import Bk
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import PASSWORD, PeerClient
@@ -50,6 +56,33 @@ def test_a_ledger_of_bk_is_read_by_java_and_deleted(
     (made,) = bk.json("ledger", "append", str(source))
     java = peer.client(apache.uri)
     read = java.open(int(made["ledgerId"]), recover=False, password=b"").read(0, 2, payloads=True)
-    assert read.payloads == [b"one", b"two", b"three"]
+    assert list(read.payloads) == [b"one", b"two", b"three"]
     assert bk("ledger", "delete", str(made["ledgerId"]), "--yes") == 0, bk.err
     assert int(made["ledgerId"]) not in [int(row["ledgerId"]) for row in bk.json("ledger", "list")]
+
+
+def test_a_local_cluster_of_apaches_bookies_keeps_its_ledgers_and_its_kind(
+    tmp_path: Path,
+) -> None:
+    with LocalCluster(tmp_path / "c", port=0, zookeeper_port=0, apache=True) as cluster:
+        with blocking.connect(cluster.uri) as bookkeeper:
+            ledger = bookkeeper.create_ledger()
+            ledger.append(b"first")
+            victim = cluster.bookies[0]
+            victim.kill()
+            ledger.append(b"second")
+            victim.start()
+            cluster.wait_ready([victim])
+            ledger.close()
+        uri = cluster.uri
+    with LocalCluster(tmp_path / "c") as cluster, blocking.connect(cluster.uri) as bookkeeper:
+        assert cluster.uri == uri
+        assert all(isinstance(bookie, ApacheBookieProcess) for bookie in cluster.bookies)
+        with bookkeeper.open_ledger(ledger.ledger_id, recover=False) as reader:
+            assert [entry for batch in reader.read(0, 1) for entry in batch.to_list()] == [b"first", b"second"]
+
+
+def test_a_directory_of_our_bookies_is_not_given_to_apaches(tmp_path: Path) -> None:
+    cluster_layout.save(tmp_path, cluster_layout.Layout(2181, (3181,)))
+    with pytest.raises(InvalidArgumentError, match="--apache"):
+        LocalCluster(tmp_path, apache=True).start()
