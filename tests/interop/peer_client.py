@@ -175,12 +175,24 @@ class JavaLedger:
         self.ledger_id: int = fields["ledger_id"]
         self.opened = LedgerState.of(fields)
 
-    def submit_add(self, count: int, pattern: Pattern, *, first: int = 0, window: int = 1000) -> Future[dict[str, Any]]:
-        """Adds of the pattern's entries ``first`` to ``first + count - 1``, with ``window`` of them in flight.
-        ``first`` is where the ledger stands, or the first explicit id of a LedgerHandleAdv."""
+    def submit_add(
+        self, count: int, pattern: Pattern, *, first: int = 0, window: int = 1000, pause_ms: int = 0
+    ) -> Future[dict[str, Any]]:
+        """Adds of the pattern's entries ``first`` to ``first + count - 1``, with ``window`` of them in flight and a
+        pause before each. ``first`` is where the ledger stands, or the first explicit id of a LedgerHandleAdv."""
         return self.peer.submit(
-            "add", ledger=self._number, count=count, first=first, window=window, **pattern.arguments()
+            "add",
+            ledger=self._number,
+            count=count,
+            first=first,
+            window=window,
+            pause_ms=pause_ms,
+            **pattern.arguments(),
         )
+
+    def halt(self) -> None:
+        """End adds that are under way: what was sent is waited for, and nothing more is sent."""
+        self.peer.call("halt", ledger=self._number)
 
     def add(
         self, count: int, pattern: Pattern, *, first: int = 0, window: int = 1000, within_s: float = CALL_S

@@ -6,6 +6,7 @@ import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -40,6 +41,7 @@ final class PeerClient implements Lines.Program {
     private final Map<Long, BookKeeper> clients = new ConcurrentHashMap<>();
     private final Map<Long, LedgerHandle> ledgers = new ConcurrentHashMap<>();
     private final Map<Long, Tail> tails = new ConcurrentHashMap<>();
+    private final Set<Long> halted = ConcurrentHashMap.newKeySet();
     private final BookieCalls calls = new BookieCalls();
 
     private PeerClient() {}
@@ -65,6 +67,9 @@ final class PeerClient implements Lines.Program {
                 return created(open(arguments));
             case "add":
                 return add(arguments);
+            case "halt":
+                halted.add(arguments.number("ledger"));
+                return Lines.answer();
             case "force":
                 ledger(arguments).force().get();
                 return state(ledger(arguments));
@@ -169,19 +174,26 @@ final class PeerClient implements Lines.Program {
                 "lap", ledger.getLastAddPushed(), "length", ledger.getLength(), "closed", ledger.isClosed());
     }
 
-    /** Adds of the pattern, or one given payload; "acked" counts those that the client took for done. */
+    /**
+     * Adds of the pattern, or one given payload; "acked" counts those that the client took for done. They end early at a
+     * failure, or by "halt".
+     */
     private Map<String, Object> add(Lines.Arguments arguments) throws Exception {
         LedgerHandle ledger = ledger(arguments);
         boolean adv = ledger instanceof WriteAdvHandle;
         long first = arguments.number("first");
         long count = arguments.number("count");
+        long pauseMs = arguments.number("pause_ms", 0);
         Pattern pattern = arguments.has("seed") ? new Pattern(arguments) : null;
         Semaphore window = new Semaphore(arguments.small("window", 1000));
         AtomicLong acked = new AtomicLong();
         List<CompletableFuture<Long>> adds = new ArrayList<>();
         CompletableFuture<Long> failed = new CompletableFuture<>();
-        for (long id = first; id < first + count && !failed.isDone(); id++) {
+        long handle = arguments.number("ledger");
+        halted.remove(handle);
+        for (long id = first; id < first + count && !failed.isDone() && !halted.contains(handle); id++) {
             window.acquire();
+            Thread.sleep(pauseMs);
             byte[] payload = pattern == null ? arguments.bytes("payload") : pattern.payload(id);
             CompletableFuture<Long> add = adv
                     ? ((WriteAdvHandle) ledger).writeAsync(id, Unpooled.wrappedBuffer(payload))

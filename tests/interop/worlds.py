@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cluster with bookies of both kinds, each of which can be killed, stopped and started again by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from bk_cli.children import free_ports
+from bk_cli.cluster import BookieProcess
+from bk_cli.cluster_layout import GRPC_PORT_ABOVE
+from tests.interop.jars import KitError, toolchain
+from tests.interop.peer_client import PeerClient
+from tests.interop.peers import ApacheBookie, ApacheCluster
+
+READY_S = 60.0
+_POLL_S = 0.05
+_CONF: Mapping[str, object] = {"zkTimeout": 2000}  # a killed bookie comes back once its session is over
+
+
+class AnyBookie(Protocol):
+    """A bookie of either kind."""
+
+    bookie_id: str
+    is_ours: bool
+
+    def kill(self) -> None:
+        """``kill -9``."""
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    def start(self) -> None:
+        """Start it again after a kill, and wait until it serves."""
+
+    @property
+    def log_path(self) -> Path: ...
+
+
+class OurBookie:
+    """A bookie of ours as a process."""
+
+    is_ours = True
+
+    def __init__(self, process: BookieProcess) -> None:
+        self._process, self.bookie_id = process, process.bookie_id
+
+    @property
+    def log_path(self) -> Path:
+        return self._process.log_path
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def pause(self) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def submit_start(self) -> None:
+        self._process.start()
+
+    def start(self) -> None:
+        self._process.start()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while not self._process.is_ready:
+            if not self._process.is_running or time.monotonic() > deadline:
+                raise KitError("our bookie does not start", value=str(self.log_path))
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        self._process.kill()
+
+
+class TheirBookie:
+    """A bookie of Apache's in a JVM of its own."""
+
+    is_ours = False
+
+    def __init__(self, bookie: ApacheBookie) -> None:
+        self._bookie, self.bookie_id = bookie, bookie.bookie_id
+
+    @property
+    def log_path(self) -> Path:
+        return self._bookie.log_path
+
+    def kill(self) -> None:
+        self._bookie.kill()
+
+    def pause(self) -> None:
+        self._bookie.pause()
+
+    def resume(self) -> None:
+        self._bookie.resume()
+
+    def start(self) -> None:
+        self._bookie.start()
+
+
+class MixedCluster:
+    """Bookies of both kinds below one ledgers root, which Apache's code made; a context manager. ``apache`` has the
+    version of each of Apache's bookies."""
+
+    def __init__(self, zookeeper: str, path: Path, *, ours: int, apache: Sequence[str]) -> None:
+        self.path, self.uri = path, ""
+        self.ours: list[OurBookie] = []
+        self.theirs: list[TheirBookie] = []
+        self._stack = contextlib.ExitStack()
+        self._peers: dict[str, PeerClient] = {}
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            hosts = []
+            for number, version in enumerate(apache, start=1):
+                folder = path / f"apache-{number}-{version}"
+                made = ApacheCluster(toolchain(version), zookeeper, folder, uri=self.uri)
+                hosts.append(self._stack.enter_context(made))
+                self.uri = made.uri
+            self.ours = [self._our_bookie(number) for number in range(1, ours + 1)]
+            with ThreadPoolExecutor(max_workers=len(hosts)) as threads:
+                for (bookie,) in threads.map(lambda host: host.start(1, _CONF), hosts):
+                    self.theirs.append(TheirBookie(bookie))
+            for ours_ in self.ours:
+                ours_.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bookies(self) -> list[AnyBookie]:
+        return [*self.ours, *self.theirs]
+
+    def peer(self, version: str) -> PeerClient:
+        """The JVM for clients of a version."""
+        if version not in self._peers:
+            made = PeerClient(toolchain(version), self.path / f"client-{version}.log")
+            self._peers[version] = self._stack.enter_context(made)
+        return self._peers[version]
+
+    def _our_bookie(self, number: int) -> OurBookie:
+        (port,) = free_ports(1, above=GRPC_PORT_ABOVE)
+        bookie = OurBookie(BookieProcess(number, self.path / f"bookie-{number}", port, self.uri))
+        self._stack.callback(bookie.close)
+        bookie.submit_start()
+        return bookie
+
+    def close(self) -> None:
+        """End everything that was started here; directories and logs stay."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
