@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/interop``: what is tried on clusters of both kinds of bookies, in full length."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from tests.interop import matrix
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/interop", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    cells = commands.add_parser("matrix", help="every client on every kind of bookie: one line a cell, then a table")
+    cells.add_argument("--resume", type=Path, metavar="FILE", help="keep results there; go on with what did not pass")
+    cells.add_argument("--only", default="", metavar="TEXT", help="cells whose name has this: java-4.18.0/mixed/v2")
+    cells.add_argument("--pairwise", action="store_true", help="the selection that CI runs")
+    cells.add_argument("--minutes", type=float, default=90.0, help="end after so long [default: 90]")
+    cells.add_argument("--quiet", action="store_true", help="no line for combinations that are no cells")
+    cells.set_defaults(run=matrix.run)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
+    result = arguments.run(arguments)
+    assert isinstance(result, int)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

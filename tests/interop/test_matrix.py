@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A selection of the matrix in which all pairs of values meet, on one cluster. ``scripts/interop matrix`` runs all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bk_cli.zookeeper_server import ZooKeeperServer
+from tests.interop.cells import DIMENSIONS, Cell, all_cells, pairs_in, pairwise, possible
+from tests.interop.stories import STORIES, Matrix
+from tests.interop.worlds import MixedCluster
+
+
+@pytest.fixture(scope="module")
+def matrix(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    path = tmp_path_factory.mktemp("matrix")
+    with MixedCluster(zookeeper_server.connect_string, path, ours=Matrix.OURS, apache=Matrix.APACHE) as cluster:
+        made = Matrix(cluster)
+        yield made
+        made.close()
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(300)  # the first one starts everything
+@pytest.mark.rule("P6")
+@pytest.mark.rule("MUST6")
+@pytest.mark.rule("MUST9")
+@pytest.mark.rule("MUST11")
+@pytest.mark.parametrize("cell", pairwise(), ids=str)
+def test_a_cell_of_the_matrix(matrix: Matrix, cell: Cell) -> None:
+    matrix.play(cell)
+
+
+def test_every_combination_is_a_cell_or_has_a_reason() -> None:
+    cells = all_cells()
+    assert len(cells) == len(set(cells)) == 3 * 3 * 3 * 4 * 6
+    assert {cell for cell in cells if not cell.impossible} == set(possible())
+    assert len(possible()) == 384
+    assert {cell.operation for cell in cells} == set(STORIES)
+    v2 = Cell("java-4.17.3", "ours", "v2", "MAC", "tail")
+    assert v2.impossible == "v2 has no long poll"
+    assert not Cell("java-4.17.3", "ours", "v2", "MAC", "recover").impossible
+
+
+def test_the_selection_has_every_pair_that_can_be() -> None:
+    chosen = pairwise()
+    assert pairs_in(chosen) == pairs_in(possible())
+    assert not any(cell.impossible for cell in chosen)
+    largest, second = sorted(map(len, DIMENSIONS))[-2:][::-1]
+    assert largest * second <= len(chosen) <= 2 * largest * second, "hardly more than the pairs of two dimensions"
+    values = {value for cell in chosen for value in (cell.client, cell.bookies, cell.wire, cell.digest, cell.operation)}
+    assert values == {value for dimension in DIMENSIONS for value in dimension}
