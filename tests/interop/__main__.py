@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.interop import matrix
+from tests.interop import chaos, matrix
 
 
 def main() -> int:
@@ -21,6 +21,13 @@ def main() -> int:
     cells.add_argument("--minutes", type=float, default=90.0, help="end after so long [default: 90]")
     cells.add_argument("--quiet", action="store_true", help="no line for combinations that are no cells")
     cells.set_defaults(run=matrix.run)
+    rounds = commands.add_parser("chaos", help="faults on a mixed ensemble, and what became of every entry")
+    rounds.add_argument("--rounds", type=int, default=20, help="how many in all, those of the resumed file included")
+    rounds.add_argument("--seed", type=int, default=1)
+    rounds.add_argument("--resume", type=Path, metavar="FILE", help="keep the figures there and go on from them")
+    rounds.add_argument("--only", type=int, metavar="NUMBER", help="this round alone")
+    rounds.add_argument("--minutes", type=float, default=600.0, help="end after so long [default: 600]")
+    rounds.set_defaults(run=chaos.run)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
     result = arguments.run(arguments)

@@ -1,0 +1,568 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/interop chaos``: rounds of faults on two bookies of ours and two of Apache's, which hold the same ledgers.
+
+In each round our client and Apache's write a ledger each. Bookies are killed (``kill -9``) or stopped (SIGSTOP) under
+them and come back; clients of both kinds recover the ledgers, some at the same time. Then everything is healed, both
+kinds open every ledger, and what they find is compared with what all clients were told: :func:`judge` says how.
+
+All that is random comes from the seed and the round's number. A round that fails prints both, and its folder is kept.
+With ``--resume FILE`` the figures so far are kept there after every round, and the next call goes on from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.client import ClientConfig
+from bk_core.errors import BookKeeperError
+from bk_core.metadata import open_store
+from tests.interop.cells import DIGESTS
+from tests.interop.jars import MAIN, SECOND, KitError
+from tests.interop.java_process import PeerError
+from tests.interop.parties import (
+    FENCED,
+    Adding,
+    Ended,
+    JavaParty,
+    OurParty,
+    Party,
+    Sizes,
+    Writer,
+    refusal,
+    said,
+)
+from tests.interop.pattern import Pattern
+from tests.interop.peer_client import Read
+from tests.interop.worlds import MixedCluster
+
+T = TypeVar("T")
+OURS, APACHE = 2, (MAIN, SECOND)
+SHAPES: tuple[Sizes, ...] = ((3, 3, 2), (4, 3, 2))
+CLUSTER_ROUNDS = 50
+"""Then a new one: it keeps disk and JVMs small, and nothing depends on what was before."""
+ENTRIES_MAX = 1_000_000
+CALL_S, HEAL_S = 60.0, 30.0
+PROBLEMS_KEPT = 10
+
+JAVA_CONF: Mapping[str, object] = {
+    "addEntryTimeoutSec": 2,
+    "readEntryTimeoutSec": 2,
+    "clientConnectTimeoutMillis": 2000,
+}
+TOOK_OVER = frozenset({FENCED, "LedgerClosed"})
+"""What Apache's writer is told when another client recovers its ledger: the second if it is closed already."""
+
+
+# --- what happens in a round ---
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    """A client library and how it is set: ``goes_on`` with too few bookies for an ensemble, or ends."""
+
+    kind: str  # "ours", or a version of Apache's
+    wire: str
+    goes_on: bool
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.wire}{'/goes on' if self.goes_on else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPlan:
+    """A ledger's writer, and who recovers it when; nobody if the writer closes it."""
+
+    writer: ClientPlan
+    sizes: Sizes
+    digest: str
+    window: int
+    recoverers: tuple[tuple[float, ClientPlan], ...]
+    peeks: tuple[tuple[float, ClientPlan], ...]  # who opens it without recovery, when
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at_s: float
+    kind: str  # "kill" or "stop"
+    bookie: int
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A round."""
+
+    ledgers: tuple[LedgerPlan, ...]
+    faults: tuple[Fault, ...]
+    length_s: float
+
+
+def plan_of(seed: int, number: int) -> Plan:
+    """The round of this number; the same each time."""
+    rng = random.Random(f"{seed}/{number}")
+    bookies = rng.sample(range(OURS + len(APACHE)), rng.choice([1, 1, 1, 2, 2, 3]))
+    faults = tuple(
+        Fault(rng.uniform(0.2, 1.6), rng.choice(["kill", "kill", "stop"]), bookie, rng.uniform(0.2, 3.0))
+        for bookie in bookies
+    )
+    ledgers = tuple(_ledger_plan(rng, ours) for ours in (True, False))
+    return Plan(ledgers, faults, rng.uniform(2.0, 3.0))
+
+
+def _ledger_plan(rng: random.Random, ours: bool) -> LedgerPlan:
+    first = rng.uniform(0.5, 2.0)
+    recoverers = [(first, _client_plan(rng, not ours if rng.random() < 0.7 else ours))]
+    if rng.random() < 0.4:
+        recoverers.append((first + rng.uniform(0, 0.5), _client_plan(rng, rng.random() < 0.5)))
+    return LedgerPlan(
+        writer=_client_plan(rng, ours),
+        sizes=rng.choice(SHAPES),
+        digest=rng.choice(DIGESTS),
+        window=rng.choice([1, 5, 50]),
+        recoverers=tuple(recoverers) if rng.random() < 0.8 else (),
+        peeks=tuple((rng.uniform(0.3, 2.0), _client_plan(rng, each)) for each in (True, False)),
+    )
+
+
+def _client_plan(rng: random.Random, ours: bool) -> ClientPlan:
+    if ours:
+        return ClientPlan("ours", rng.choice(["grpc", "v3"]), rng.random() < 0.7)
+    return ClientPlan(rng.choice(APACHE), rng.choice(["v3", "v2"]), rng.random() < 0.7)
+
+
+# --- what clients were told, and what that must be ---
+
+
+@dataclass(slots=True)
+class Told:
+    """Of one ledger, all that clients were told. ``error`` of a call, or the end or LAC that it gave."""
+
+    plan: LedgerPlan
+    ledger_id: int
+    pattern: Pattern
+    ended: Ended | None = None  # of the writer; None if it hangs
+    closed_by_writer: bool = False
+    late: str = ""  # what the writer said to an append when all was over
+    ends: list[tuple[str, int]] = field(default_factory=list)  # of recoveries, in the order of their answers
+    lacs: list[tuple[str, int]] = field(default_factory=list)  # of handles opened without recovery
+    reads: list[tuple[str, Read]] = field(default_factory=list)  # of the whole ledger, by both kinds, at last
+    errors: list[str] = field(default_factory=list)  # calls that a fault explains
+    problems: list[str] = field(default_factory=list)  # calls that no fault explains
+
+
+def judge(told: Told) -> list[str]:
+    """Every promise that was broken."""
+    found = list(told.problems)
+    ends = {end for _, end in told.ends}
+    if len(ends) != 1:
+        found.append(f"END MOVED: {told.ends}")
+    if not ends:
+        return found
+    end = max(ends)
+    if told.ended is None:
+        found.append("HANG: the writer waits, though everything was healed")
+    elif told.ended.acked > end + 1:
+        found.append(f"LOST: {told.ended.acked} entries were acknowledged, the ledger ends at {end}")
+    found += [f"LOST: {who} was told of LAC {lac}, the ledger ends at {end}" for who, lac in told.lacs if lac > end]
+    wanted = (end + 1, told.pattern.checksum(0, end))
+    for who, read in told.reads:
+        if (read.count, read.checksum) != wanted:
+            found.append(f"CHANGED: {who} read {read.count} entries of {end + 1}, or other bytes than were written")
+    if len(told.reads) < 2:
+        found.append("UNREADABLE: not both kinds of client could read the ledger")
+    return found + _judge_fence(told)
+
+
+def _judge_fence(told: Told) -> list[str]:
+    """Whoever lost a ledger to another must hear so."""
+    if told.ended is None or told.closed_by_writer:
+        return []
+    found = []
+    fenced = {FENCED} if told.plan.writer.kind == "ours" else TOOK_OVER
+    if told.late == "nothing":
+        found.append("NOT FENCED: the writer could append after the recovery")
+    elif not told.ended.said and told.late not in fenced:
+        found.append(f"NOT FENCED: the writer was told {told.late!r} after the recovery")
+    return found
+
+
+# --- a round ---
+
+
+@dataclass(slots=True)
+class Report:
+    """What one round did. ``problems`` is empty when every promise was kept."""
+
+    number: int
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+
+class Arena:
+    """The cluster of many rounds, and clients of Apache's, which are dear to make."""
+
+    def __init__(self, cluster: MixedCluster) -> None:
+        self.cluster = cluster
+        self._java: dict[ClientPlan, JavaParty] = {}
+
+    def party(self, plan: ClientPlan) -> Party:
+        """Ours are new ones each time: what one learnt of bookies would be forgotten by a new process too."""
+        if plan.kind != "ours":
+            if plan not in self._java:
+                conf = {**JAVA_CONF, "delayEnsembleChange": str(plan.goes_on).lower()}
+                self._java[plan] = JavaParty(self.cluster.peer(plan.kind), self.cluster.uri, plan.wire, conf)
+            return self._java[plan]
+        return OurParty(
+            self.cluster.uri,
+            plan.wire,
+            ClientConfig(
+                add_timeout_ms=2_000,
+                reconnect_budget_ms=500,
+                read_timeout_ms=4_000,
+                lac_stall_ms=500,
+                delay_ensemble_change=plan.goes_on,
+                allow_degraded_writes=plan.goes_on,
+            ),
+        )
+
+
+class Round:
+    """One round on a running cluster."""
+
+    def __init__(self, arena: Arena, seed: int, number: int) -> None:
+        self._arena, self._cluster, self._number = arena, arena.cluster, number
+        self._plan = plan_of(seed, number)
+        self._report = Report(number)
+        self._threads = ThreadPoolExecutor(max_workers=24, thread_name_prefix=f"round-{number}")
+        self._ours: list[OurParty] = []
+        self._away: dict[int, str] = {}  # bookie → how
+        self._returns: list[Future[None]] = []
+
+    def run(self) -> Report:
+        began = time.monotonic()
+        try:
+            told = self._go_through()
+        finally:
+            self._heal()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            for party in self._ours:
+                party.close()
+        for each in told:
+            problems = judge(each)
+            self._report.problems += [f"ledger {each.ledger_id} of {each.plan.writer}: {text}" for text in problems]
+            self._count(each)
+        self._report.seconds = time.monotonic() - began
+        return self._report
+
+    def _party(self, plan: ClientPlan) -> Party:
+        party = self._arena.party(plan)
+        if isinstance(party, OurParty):
+            self._ours.append(party)
+        return party
+
+    # --- its parts ---
+
+    def _go_through(self) -> list[Told]:
+        told: list[Told] = []
+        writers: list[Writer] = []
+        for index, ledger in enumerate(self._plan.ledgers):
+            create = partial(self._party(ledger.writer).create, (), ledger.sizes, ledger.digest)
+            writer = _again(create, CALL_S)
+            writers.append(writer)
+            told.append(Told(ledger, writer.ledger_id, Pattern(seed=self._number * 2 + index, size_max=400)))
+        addings = [
+            writer.begin(ENTRIES_MAX, each.pattern, first=0, window=each.plan.window, pause_ms=1)
+            for writer, each in zip(writers, told, strict=True)
+        ]
+        calls = self._carry_out(told)
+        self._heal()
+        for adding in addings:
+            adding.halt()
+        for call in calls:
+            call.result(2 * CALL_S)
+        for writer, adding, each in zip(writers, addings, told, strict=True):
+            self._end_writer(writer, adding, each)
+            self._end_ledger(each)
+            if each.ended is not None:
+                each.late = refusal(partial(writer.append, b"late"))
+        return told
+
+    def _carry_out(self, told: list[Told]) -> list[Future[None]]:
+        """Faults and other clients, each at its time; these work in threads of their own."""
+        agenda: list[tuple[float, int, Callable[[], Future[None] | None]]] = []
+
+        def at(when_s: float, act: Callable[[], Future[None] | None]) -> None:
+            agenda.append((when_s, len(agenda), act))
+
+        for fault in self._plan.faults:
+            at(fault.at_s, partial(self._begin, fault))
+            at(fault.at_s + fault.for_s, partial(self._end, fault.bookie))
+        for each in told:
+            for when, client in each.plan.recoverers:
+                at(when, partial(self._threads.submit, self._recover, each, client))
+            for when, client in each.plan.peeks:
+                at(when, partial(self._threads.submit, self._peek, each, client))
+        at(self._plan.length_s, lambda: None)
+        began, calls = time.monotonic(), []
+        for when, _, act in sorted(agenda, key=lambda item: item[:2]):
+            time.sleep(max(0.0, began + when - time.monotonic()))
+            call = act()
+            if call is not None:
+                calls.append(call)
+        return calls
+
+    def _recover(self, told: Told, client: ClientPlan) -> None:
+        with _listening(told, f"recover {client.kind}"):
+            reader = self._party(client).open(told.ledger_id, told.plan.digest, recover=True)
+            told.ends.append((str(client), reader.lac))
+            if not reader.closed:
+                told.problems.append(f"NOT CLOSED: after the recovery by {client}")
+
+    def _peek(self, told: Told, client: ClientPlan) -> None:
+        with _listening(told, f"open {client.kind}"):
+            reader = self._party(client).open(told.ledger_id, told.plan.digest, recover=False)
+            told.lacs.append((str(client), reader.lac))
+            if reader.lac >= 0 and reader.read(0, reader.lac).checksum != told.pattern.checksum(0, reader.lac):
+                told.problems.append(f"CHANGED: {client} read other bytes than were written, up to LAC {reader.lac}")
+
+    def _end_writer(self, writer: Writer, adding: Adding, told: Told) -> None:
+        try:
+            told.ended = adding.ended(CALL_S)
+        except TimeoutError:
+            return
+        if told.ended.said:
+            told.errors.append(f"append {told.plan.writer.kind}: {told.ended.said}")
+        elif not told.plan.recoverers:
+            words = refusal(writer.close)
+            told.closed_by_writer = words == "nothing"
+            if words != "nothing":
+                told.errors.append(f"close {told.plan.writer.kind}: {words}")
+
+    def _end_ledger(self, told: Told) -> None:
+        """Both kinds recover the ledger, if that is still to be done, and read it to its end."""
+        order = [ClientPlan("ours", "grpc", True), ClientPlan(APACHE[self._number % 2], "v3", True)]
+        for client in order if self._number % 4 < 2 else reversed(order):
+            party = self._party(client)
+            try:
+                reader = _again(partial(party.open, told.ledger_id, told.plan.digest, recover=True), CALL_S)
+                told.ends.append((str(client), reader.lac))
+                told.reads.append((str(client), reader.read(0, reader.lac)))
+            except (PeerError, BookKeeperError) as error:
+                told.problems.append(
+                    f"HANG: {client} cannot open the ledger, though everything was healed: {said(error)}"
+                )
+
+    # --- bookies ---
+
+    def _begin(self, fault: Fault) -> None:
+        bookie = self._cluster.bookies[fault.bookie]
+        if fault.kind == "kill":
+            bookie.kill()
+        else:
+            bookie.pause()
+        self._away[fault.bookie] = fault.kind
+        self._report.counts[f"{fault.kind} of {'ours' if bookie.is_ours else 'Apache'}"] += 1
+
+    def _end(self, index: int) -> None:
+        how = self._away.pop(index, None)
+        bookie = self._cluster.bookies[index]
+        if how == "kill":
+            self._returns.append(self._threads.submit(bookie.start))
+        elif how == "stop":
+            bookie.resume()
+
+    def _heal(self) -> None:
+        """Everything serves again. A bookie whose session ended while it was stopped may have ended itself."""
+        for index in list(self._away):
+            self._end(index)
+        for start in self._returns:
+            start.result(CALL_S)
+        self._returns.clear()
+        with closing(open_store(self._cluster.uri)) as store:
+            missing = self._cluster.bookies
+            deadline = time.monotonic() + HEAL_S
+            while missing and time.monotonic() < deadline:
+                registered = store.writable_bookies()
+                missing = [bookie for bookie in missing if bookie.bookie_id not in registered]
+                time.sleep(0.05 if missing else 0)
+        for bookie in missing:
+            self._report.errors[f"{'ours' if bookie.is_ours else 'Apache'}: a bookie did not come back by itself"] += 1
+            bookie.kill()
+            bookie.start()
+
+    # --- figures ---
+
+    def _count(self, told: Told) -> None:
+        counts = self._report.counts
+        counts["ledgers"] += 1
+        counts["acknowledged"] += told.ended.acked if told.ended else 0
+        counts["read"] += sum(read.count for _, read in told.reads)
+        counts["recoveries"] += len(told.ends)
+        counts["opened without recovery"] += len(told.lacs)
+        counts["writers that heard that they are fenced"] += bool(
+            told.late in TOOK_OVER or (told.ended and told.ended.said in TOOK_OVER)
+        )
+        counts["ledgers closed by their writer"] += told.closed_by_writer
+        self._report.errors.update(": ".join(text.split(": ")[:2]) for text in told.errors)
+
+
+@contextmanager
+def _listening(told: Told, what: str) -> Iterator[None]:
+    """A refusal is what faults explain; silence is not."""
+    try:
+        yield
+    except (PeerError, BookKeeperError) as error:
+        told.errors.append(f"{what}: {said(error)}")
+    except (KitError, TimeoutError) as error:
+        told.problems.append(f"HANG: {what}: {error}")
+
+
+def _again(call: Callable[[], T], within_s: float) -> T:
+    """The answer, asked for again while bookies or their registrations come back."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return call()
+        except (PeerError, BookKeeperError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+# --- many rounds ---
+
+
+@dataclass(slots=True)
+class Figures:
+    """Sums over the rounds of all runs of one seed."""
+
+    seed: int
+    rounds: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        self.rounds += 1
+        self.seconds += report.seconds
+        self.counts.update(report.counts)
+        self.errors.update(report.errors)
+        self.problems += [f"round {report.number}: {problem}" for problem in report.problems[:PROBLEMS_KEPT]]
+
+    @classmethod
+    def load(cls, path: Path | None, seed: int) -> Figures:
+        """Those of the file, or new ones. ValueError if the file is of another seed."""
+        if path is None or not path.exists():
+            return cls(seed)
+        given = json.loads(path.read_text(encoding="utf-8"))
+        if given["seed"] != seed:
+            raise ValueError(f"{path} is of seed {given['seed']}: give --seed {given['seed']} or another file")
+        return cls(**{**given, **{name: Counter(given[name]) for name in ("counts", "errors")}})
+
+    def save(self, path: Path) -> None:
+        new = path.with_name(path.name + ".new")
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        new.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        new.replace(path)
+
+    @property
+    def passed(self) -> bool:
+        """Something ran, something was acknowledged, and nothing is wrong."""
+        return self.rounds > 0 and self.counts["acknowledged"] > 0 and not self.problems
+
+    def text(self) -> str:
+        """The report, in Markdown."""
+        lost = sum("LOST" in problem for problem in self.problems)
+        rows = {
+            "rounds": self.rounds,
+            **self.counts,
+            "acknowledged entries lost": lost,
+            "broken promises": len(self.problems),
+            "seconds": round(self.seconds),
+        }
+        lines = ["| | |", "|---|---:|", *(f"| {name} | {count:,} |" for name, count in rows.items()), ""]
+        lines += ["| what a client was told meanwhile | times |", "|---|---:|"]
+        lines += [f"| {text} | {count} |" for text, count in self.errors.most_common(30)]
+        return "\n".join([*lines, "", *(f"- {problem}" for problem in self.problems)]).rstrip() + "\n"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        figures = Figures.load(arguments.resume, arguments.seed)
+    except ValueError as error:
+        print(f"interop chaos: {error}", file=sys.stderr)
+        return 2
+    if arguments.only is not None:
+        _run_part(figures, [arguments.only], None)
+    deadline = time.monotonic() + arguments.minutes * 60
+    while arguments.only is None and figures.rounds < arguments.rounds and time.monotonic() < deadline:
+        numbers = list(range(figures.rounds, min(figures.rounds + CLUSTER_ROUNDS, arguments.rounds)))
+        _run_part(figures, numbers, arguments.resume, deadline)
+    print(figures.text())
+    return 0 if figures.passed and figures.rounds >= (1 if arguments.only is not None else arguments.rounds) else 1
+
+
+def _run_part(figures: Figures, numbers: list[int], resume: Path | None, deadline: float = float("inf")) -> None:
+    """Rounds on one cluster, which is left after one that failed; its folder is kept then."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    zookeeper = ZooKeeperServer(tick_ms=200, durable=False)
+    zookeeper.start(folder / "zookeeper")
+    kept = False
+    try:
+        with MixedCluster(zookeeper.connect_string, folder / "cluster", ours=OURS, apache=APACHE) as cluster:
+            arena = Arena(cluster)
+            for number in numbers:
+                report = _one_round(arena, figures.seed, number)
+                figures.add(report)
+                if resume is not None:
+                    figures.save(resume)
+                kept = bool(report.problems)
+                if kept or time.monotonic() > deadline:
+                    break
+    finally:
+        zookeeper.stop()
+        if kept:
+            print(f"interop chaos: logs and data are kept in {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _one_round(arena: Arena, seed: int, number: int) -> Report:
+    try:
+        report = Round(arena, seed, number).run()
+    except Exception as error:  # the round could not be told to its end, which is a finding too
+        traceback.print_exc()
+        report = Report(number, problems=[f"ENDED EARLY: {type(error).__name__}: {error}"])
+    counts = report.counts
+    print(
+        f"round {number}: {report.seconds:.1f} s, {counts['acknowledged']} acknowledged, {_faults(counts)}", flush=True
+    )
+    for problem in report.problems:
+        print(f"  {problem}", flush=True)
+    if report.problems:
+        print(f"  the plan: {plan_of(seed, number)}")
+        print(f"  again: scripts/interop chaos --seed {seed} --only {number}", flush=True)
+    return report
+
+
+def _faults(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if name.startswith(("kill", "stop")))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few rounds of ``scripts/interop chaos`` on real processes, and what a round is judged by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bk_cli.zookeeper_server import ZooKeeperServer
+from tests.interop.chaos import APACHE, OURS, Arena, Figures, Report, Round, Told, judge, plan_of
+from tests.interop.parties import FENCED, Ended
+from tests.interop.pattern import Pattern
+from tests.interop.peer_client import Read
+from tests.interop.worlds import MixedCluster
+
+SEED, ROUNDS = 5, 4
+PATTERN = Pattern(seed=1, size_max=200)
+
+
+@pytest.fixture(scope="module")
+def arena(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    path = tmp_path_factory.mktemp("chaos")
+    with MixedCluster(zookeeper_server.connect_string, path, ours=OURS, apache=APACHE) as cluster:
+        yield Arena(cluster)
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(300)
+@pytest.mark.rule("MUST1")
+@pytest.mark.rule("MUST9")
+@pytest.mark.rule("MUST10")
+@pytest.mark.rule("MUST11")
+def test_bookies_of_both_kinds_die_and_no_acknowledged_entry_is_lost(arena: Arena) -> None:
+    counts: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        report = Round(arena, SEED, number).run()
+        assert report.problems == [], plan_of(SEED, number)
+        counts.update(report.counts)
+    assert counts["acknowledged"] > 100 * ROUNDS, f"hardly anything was written, it proves nothing: {dict(counts)}"
+    assert counts["ledgers"] == 2 * ROUNDS
+    assert {name for name in counts if name.startswith("kill")} == {"kill of ours", "kill of Apache"}
+
+
+def told(*, acked: int = 10, said: str = FENCED, late: str = FENCED, end: int = 9) -> Told:
+    """What a round without a broken promise looks like."""
+    read = Read(0, end, end + 1, 0, PATTERN.checksum(0, end), ())
+    return Told(
+        plan_of(SEED, 0).ledgers[0],
+        7,
+        PATTERN,
+        ended=Ended(acked, said),
+        late=late,
+        ends=[("ours", end), ("java", end)],
+        lacs=[("java", end)],
+        reads=[("ours", read), ("java", read)],
+    )
+
+
+def broken(of: Told) -> set[str]:
+    return {problem.partition(":")[0] for problem in judge(of)}
+
+
+def test_a_round_is_judged_by_all_that_clients_were_told() -> None:
+    assert broken(told()) == set()
+    assert broken(told(acked=9)) == set(), "what was in flight may be in the ledger"
+    assert broken(told(acked=11)) == {"LOST"}
+    assert broken(told(said="", late="nothing")) == {"NOT FENCED"}
+    assert broken(told(said="", late="BK_QUORUM_TIMEOUT: …")) == {"NOT FENCED"}
+    assert broken(told(said="BK_NOT_ENOUGH_BOOKIES: …", late="BK_NOT_ENOUGH_BOOKIES: …")) == set()
+    moved = told()
+    moved.ends.append(("ours", 8))
+    assert broken(moved) == {"END MOVED"}
+    lagging = told()
+    lagging.lacs.append(("ours", 10))
+    assert broken(lagging) == {"LOST"}
+    changed = told()
+    changed.reads[1] = ("java", Read(0, 9, 10, 0, PATTERN.checksum(1, 10), ()))
+    assert broken(changed) == {"CHANGED"}
+    unread = told()
+    del unread.reads[0]
+    assert broken(unread) == {"UNREADABLE"}
+    hanging = told()
+    hanging.ended = None
+    assert broken(hanging) == {"HANG"}
+
+
+def test_the_plan_of_a_round_comes_from_its_seed() -> None:
+    assert plan_of(1, 2) == plan_of(1, 2) != plan_of(1, 3)
+    plans = [plan_of(SEED, number) for number in range(200)]
+    assert {(fault.bookie, fault.kind) for plan in plans for fault in plan.faults} == {
+        (bookie, kind) for bookie in range(4) for kind in ("kill", "stop")
+    }
+    kinds = {
+        (each.writer.kind == "ours", client.kind == "ours")
+        for plan in plans
+        for each in plan.ledgers
+        for _, client in each.recoverers
+    }
+    assert len(kinds) == 4, "writers and recoverers of both kinds"
+
+
+def test_the_figures_of_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
+    figures = Figures(7)
+    assert not figures.passed, "nothing ran"
+    figures.add(Report(0, 1.5, Counter(acknowledged=5), Counter({"append ours: fenced": 2})))
+    figures.save(tmp_path / "state")
+    again = Figures.load(tmp_path / "state", 7)
+    assert (again.passed, again.text()) == (True, figures.text())
+    again.add(Report(1, problems=["LOST: entry 1"]))
+    assert (again.rounds, again.passed) == (2, False)
+    assert "round 1: LOST: entry 1" in again.text()
+    with pytest.raises(ValueError, match="seed 7"):
+        Figures.load(tmp_path / "state", 8)
