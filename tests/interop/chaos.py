@@ -57,7 +57,9 @@ SHAPES: tuple[Sizes, ...] = ((3, 3, 2), (4, 3, 2))
 CLUSTER_ROUNDS = 50
 """Then a new one: it keeps disk and JVMs small, and nothing depends on what was before."""
 ENTRIES_MAX = 1_000_000
-CALL_S, HEAL_S = 60.0, 30.0
+CALL_S, HEAL_S = 120.0, 30.0
+FIRST_ENTRIES = 20
+"""Confirmed in each ledger before the first fault."""
 PROBLEMS_KEPT = 10
 
 JAVA_CONF: Mapping[str, object] = {
@@ -112,6 +114,11 @@ class Plan:
     faults: tuple[Fault, ...]
     length_s: float
 
+    @property
+    def clients(self) -> list[ClientPlan]:
+        others = [client for each in self.ledgers for _, client in (*each.recoverers, *each.peeks)]
+        return [*(each.writer for each in self.ledgers), *others]
+
 
 def plan_of(seed: int, number: int) -> Plan:
     """The round of this number; the same each time."""
@@ -134,7 +141,7 @@ def _ledger_plan(rng: random.Random, ours: bool) -> LedgerPlan:
         writer=_client_plan(rng, ours),
         sizes=rng.choice(SHAPES),
         digest=rng.choice(DIGESTS),
-        window=rng.choice([1, 5, 50]),
+        window=rng.choice([2, 10, 50]),
         recoverers=tuple(recoverers) if rng.random() < 0.8 else (),
         peeks=tuple((rng.uniform(0.3, 2.0), _client_plan(rng, each)) for each in (True, False)),
     )
@@ -283,6 +290,9 @@ class Round:
     def _go_through(self) -> list[Told]:
         told: list[Told] = []
         writers: list[Writer] = []
+        for client in self._plan.clients:  # a JVM starts before anything happens
+            if client.kind != "ours":
+                self._arena.party(client)
         for index, ledger in enumerate(self._plan.ledgers):
             create = partial(self._party(ledger.writer).create, (), ledger.sizes, ledger.digest)
             writer = _again(create, CALL_S)
@@ -292,6 +302,7 @@ class Round:
             writer.begin(ENTRIES_MAX, each.pattern, first=0, window=each.plan.window, pause_ms=1)
             for writer, each in zip(writers, told, strict=True)
         ]
+        _wait_for(lambda: all(writer.lac() >= FIRST_ENTRIES for writer in writers))
         calls = self._carry_out(told)
         self._heal()
         for adding in addings:
@@ -433,6 +444,14 @@ def _listening(told: Told, what: str) -> Iterator[None]:
         told.errors.append(f"{what}: {said(error)}")
     except (KitError, TimeoutError) as error:
         told.problems.append(f"HANG: {what}: {error}")
+
+
+def _wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + CALL_S
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("nothing was written, though nothing fails yet")
+        time.sleep(0.02)
 
 
 def _again(call: Callable[[], T], within_s: float) -> T:

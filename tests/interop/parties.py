@@ -33,7 +33,7 @@ from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, JavaClient, JavaLedger, JavaTail, PeerClient, Read, added
 
 T = TypeVar("T")
-CALL_S = 60.0
+CALL_S = 120.0
 CHOSEN = "interop.bookies"  # java/Chosen.java
 FENCED, NO_LEDGER, PASSWORD_REFUSED = "fenced", "no such ledger", "password refused"
 
@@ -97,6 +97,9 @@ class Writer(Protocol):
     def append(self, payload: bytes) -> None:
         """One entry, whatever came before."""
 
+    def lac(self) -> int:
+        """How far it is confirmed, while adds are under way too."""
+
     def close(self) -> None: ...
 
 
@@ -159,7 +162,7 @@ class JavaParty:
         return JavaWriter(ledger)
 
     def open(self, ledger_id: int, digest: str, *, recover: bool, password: bytes = PASSWORD) -> Reader:
-        ledger = self._client.open(ledger_id, digest=digest, recover=recover, password=password)
+        ledger = self._client.open(ledger_id, digest=digest, recover=recover, password=password, within_s=CALL_S)
         return JavaReader(ledger, self._poll_ms)
 
     def delete(self, ledger_id: int) -> None:
@@ -189,6 +192,9 @@ class JavaWriter:
 
     def append(self, payload: bytes) -> None:
         self._ledger.add_bytes(payload)
+
+    def lac(self) -> int:
+        return self._ledger.state().lac
 
     def close(self) -> None:
         self._ledger.close()
@@ -339,6 +345,9 @@ class OurWriter:
 
     def append(self, payload: bytes) -> None:
         self._party.call(self._writer.append(payload))
+
+    def lac(self) -> int:
+        return self._writer.last_add_confirmed
 
     def close(self) -> None:
         self._party.call(self._writer.close())
