@@ -530,14 +530,22 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"interop chaos: {error}", file=sys.stderr)
         return 2
-    if arguments.only is not None:
-        _run_part(figures, [arguments.only], None)
-    deadline = time.monotonic() + arguments.minutes * 60
-    while arguments.only is None and figures.rounds < arguments.rounds and time.monotonic() < deadline:
-        numbers = list(range(figures.rounds, min(figures.rounds + CLUSTER_ROUNDS, arguments.rounds)))
-        _run_part(figures, numbers, arguments.resume, deadline)
+    try:
+        if arguments.only is None:
+            _run_all(figures, arguments)
+        else:
+            _run_part(figures, [arguments.only], None)
+    except KeyboardInterrupt:
+        print("interop chaos: interrupted", file=sys.stderr)
     print(figures.text())
     return 0 if figures.passed and figures.rounds >= (1 if arguments.only is not None else arguments.rounds) else 1
+
+
+def _run_all(figures: Figures, arguments: argparse.Namespace) -> None:
+    deadline = time.monotonic() + arguments.minutes * 60
+    while figures.rounds < arguments.rounds and time.monotonic() < deadline:
+        numbers = list(range(figures.rounds, min(figures.rounds + CLUSTER_ROUNDS, arguments.rounds)))
+        _run_part(figures, numbers, arguments.resume, deadline)
 
 
 def _run_part(figures: Figures, numbers: list[int], resume: Path | None, deadline: float = float("inf")) -> None:

@@ -100,10 +100,15 @@ def run(arguments: argparse.Namespace) -> int:
         if cell.impossible and not arguments.quiet:
             print(f"-    {cell}: {cell.impossible}")
     deadline = time.monotonic() + arguments.minutes * 60
+    first = set(pairwise())  # a run that is ended early has seen all pairs
     left = [cell for cell in cells if not cell.impossible and str(cell) not in results.passed]
-    while left and time.monotonic() < deadline:
-        part, left = left[:CLUSTER_CELLS], left[CLUSTER_CELLS:]
-        _run_part(part, results, deadline)
+    left.sort(key=lambda cell: cell not in first)
+    try:
+        while left and time.monotonic() < deadline:
+            part, left = left[:CLUSTER_CELLS], left[CLUSTER_CELLS:]
+            _run_part(part, results, deadline)
+    except KeyboardInterrupt:
+        print("interop matrix: interrupted", file=sys.stderr)
     print(results.table(cells))
     return 0 if results.passes(cells) else 1
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.jars import Toolchain
-from tests.interop.java_process import CALL_S, QUICK, JavaProgram, PeerError
+from tests.interop.java_process import CALL_S, QUICK, START_S, JavaProgram, PeerError
 from tests.interop.pattern import Pattern
 
 PASSWORD = b"passwd"
@@ -70,7 +70,9 @@ class PeerClient(JavaProgram):
 
     def client(self, uri: str, *, wire: int = 3, conf: Mapping[str, object] | None = None) -> JavaClient:
         """Apache's ``BookKeeper``; ``conf`` takes any key of its ClientConfiguration (``explicitLacInterval``)."""
-        return JavaClient(self, self.call("client", uri=uri, wire=wire, conf=dict(conf or {}))["client"])
+        return JavaClient(
+            self, self.call("client", within_s=START_S, uri=uri, wire=wire, conf=dict(conf or {}))["client"]
+        )
 
     def bookie_client(
         self, *, wire: int = 3, auth: bool = False, conf: Mapping[str, object] | None = None

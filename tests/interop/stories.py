@@ -31,7 +31,7 @@ from tests.interop.pattern import Pattern
 from tests.interop.worlds import AnyBookie, MixedCluster
 
 PATTERN = Pattern(seed=7, size_min=0, size_max=2000)
-LARGE = Pattern(seed=8, size_min=100_000, size_max=700_000)
+LARGE = Pattern(seed=8, size_min=100_000, size_max=500_000)
 SMALL = Pattern(seed=9, size_min=40, size_max=40)
 STRIPED, WHOLE, ALL = (3, 2, 2), (3, 3, 2), (3, 3, 3)
 TAKE_S = 30.0
@@ -137,7 +137,7 @@ class Story:
 
 def write(story: Story) -> None:
     """Small entries of all sizes, then large ones; what is closed is read."""
-    for count, window, pattern in ((600, 100, PATTERN), (24, 6, LARGE)):
+    for count, window, pattern in ((400, 100, PATTERN), (10, 4, LARGE)):
         writer = story.create(story.actor)
         writer.add(count, pattern, first=0, window=window)
         writer.close()
@@ -148,15 +148,15 @@ def read(story: Story) -> None:
     """Closed ledgers of all clients: whole, in parts, one entry; then an open one, up to its LAC."""
     for party in (story.actor, *story.others):
         writer = story.create(party)
-        writer.add(700, PATTERN, first=0)
+        writer.add(400, PATTERN, first=0)
         unclosed = story.actor.open(writer.ledger_id, story.digest, recover=False)
-        true(f"no LAC of {party.name}'s open ledger is known: {unclosed.lac}", 500 < unclosed.lac < 700)
+        true(f"no LAC of {party.name}'s open ledger is known: {unclosed.lac}", 200 < unclosed.lac < 400)
         read = unclosed.read(0, unclosed.lac)
         same(f"of {party.name}'s open ledger", read.checksum, PATTERN.checksum(0, unclosed.lac))
         writer.close()
-        story.check(writer.ledger_id, 699, PATTERN, [story.actor])
+        story.check(writer.ledger_id, 399, PATTERN, [story.actor])
         reader = story.actor.open(writer.ledger_id, story.digest, recover=False)
-        for first, last in ((0, 0), (699, 699), (123, 456)):
+        for first, last in ((0, 0), (399, 399), (123, 256)):
             same(f"entries {first} to {last}", reader.read(first, last).checksum, PATTERN.checksum(first, last))
         wrong = partial(story.actor.open, writer.ledger_id, story.digest, recover=False, password=b"wrong")
         same("another password", refusal(wrong), PASSWORD_REFUSED)
@@ -187,15 +187,15 @@ def recover(story: Story) -> None:
     """Who recovers finds all that a living writer was told, and the writer learns that it is fenced."""
     for party in (story.actor, *story.others):
         writer = story.create(party)
-        writer.add(400, SMALL, first=0)
-        adding = writer.begin(1_000_000, SMALL, first=400, window=50)
+        writer.add(200, SMALL, first=0)
+        adding = writer.begin(1_000_000, SMALL, first=200, window=50, pause_ms=1)
         time.sleep(0.1)
         opened = story.actor.open(writer.ledger_id, story.digest, recover=True)
         ended = adding.ended()
         same(f"what {party.name} was told", ended.said, FENCED)
         true("the ledger is not closed", opened.closed)
-        told = 399 + ended.acked
-        true(f"{party.name} was told of entry {told}, the ledger ends at {opened.lac}", opened.lac >= told >= 399)
+        told = 199 + ended.acked
+        true(f"{party.name} was told of entry {told}, the ledger ends at {opened.lac}", opened.lac >= told >= 199)
         story.check(writer.ledger_id, opened.lac, SMALL)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,6 @@ from tests.interop.peers import ApacheBookie, ApacheCluster
 
 READY_S = 60.0
 _POLL_S = 0.05
-_CONF: Mapping[str, object] = {"zkTimeout": 2000}  # a killed bookie comes back once its session is over
 
 
 class AnyBookie(Protocol):
@@ -133,7 +132,7 @@ class MixedCluster:
                 self.uri = made.uri
             self.ours = [self._our_bookie(number) for number in range(1, ours + 1)]
             with ThreadPoolExecutor(max_workers=len(hosts)) as threads:
-                for (bookie,) in threads.map(lambda host: host.start(1, _CONF), hosts):
+                for (bookie,) in threads.map(lambda host: host.start(1), hosts):
                     self.theirs.append(TheirBookie(bookie))
             for ours_ in self.ours:
                 ours_.wait_ready()
