@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import shutil
 import sys
 import tempfile
@@ -100,9 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
         if cell.impossible and not arguments.quiet:
             print(f"-    {cell}: {cell.impossible}")
     deadline = time.monotonic() + arguments.minutes * 60
-    first = set(pairwise())  # a run that is ended early has seen all pairs
     left = [cell for cell in cells if not cell.impossible and str(cell) not in results.passed]
-    left.sort(key=lambda cell: cell not in first)
+    random.Random(0).shuffle(left)  # a run that is ended early has seen something of everything,
+    first = set(pairwise())
+    left.sort(key=lambda cell: cell not in first)  # and before that all pairs
     try:
         while left and time.monotonic() < deadline:
             part, left = left[:CLUSTER_CELLS], left[CLUSTER_CELLS:]
