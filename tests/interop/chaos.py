@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter
@@ -28,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.client import ClientConfig
 from bk_core.errors import BookKeeperError
 from bk_core.metadata import open_store
@@ -49,7 +46,7 @@ from tests.interop.parties import (
 )
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import Read
-from tests.interop.worlds import MixedCluster
+from tests.interop.worlds import MixedCluster, kept_if_it_fails
 
 T = TypeVar("T")
 OURS, APACHE = 2, (MAIN, SECOND)
@@ -549,28 +546,17 @@ def _run_all(figures: Figures, arguments: argparse.Namespace) -> None:
 
 
 def _run_part(figures: Figures, numbers: list[int], resume: Path | None, deadline: float = float("inf")) -> None:
-    """Rounds on one cluster, which is left after one that failed; its folder is kept then."""
-    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    zookeeper = ZooKeeperServer(tick_ms=200, durable=False)
-    zookeeper.start(folder / "zookeeper")
-    kept = False
-    try:
-        with MixedCluster(zookeeper.connect_string, folder / "cluster", ours=OURS, apache=APACHE) as cluster:
-            arena = Arena(cluster)
-            for number in numbers:
-                report = _one_round(arena, figures.seed, number)
-                figures.add(report)
-                if resume is not None:
-                    figures.save(resume)
-                kept = bool(report.problems)
-                if kept or time.monotonic() > deadline:
-                    break
-    finally:
-        zookeeper.stop()
-        if kept:
-            print(f"interop chaos: logs and data are kept in {folder}", flush=True)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+    """Rounds on one cluster, which is left after one that failed."""
+    with kept_if_it_fails("chaos", ours=OURS, apache=APACHE) as (cluster, problems):
+        arena = Arena(cluster)
+        for number in numbers:
+            report = _one_round(arena, figures.seed, number)
+            figures.add(report)
+            problems += report.problems
+            if resume is not None:
+                figures.save(resume)
+            if problems or time.monotonic() > deadline:
+                break
 
 
 def _one_round(arena: Arena, seed: int, number: int) -> Report:

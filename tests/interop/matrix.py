@@ -10,19 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bk_cli.zookeeper_server import ZooKeeperServer
 from tests.interop.cells import BOOKIES, CLIENTS, OPERATIONS, WIRES, Cell, all_cells, pairwise
 from tests.interop.stories import Matrix
-from tests.interop.worlds import MixedCluster
+from tests.interop.worlds import kept_if_it_fails
 
 CLUSTER_CELLS = 100
 """Then a new cluster: it keeps the disk and the JVMs small."""
@@ -119,26 +116,14 @@ def _run_part(cells: Sequence[Cell], results: Results, deadline: float) -> None:
     """Some cells on one cluster. What a failed one leaves behind is no reason for the next to fail: a new cluster."""
     left = list(cells)
     while left and time.monotonic() < deadline:
-        folder = Path(tempfile.mkdtemp(prefix="matrix-"))
-        zookeeper = ZooKeeperServer(tick_ms=200, durable=False)
-        zookeeper.start(folder / "zookeeper")
-        passed = True
-        try:
-            where = zookeeper.connect_string
-            with MixedCluster(where, folder / "cluster", ours=Matrix.OURS, apache=Matrix.APACHE) as cluster:
-                matrix = Matrix(cluster)
-                while left and passed and time.monotonic() < deadline:
-                    passed = _run_cell(matrix, left.pop(0), results)
-                matrix.close()
-        finally:
-            zookeeper.stop()
-            if passed:
-                shutil.rmtree(folder, ignore_errors=True)
-            else:
-                print(f"     logs and data are kept in {folder}", flush=True)
+        with kept_if_it_fails("matrix", ours=Matrix.OURS, apache=Matrix.APACHE) as (cluster, problems):
+            matrix = Matrix(cluster)
+            while left and not problems and time.monotonic() < deadline:
+                problems += _run_cell(matrix, left.pop(0), results)
+            matrix.close()
 
 
-def _run_cell(matrix: Matrix, cell: Cell, results: Results) -> bool:
+def _run_cell(matrix: Matrix, cell: Cell, results: Results) -> list[str]:
     began, error = time.monotonic(), ""
     try:
         matrix.play(cell)
@@ -148,4 +133,4 @@ def _run_cell(matrix: Matrix, cell: Cell, results: Results) -> bool:
     seconds = time.monotonic() - began
     results.add(cell, seconds, error)
     print(f"{'FAIL' if error else 'ok  '} {cell} {seconds:.1f} s {error}".rstrip(), flush=True)
-    return not error
+    return [error] if error else []

@@ -9,12 +9,14 @@ story: the first ones are its ensemble, the others replace failed ones.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from bk_core.client import BookKeeper, ClientConfig
@@ -244,7 +246,18 @@ class OurParty:
         self._clients: list[BookKeeper] = []
 
     def call(self, work: Coroutine[Any, Any, T], within_s: float = CALL_S) -> T:
-        return self._thread.call(asyncio.wait_for(work, within_s))
+        """What ``work`` returns. A TimeoutError says where it, and all else that this client does, waits."""
+
+        async def bounded() -> T:
+            task = asyncio.ensure_future(work)
+            await asyncio.wait([task], timeout=within_s)
+            if task.done():
+                return task.result()
+            said = " | ".join(_waits(each.get_coro()) for each in (task, *asyncio.all_tasks()))
+            task.cancel()
+            raise TimeoutError(f"after {within_s:.0f} s: {said}")
+
+        return self._thread.call(bounded())
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return self._thread.begin(work)
@@ -300,6 +313,21 @@ class OurParty:
     def close(self) -> None:
         self.rest()
         self._thread.stop()
+
+
+def _waits(work: object) -> str:
+    """The line at which each of the coroutines stands that wait for one another."""
+    places = []
+    while work is not None:
+        kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(work, f"{kind}_frame")), "")
+        frame = getattr(work, f"{kind}_frame", None)
+        if frame is not None:
+            places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
+        if kind:
+            work = getattr(work, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+        else:  # a step of an async generator, which does not say of which
+            work = next((each for each in gc.get_referents(work) if hasattr(each, "ag_frame")), None)
+    return " > ".join(places)
 
 
 def _see_only(store: TreeStore, bookies: Sequence[str]) -> None:

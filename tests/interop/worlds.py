@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +18,8 @@ from typing import Protocol, Self
 from bk_cli.children import free_ports
 from bk_cli.cluster import BookieProcess
 from bk_cli.cluster_layout import GRPC_PORT_ABOVE
+from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.errors import BookKeeperError
 from tests.interop.jars import KitError, toolchain
 from tests.interop.peer_client import PeerClient
 from tests.interop.peers import ApacheBookie, ApacheCluster
@@ -169,3 +173,35 @@ class MixedCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def kept_if_it_fails(name: str, *, ours: int, apache: Sequence[str]) -> Iterator[tuple[MixedCluster, list[str]]]:
+    """A cluster with a ZooKeeper in a folder of its own. What is put into the list are problems: if there is one, the
+    folder is kept. On a busy machine a start may time out; it is tried three times."""
+    problems: list[str] = []
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    try:
+        with contextlib.ExitStack() as stack:
+            zookeeper, cluster = _started(folder, ours, apache)
+            stack.callback(zookeeper.stop)
+            yield stack.enter_context(cluster), problems
+    finally:
+        if problems:
+            print(f"     logs and data are kept in {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(folder: Path, ours: int, apache: Sequence[str]) -> tuple[ZooKeeperServer, MixedCluster]:
+    for last_try in (False, False, True):
+        zookeeper = ZooKeeperServer(tick_ms=200, durable=False)
+        try:
+            where = zookeeper.start(folder / "zookeeper")
+            return zookeeper, MixedCluster(where, folder / "cluster", ours=ours, apache=apache)
+        except (BookKeeperError, KitError):
+            zookeeper.stop()
+            if last_try:
+                raise
+            shutil.rmtree(folder)
+    raise AssertionError("not reached")
