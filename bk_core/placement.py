@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses bookies. Pure: the caller passes the candidates and the source of randomness. All bookies are equal: racks
-and load do not count."""
+"""Chooses bookies. Pure: the caller passes the candidates, what is known about them (:class:`Landscape`), and the
+source of randomness.
+
+Without racks and weights all bookies are equal. With racks, places are filled one after the other, each by a bookie
+that leaves no write set with fewer racks than it should have, if there is one, and whose rack is rarest in the write
+sets of that place. Among those that serve as well, chance decides, by weight.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -12,6 +19,12 @@ from bk_core.errors import NotEnoughBookiesError, Outcome
 from bk_core.model import BookieId, LedgerMetadata
 
 T = TypeVar("T")
+
+DEFAULT_RACK = "/default-rack"
+WEIGHT_MULTIPLE_MAX = 3
+"""A bookie counts for at most so many times the median weight, so that a new one does not get every ledger."""
+
+TRIES = 8
 
 
 class RandomSource(Protocol):
@@ -21,6 +34,38 @@ class RandomSource(Protocol):
     def random(self) -> float: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Landscape:
+    """What is known about bookies. ``racks``: the rack of each that has one. ``weights``: free bytes of their disks;
+    empty if they do not count. Each write set should have members in ``racks_min`` racks, as far as there are so many;
+    ``enforced``: in that many, or no ensemble is chosen."""
+
+    racks: Mapping[BookieId, str] = field(default_factory=dict)
+    weights: Mapping[BookieId, int] = field(default_factory=dict)
+    racks_min: int = 2
+    enforced: bool = False
+
+    def rack_of(self, bookie: BookieId) -> str:
+        return self.racks.get(bookie, DEFAULT_RACK)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all bookies are equal."""
+        return not (self.racks or self.weights or self.enforced)
+
+    def racks_of(self, places: Sequence[BookieId | None], write_quorum: int, start: int) -> set[str]:
+        """The racks of the write set that begins at place ``start``."""
+        members = (places[(start + i) % len(places)] for i in range(write_quorum))
+        return {self.rack_of(bookie) for bookie in members if bookie is not None}
+
+    def fewest_racks(self, ensemble: Sequence[BookieId], write_quorum: int) -> int:
+        """How many racks the write set with the fewest has."""
+        return min(len(self.racks_of(ensemble, write_quorum, start)) for start in range(len(ensemble)))
+
+
+FLAT = Landscape()
+
+
 def choose_ensemble(
     writable: Collection[BookieId],
     size: int,
@@ -28,11 +73,14 @@ def choose_ensemble(
     *,
     exclude: Mapping[BookieId, str] = MappingProxyType({}),
     avoid: Collection[BookieId] = (),
+    write_quorum: int = 0,
+    landscape: Landscape = FLAT,
 ) -> tuple[BookieId, ...]:
     """``size`` distinct writable bookies in random order. Of ``avoid`` (failed lately) only as many are taken as are
     needed; ``exclude`` maps bookies that cannot be used to the reason.
 
-    Raises NotEnoughBookiesError, which names how many are needed, which are writable, and why some cannot be used.
+    Raises NotEnoughBookiesError, which names how many are needed, which are writable, and why some cannot be used, or
+    which racks they are in.
     """
     usable = sorted(b for b in writable if b not in exclude)  # sorted, so that a simulation can be repeated
     if len(usable) < size:
@@ -41,11 +89,89 @@ def choose_ensemble(
             value=writable_in_words(writable, exclude),
             remedy="start more bookies (bk bookie run) or ask for a smaller ensemble size; bk doctor says which run",
         )
+    if not landscape.is_flat:
+        places: list[BookieId | None] = [None] * size
+        return _filled(places, usable, avoid, write_quorum or size, landscape, random)
     better = [bookie for bookie in usable if bookie not in avoid]
     if len(better) >= size:
         return tuple(random.sample(better, size))
     rest = [bookie for bookie in usable if bookie in avoid]
     return tuple(random.sample([*better, *random.sample(rest, size - len(better))], size))
+
+
+def _filled(
+    places: list[BookieId | None],
+    usable: Sequence[BookieId],
+    avoid: Collection[BookieId],
+    write_quorum: int,
+    landscape: Landscape,
+    random: RandomSource,
+) -> tuple[BookieId, ...]:
+    """The places with a usable bookie in each that was empty: the best of a few tries, because a place is filled
+    without a look at the last ones. Raises NotEnoughBookiesError if racks are enforced and some write set has too few.
+    """
+    best, most, wanted = tuple[BookieId, ...](), -1, min(write_quorum, landscape.racks_min)
+    for _ in range(TRIES):
+        ensemble = _fill(list(places), usable, avoid, write_quorum, landscape, random)
+        racks = landscape.fewest_racks(ensemble, write_quorum)
+        if racks > most:
+            best, most = ensemble, racks
+        if racks >= wanted:
+            break
+    if landscape.enforced and most < wanted:
+        raise NotEnoughBookiesError(
+            f"write sets of {write_quorum} bookies in {wanted} racks are needed and cannot be had",
+            value="usable: " + ", ".join(f"{bookie} in {landscape.rack_of(bookie)}" for bookie in sorted(usable)),
+            remedy="start bookies in other racks, look at what rack_script or rack_file says of them, "
+            "or set enforce_racks=False",
+        )
+    return best
+
+
+def _fill(
+    places: list[BookieId | None],
+    usable: Sequence[BookieId],
+    avoid: Collection[BookieId],
+    write_quorum: int,
+    landscape: Landscape,
+    random: RandomSource,
+) -> tuple[BookieId, ...]:
+    left, size = list(usable), len(places)
+    racks_wanted = min(write_quorum, landscape.racks_min)
+    for at in (place for place, taken in enumerate(places) if taken is None):
+        starts = [(at - i) % size for i in range(write_quorum)]  # of the write sets that this place is in
+
+        def how_bad(bookie: BookieId, at: int = at, starts: list[int] = starts) -> tuple[bool, int, int]:
+            tried = [*places[:at], bookie, *places[at + 1 :]]
+            lacking = same = 0
+            for start in starts:
+                members = [tried[(start + i) % size] for i in range(write_quorum)]
+                racks = landscape.racks_of(tried, write_quorum, start)
+                lacking += max(0, racks_wanted - len(racks) - members.count(None))
+                same += sum(1 for each in members if each and landscape.rack_of(each) == landscape.rack_of(bookie))
+            return bookie in avoid, lacking, same
+
+        marks = {bookie: how_bad(bookie) for bookie in left}
+        least = min(marks.values())
+        chosen = _by_weight([bookie for bookie in left if marks[bookie] == least], landscape.weights, random)
+        places[at] = chosen
+        left.remove(chosen)
+    return tuple(bookie for bookie in places if bookie is not None)
+
+
+def _by_weight(bookies: Sequence[BookieId], weights: Mapping[BookieId, int], random: RandomSource) -> BookieId:
+    """One of the bookies: of those with twice the weight twice as often. Who did not tell counts as the median."""
+    known = [weights[bookie] for bookie in bookies if bookie in weights]
+    if not known:
+        return random.sample(bookies, 1)[0]
+    middle = max(median(known), 1)
+    counts = [min(max(weights.get(bookie, middle), 1), WEIGHT_MULTIPLE_MAX * middle) for bookie in bookies]
+    at = random.random() * sum(counts)
+    for bookie, count in zip(bookies, counts, strict=True):
+        at -= count
+        if at < 0:
+            return bookie
+    return bookies[-1]
 
 
 def writable_in_words(writable: Collection[BookieId], excluded: Mapping[BookieId, str]) -> str:
@@ -63,12 +189,13 @@ def replacement(
     *,
     gone: Collection[BookieId] = (),
     partly: bool = False,
+    landscape: Landscape = FLAT,
 ) -> tuple[BookieId, ...] | NotEnoughBookiesError:
     """The last ensemble with other bookies at ``indices``, none of them from ``gone``; the others keep their places
     (protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble).
 
-    Returns an error if there are too few spares. With ``partly`` one spare is enough; then only the first of
-    ``indices`` get a new bookie."""
+    Returns an error if there are too few spares, or too few racks where racks are enforced. With ``partly`` one spare
+    is enough; then only the first of ``indices`` get a new bookie."""
     ensemble = list(metadata.last_fragment.ensemble)
     failed = {ensemble[index]: "failed" for index in indices}
     others = dict.fromkeys(ensemble, "in the ensemble")
@@ -86,6 +213,15 @@ def replacement(
             "then open the ledger with recover=True",
             outcome=Outcome.UNKNOWN,
         )
-    for index, bookie in zip(indices, spare, strict=False):
-        ensemble[index] = bookie
-    return tuple(ensemble)
+    if landscape.is_flat:
+        for index, bookie in zip(indices, spare, strict=False):
+            ensemble[index] = bookie
+        return tuple(ensemble)
+    empty = indices[: max(wanted, 1)]
+    places = [None if at in empty else bookie for at, bookie in enumerate(ensemble)]
+    usable = sorted(set(writable).difference(excluded))
+    try:
+        return _filled(places, usable, avoid, metadata.write_quorum_size, landscape, random)
+    except NotEnoughBookiesError as error:
+        error.outcome = Outcome.UNKNOWN
+        return error

@@ -26,6 +26,11 @@ class ClientConfig:
     ack quorum, instead of ending with NotEnoughBookiesError. Both leave entries with fewer copies; the close marks the
     ledger under-replicated. A deletion waits at most ``delete_hint_timeout_ms`` to tell the bookies. A bookie that
     failed is not chosen for ``quarantine_ms`` unless too few others are left.
+
+    ``rack_script`` and ``rack_file`` say which rack a bookie is in (docs/python.md): then write sets get members in
+    ``racks_min`` racks where there are so many, and with ``enforce_racks`` no ledger is made elsewhere.
+    ``disk_weight_placement``: bookies with more free space are chosen more often; they are asked for it at most every
+    ``disk_weight_ms``.
     """
 
     window_bytes_max: int = 16 << 20
@@ -50,10 +55,16 @@ class ClientConfig:
     delete_hint_timeout_ms: float = 500
     metadata_timeout_s: float = 8.0  # so that a wrong address is reported within 10 s, interpreter start included
     session_timeout_s: float = 10.0
+    rack_script: str = ""
+    rack_file: str = ""
+    racks_min: int = 2
+    enforce_racks: bool = False
+    disk_weight_placement: bool = False
+    disk_weight_ms: float = 60_000
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0 and field.type != "bool":
+            if field.type not in ("bool", "str") and getattr(self, field.name) <= 0:
                 raise InvalidArgumentError(
                     f"{field.name} must be positive", value=f"{field.name}={getattr(self, field.name)}"
                 )

@@ -27,6 +27,7 @@ from bk_core.client.lac import quorum_lac
 from bk_core.client.ranges import SlowBookies
 from bk_core.client.reader import LedgerReader
 from bk_core.client.recovery import RecoveryDriver, recovery_of
+from bk_core.client.surveyor import Surveyor
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
@@ -40,7 +41,7 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, Versioned
-from bk_core.placement import choose_ensemble
+from bk_core.placement import Landscape, choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
 from bk_core.transport.lanes import LaneTransport
@@ -69,6 +70,7 @@ class BookKeeper:
         self._sessions = itertools.count(1)
         self._quarantine: dict[BookieId, float] = {}  # bookie → until when others are preferred, in loop time
         self._slow = SlowBookies()  # bookies that reads ask last
+        self._surveyor = Surveyor(transport, self.config)
         timeout_s, pause_s = self.config.delete_hint_timeout_ms / 1000, self.config.quarantine_ms / 1000
         self._hints = Hints(transport, self.refresh_bookies, timeout_s=timeout_s, pause_s=pause_s)
         self._loop = asyncio.get_running_loop()
@@ -107,7 +109,7 @@ class BookKeeper:
                 f"ack_quorum_size={ack_quorum_size}",
                 remedy="for three copies of which two must be on disk: 3, 3, 2",
             )
-        ensemble = self._choose(await self.refresh_bookies(at_least=ensemble_size), ensemble_size)
+        ensemble = await self.choose_bookies(ensemble_size, write_quorum_size)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum_size=write_quorum_size,
@@ -240,18 +242,31 @@ class BookKeeper:
         """The writable bookies, and those to choose last: ``failed`` and others that failed lately."""
         until = self._loop.time() + self.config.quarantine_ms / 1000
         self._quarantine.update(dict.fromkeys(failed, until))
+        self._surveyor.know(writable)
         self._slow.note(failed, self.config.quarantine_ms / 1000)
         await asyncio.to_thread(self.store.sync)  # a change of bookies is rare; one just back is a spare
         writable = await self.refresh_bookies()
-        return BookiesRead(writable, self._quarantined())
+        return BookiesRead(writable, self._quarantined(), await self._surveyor.landscape())
 
     def _quarantined(self) -> tuple[BookieId, ...]:
         now = self._loop.time()
         self._quarantine = {bookie: until for bookie, until in self._quarantine.items() if until > now}
         return tuple(self._quarantine)
 
-    def _choose(self, writable: tuple[BookieId, ...], size: int) -> tuple[BookieId, ...]:
-        return choose_ensemble(writable, size, self._random, avoid=self._quarantined())
+    async def choose_bookies(self, size: int, write_quorum: int) -> tuple[BookieId, ...]:
+        """The bookies of a new ledger. Raises NotEnoughBookiesError."""
+        writable = await self.refresh_bookies(at_least=size)
+        landscape = await self._surveyor.landscape()
+        chosen = self._choose(writable, size, write_quorum, landscape)
+        self._surveyor.warn_of_few_racks(landscape, chosen, write_quorum)
+        return chosen
+
+    def _choose(
+        self, writable: tuple[BookieId, ...], size: int, write_quorum: int, landscape: Landscape
+    ) -> tuple[BookieId, ...]:
+        return choose_ensemble(
+            writable, size, self._random, avoid=self._quarantined(), write_quorum=write_quorum, landscape=landscape
+        )
 
     def new_session(self) -> int:
         """A session number that this client has not used yet."""

@@ -28,7 +28,6 @@ from bk_core.logs.model.head import LogHead, PublishId, custom_metadata_for
 from bk_core.logs.model.next_head import NewOpenExtent
 from bk_core.logs.store import Apply, LogStore, nonce
 from bk_core.model import LedgerId, Versioned
-from bk_core.placement import choose_ensemble
 
 logger = logging.getLogger("bk_core.logs")
 
@@ -65,9 +64,7 @@ class LeadOptions:
 
     async def check_bookies(self, bookkeeper: BookKeeper) -> None:
         """Raises NotEnoughBookiesError if no ledger could be made now; called before the previous leader is fenced."""
-        choose_ensemble(
-            await bookkeeper.refresh_bookies(at_least=self.ensemble_size), self.ensemble_size, random.Random()
-        )
+        await bookkeeper.choose_bookies(self.ensemble_size, self.write_quorum_size)
 
 
 class LeadershipRequests:

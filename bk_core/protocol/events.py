@@ -14,6 +14,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.packets import Buffer as Buffer
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
+from bk_core.placement import FLAT, Landscape
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
 
 
@@ -141,6 +142,7 @@ class MarkUnderreplicated:
 
     bookies: tuple[BookieId, ...]
 
+    landscape: Landscape = FLAT
 
 MetadataEvent: TypeAlias = MetadataWritten | MetadataConflicted | MetadataRead | MetadataCallFailed | BookiesRead
 MetadataEffect: TypeAlias = WriteMetadata | ReadMetadata | ReadBookies | MarkUnderreplicated

@@ -113,7 +113,9 @@ class WriteBack:
         assert indices, f"write-back {event}"
         old, first = self.metadata.last_fragment.ensemble, self.delivery.confirmed() + 1
         bookies = event.writable, event.quarantined
-        chosen = replacement(self.metadata, indices, *bookies, self.random, gone=self._gone, partly=True)
+        chosen = replacement(
+            self.metadata, indices, *bookies, self.random, gone=self._gone, partly=True, landscape=event.landscape
+        )
         if isinstance(chosen, NotEnoughBookiesError):
             self.delivery.abandon(indices)
             self.problem = self.problem if self.delivery.quorums_left else chosen.what

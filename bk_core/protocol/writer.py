@@ -202,7 +202,9 @@ class LedgerWrite:
         assert change.intent is None, f"{self.state} {event}"
         partly, bookies = self.config.allow_degraded_writes, (event.writable, event.quarantined)
         value, old = self.metadata.value, self.metadata.value.last_fragment.ensemble
-        chosen = replacement(value, change.indices, *bookies, self.random, gone=self._gone, partly=partly)
+        chosen = replacement(
+            value, change.indices, *bookies, self.random, gone=self._gone, partly=partly, landscape=event.landscape
+        )
         if isinstance(chosen, BookKeeperError):
             return self._no_spare(chosen)
         replaced = tuple(index for index in change.indices if chosen[index] != old[index])

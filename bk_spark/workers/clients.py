@@ -117,10 +117,13 @@ def client_config(options: BkOptions) -> ClientConfig:
     from bk_core.client import ClientConfig
 
     known = {normalise(field.name): field for field in fields(ClientConfig)}
-    values: dict[str, int | float] = dict(TASK_DEFAULTS)
+    values: dict[str, int | float | str] = dict(TASK_DEFAULTS)
     for key, text in options.client_settings:
         if key not in known:
             raise unknown_option(CLIENT_PREFIX + key, [CLIENT_PREFIX + _camel(f.name) for f in known.values()])
+        if known[key].type == "str":
+            values[known[key].name] = text
+            continue
         try:
             values[known[key].name] = int(text) if text.strip().isdigit() else float(text)
         except ValueError:

@@ -24,6 +24,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.model import DigestType, LedgerState
+from bk_core.placement import FLAT
 from bk_core.protocol.events import MetadataConflicted
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from tests.kit.memory_cluster import FAST, eventually, memory_cluster
@@ -335,9 +336,9 @@ def test_a_failed_bookie_is_avoided_until_nothing_else_is_left() -> None:
             client = cluster.client()
             failed = ("b0", "b1")
             assert (await client._bookies_without(failed)).quarantined == failed
-            chosen = [client._choose(await client.refresh_bookies(), 3) for _ in range(5)]
+            chosen = [client._choose(await client.refresh_bookies(), 3, 3, FLAT) for _ in range(5)]
             assert {frozenset(bookies) for bookies in chosen} == {frozenset(("b2", "b3", "b4"))}
-            four = client._choose(await client.refresh_bookies(), 4)
+            four = client._choose(await client.refresh_bookies(), 4, 3, FLAT)
             assert {"b2", "b3", "b4"} < set(four)
 
     run(scenario())
