@@ -51,13 +51,15 @@ class LedgerWriter(LedgerWriterBase):
     def is_failed(self) -> bool:
         return self._inner.is_failed
 
-    def append_nowait(self, payload: Bytes) -> EntryId:
+    def append_nowait(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
         """Queue one entry and return its id; any thread may call. The payload must not be changed afterwards.
 
-        Raises WindowFullError when the window has no room, EntryTooLargeError, LedgerClosedError, or the error that
-        ended this writer; in all cases the entry was not queued.
+        ``entry_id`` is for a ledger made with ``explicit_ids``, whose ids the caller gives: each once, in any order.
+        The entry is sent once every id below it was given. Raises WindowFullError when the window has no room,
+        EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer; in all cases
+        the entry was not queued.
         """
-        return self._inner.append_nowait(payload)
+        return self._inner.append_nowait(payload, entry_id)
 
     def append_batch(self, batch: EntryBatch) -> EntryId:
         """Queue a batch, in parts if it must wait for room; returns the id of its last entry. Its entries get
@@ -76,6 +78,19 @@ class LedgerWriter(LedgerWriterBase):
     def flush(self) -> None:
         """Wait until everything appended so far is confirmed."""
         self._thread.call(self._inner.flush())
+
+    def force(self) -> EntryId:
+        """Make everything appended so far durable, of a ledger made with ``deferred_sync``; returns the LAC. Without
+        deferred syncs it waits as :meth:`flush`. Raises the error that ended the writer if that came first."""
+        return self._thread.call(self._inner.force())
+
+    def write_lac(self) -> EntryId:
+        """Tell the bookies the LAC now; returns it once an ack quorum has taken it. A reader who asks them then sees
+        that LAC, although no later entry carries it. Raises QuorumTimeoutError, and the error that ended this writer.
+
+        A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
+        """
+        return self._thread.call(self._inner.write_lac())
 
     def close(self) -> None:
         """Send the queued entries and close the ledger at its last entry. May be called again.
@@ -122,13 +137,15 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
         ``last``, which holds the sum. Raises as :meth:`read`."""
         return self._thread.call(self._inner.length_to(last))
 
-    def read(self, first: EntryId, last: EntryId) -> Generator[EntryBatch, None, None]:
+    def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> Generator[EntryBatch, None, None]:
         """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica gives an entry now.
+        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads beyond the LAC of an
+        open ledger what some bookie has already: such an entry may never become part of the ledger, and
+        NoSuchEntryError says only that it is not there yet.
         """
-        return self._thread.iterate(self._inner.read(first, last))
+        return self._thread.iterate(self._inner.read(first, last, unconfirmed=unconfirmed))
 
     def tail(self, from_entry: EntryId = 0) -> Generator[EntryBatch, None, None]:
         """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
@@ -178,11 +195,18 @@ class BookKeeper(BookKeeperBase):
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: LedgerId | None = None,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable;
-        in both cases nothing was created.
+        ``ledger_id``: None has the store choose one. ``explicit_ids``: the caller gives each entry its id, in any order
+        (``append(payload, entry_id)``); entries are confirmed in the order of their ids. ``deferred_sync``: bookies may
+        ack before they sync; ``force`` makes durable what was appended, and moves the LAC.
+
+        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
+        LedgerExistsError if the id is taken; then nothing was created.
         """
         return LedgerWriter(
             self._thread.call(
@@ -193,6 +217,9 @@ class BookKeeper(BookKeeperBase):
                     digest_type=digest_type,
                     password=password,
                     custom_metadata=custom_metadata,
+                    ledger_id=ledger_id,
+                    explicit_ids=explicit_ids,
+                    deferred_sync=deferred_sync,
                 )
             ),
             self._thread,

@@ -27,16 +27,16 @@ T = TypeVar("T")
 class LedgerWriterBase(BlockHandle[client.LedgerWriter]):
     """Appends without a task on the loop, as long as the window has room."""
 
-    def append(self, payload: Bytes) -> EntryId:
+    def append(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
         """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        Raises what append_nowait does, except WindowFullError: it waits for room, first come first served. After an
-        error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
+        ``entry_id`` as in append_nowait. Raises what that does, except WindowFullError: it waits for room, first come
+        first served. After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
-            return self._inner.append_future(payload).result()
+            return self._inner.append_future(payload, entry_id).result()
         except WindowFullError:
-            return self._thread.call(self._inner.append(payload))
+            return self._thread.call(self._inner.append(payload, entry_id))
 
 
 class BookKeeperBase(Connection[client.BookKeeper]):

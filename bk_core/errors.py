@@ -97,6 +97,12 @@ class LedgerExistsError(LedgerError):
     code = "BK_LEDGER_EXISTS"
 
 
+class DuplicateEntryIdError(LedgerError):
+    """An entry of this id was appended before."""
+
+    code = "BK_DUPLICATE_ENTRY_ID"
+
+
 class EntryTooLargeError(LedgerError):
     """An entry is over the limit of 5 MiB − 1 KiB (rule L5)."""
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue of entries that were appended and not given to the machine yet. It numbers entries and joins small ones
-into batches. Any thread may put; the loop takes."""
+into batches. Any thread may put; the loop takes.
+
+An entry whose id the caller chose waits here, *early*, until every id below it is queued: what is taken has no gap.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from collections import deque
 
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.packets import SLICE_ENTRIES_MAX
-from bk_core.errors import InvalidArgumentError
-from bk_core.model import EntryId
+from bk_core.errors import DuplicateEntryIdError, InvalidArgumentError
+from bk_core.model import NO_ENTRY, EntryId
 
 ENTRY_COST_BYTES = 32
 """Each entry counts this many bytes beside its payload, so that empty entries are bounded too."""
@@ -19,15 +22,22 @@ ENTRY_COST_BYTES = 32
 class AppendQueue:
     """Payloads and batches in the order of their ids. ``lock`` guards everything; the caller of a put holds it.
 
-    ``bytes`` counts queued entries; ``held`` also counts entries that were taken and are not confirmed. ``next_id`` is
-    the id of the next entry.
+    ``bytes`` counts queued entries, ``early_bytes`` early ones; ``held`` counts both, and what was taken and is not
+    confirmed.
+    ``next_id`` is the id of the next entry; ``last_id`` is the highest that was given.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.bytes = self.held = 0
+        self.bytes = self.early_bytes = self.held = 0
         self.next_id: EntryId = 0
         self._items: deque[EntryBatch | list[Bytes]] = deque()
+        self._early: dict[EntryId, Bytes] = {}
+        self._last_early: EntryId = NO_ENTRY
+
+    @property
+    def last_id(self) -> EntryId:
+        return max(self.next_id - 1, self._last_early)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -44,6 +54,37 @@ class AppendQueue:
         self.held += size
         self.next_id += 1
         return self.next_id - 1
+
+    def put_at(self, entry_id: EntryId, payload: Bytes) -> None:
+        """Queue one entry under an id of the caller's, once every id below it is queued; until then it is early. Raises
+        DuplicateEntryIdError. The lock is held."""
+        self.check_new(entry_id)
+        if entry_id != self.next_id:
+            self._early[entry_id] = payload
+            self._last_early = max(self._last_early, entry_id)
+            self._count_early(cost(len(payload), 1))
+            return
+        self.put(payload)
+        while (early := self._early.pop(self.next_id, None)) is not None:
+            self._count_early(-cost(len(early), 1))
+            self.put(early)
+
+    def _count_early(self, size: int) -> None:
+        self.early_bytes += size
+        self.held += size
+
+    def check_new(self, entry_id: EntryId) -> None:
+        """Raises DuplicateEntryIdError for an id that was given before. The lock is held."""
+        if entry_id < self.next_id or entry_id in self._early:
+            raise DuplicateEntryIdError(
+                f"entry {entry_id} was appended before", remedy="give each id once; the entry that came first counts"
+            )
+
+    def drop_early(self) -> None:
+        """Forget the early entries: the ids below them will not come. The lock is held."""
+        self._count_early(-self.early_bytes)
+        self._early.clear()
+        self._last_early = NO_ENTRY
 
     def put_batch(self, batch: EntryBatch) -> None:
         """Queue a batch. The lock is held."""
@@ -77,7 +118,8 @@ class AppendQueue:
     def clear(self) -> None:
         with self.lock:
             self._items.clear()
-            self.bytes = self.held = 0
+            self._early.clear()
+            self.bytes = self.early_bytes = self.held = 0
 
 
 def check_bytes(payload: object) -> None:

@@ -93,14 +93,21 @@ class BookKeeper:
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: LedgerId | None = None,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable;
-        in both cases nothing was created.
+        ``ledger_id``: None has the store choose one. ``explicit_ids``: the caller gives each entry its id, in any order
+        (``append(payload, entry_id)``); entries are confirmed in the order of their ids. ``deferred_sync``: bookies may
+        ack before they sync; ``force`` makes durable what was appended, and moves the LAC.
+
+        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
+        LedgerExistsError if the id is taken; then nothing was created.
         """
         self.check_open()
-        check_arguments(password, digest_type)
+        check_arguments(password, digest_type, 0 if ledger_id is None else ledger_id)
         check_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
             raise InvalidArgumentError(
@@ -120,17 +127,23 @@ class BookKeeper:
             ctime_ms=int(time.time() * 1000),  # else readers know only when the record was made
             custom_metadata=dict(custom_metadata or {}),
         )
-        ledger_id, created = await asyncio.to_thread(self.store.create_ledger, metadata)
+        made, created = await asyncio.to_thread(self.store.create_ledger, metadata, ledger_id)
         protocol = machine.LedgerWrite(
-            ledger_id,
+            made,
             created,
-            Digester(digest_type, password, ledger_id),
+            Digester(digest_type, password, made),
             config=self.config.writer(),
             new_session=self.new_session,
             random=self._random,
+            deferred_sync=deferred_sync,
         )
         writer = LedgerWriter(
-            protocol, store=self.store, transport=self.transport, config=self.config, bookies=self._bookies_without
+            protocol,
+            store=self.store,
+            transport=self.transport,
+            config=self.config,
+            bookies=self._bookies_without,
+            explicit_ids=explicit_ids,
         )
         return self._keep(writer)
 
@@ -229,6 +242,7 @@ class BookKeeper:
         self.check_open()
         writable, read_only = await asyncio.to_thread(self._read_bookies, at_least)
         self.transport.update_bookies([*read_only.values(), *writable.values()])
+        self._surveyor.know(writable)
         return tuple(sorted(writable))
 
     def _read_bookies(self, at_least: int) -> tuple[_Bookies, _Bookies]:
@@ -242,7 +256,6 @@ class BookKeeper:
         """The writable bookies, and those to choose last: ``failed`` and others that failed lately."""
         until = self._loop.time() + self.config.quarantine_ms / 1000
         self._quarantine.update(dict.fromkeys(failed, until))
-        self._surveyor.know(writable)
         self._slow.note(failed, self.config.quarantine_ms / 1000)
         await asyncio.to_thread(self.store.sync)  # a change of bookies is rare; one just back is a spare
         writable = await self.refresh_bookies()

@@ -191,7 +191,15 @@ class SessionAdapter:
     def _attach(self, effect: AttachSession) -> None:
         self._open[effect.index] = DetachSession(effect.index, effect.bookie, effect.session)
         listener = _Listener(effect.index, self._feed)
-        self._transport.attach(effect.bookie, self._ledger_id, self._ledger_key, effect.mode, effect.session, listener)
+        self._transport.attach(
+            effect.bookie,
+            self._ledger_id,
+            self._ledger_key,
+            effect.mode,
+            effect.session,
+            listener,
+            deferred=effect.deferred,
+        )
 
 
 class _Listener:

@@ -83,15 +83,19 @@ class LedgerReader:
         async with aclosing(self.read(last, last)) as batches:
             return sum([batch.length_before + batch.payload_bytes async for batch in batches])
 
-    async def read(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+    async def read(
+        self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
+    ) -> AsyncGenerator[EntryBatch, None]:
         """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica gives an entry now.
+        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads beyond the LAC of an
+        open ledger what some bookie has already: such an entry may never become part of the ledger, and
+        NoSuchEntryError says only that it is not there yet.
         """
         self._guard.check("this ledger")
         self._follower.check_running()
-        if not 0 <= first <= last + 1 or last > self.last_add_confirmed:
+        if not 0 <= first <= last + 1 or (last > self.last_add_confirmed and (self.is_closed or not unconfirmed)):
             raise InvalidArgumentError(
                 f"entries {first} to {last} of ledger {self.ledger_id} cannot be read",
                 value=f"readable: 0 to {self.last_add_confirmed}",
@@ -108,9 +112,19 @@ class LedgerReader:
             await self._refresh()
         else:
             return
-        async with aclosing(self._range(position, last)) as batches:
-            async for batch in batches:
-                yield batch
+        try:
+            async with aclosing(self._range(position, last)) as batches:
+                async for batch in batches:
+                    yield batch
+                    position = batch.last_entry_id + 1
+        except NoSuchEntryError as error:
+            if position <= self.last_add_confirmed:
+                raise
+            raise NoSuchEntryError(
+                f"entry {position} of ledger {self.ledger_id} is not there yet, and is not confirmed",
+                value=error.value,
+                remedy=f"confirmed: 0 to {self.last_add_confirmed}",
+            ) from error
 
     def _range(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
         return read_range(

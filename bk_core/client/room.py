@@ -69,10 +69,19 @@ class Room:
         self._held_max = min(self._window, self._share.bytes - self._extra)
         return True
 
+    def ask(self, size: int) -> bool:
+        """As :meth:`has`; if not, the budget tells once there may be room. The queue's lock is held."""
+        return self._more(size, waits=True)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether appends stand in the line."""
+        return bool(self._line)
+
     def settle(self, retained: int) -> None:
         """``retained`` bytes are kept for bookies now: give back the rest of the share."""
         with self._queue.lock:
-            unconfirmed = self._queue.held - self._queue.bytes
+            unconfirmed = self._queue.held - self._queue.bytes - self._queue.early_bytes
             self._extra = max(0, retained - unconfirmed)
             self.is_slow = retained > self._slow
             self._share.keep(self._queue.held + self._extra)

@@ -12,8 +12,10 @@ import asyncio
 import concurrent.futures
 import heapq
 import threading
+from bisect import insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +25,7 @@ from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
 from bk_core.client.fork import ForkGuard
 from bk_core.client.room import Piece, Room
+from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.packets import pieces
@@ -36,9 +39,10 @@ from bk_core.errors import (
     WindowFullError,
 )
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
+from bk_core.model import ENTRY_ID_MAX, BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import (
+    Acked,
     Append,
     BookiesRead,
     Close,
@@ -46,8 +50,13 @@ from bk_core.protocol.events import (
     Fail,
     FailClose,
     FinishClose,
+    Force,
+    Forced,
+    ForceFailed,
+    SendForce,
     SendLac,
 )
+from bk_core.quorum import write_set
 from bk_core.transport.port import Transport
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 
@@ -66,6 +75,7 @@ class LedgerWriter:
         transport: Transport,
         config: ClientConfig,
         bookies: Callable[[tuple[BookieId, ...]], Awaitable[BookiesRead]],
+        explicit_ids: bool = False,
     ) -> None:
         self._machine, self._transport, self._config = protocol, transport, config
         password = protocol.metadata.value.password or b""
@@ -81,8 +91,10 @@ class LedgerWriter:
         self._driver.at_stop(self._sessions.detach_all)
         self._driver.handle(
             {
+                Acked: lambda effect: self._confirm(effect.through),
                 Confirm: lambda effect: self._confirm(effect.lac),
-                SendLac: lambda effect: self._hint_lac(effect.bookie, effect.lac_body),
+                SendForce: lambda effect: self._spawn(self._send_force(effect)),
+                SendLac: lambda effect: self._spawn(self._hint_lac(effect.bookie, effect.lac_body)),
                 FinishClose: lambda _: None if self._closed.done() else self._closed.set_result(None),
                 Fail: lambda effect: self._end(effect.error),
                 FailClose: lambda effect: self._end(effect.error),
@@ -97,11 +109,13 @@ class LedgerWriter:
             slow_bookie_bytes_max=config.slow_bookie_bytes_max,
         )
         self._has_room = self._room.has
+        self._explicit_ids, self._deferred = explicit_ids, protocol.delivery.deferred
         self._driver.at_stop(self._room.leave)
         self._flush_scheduled = self._held = False
         self._moved = asyncio.Event()  # the queue may have become shorter, or the writer has ended
         self._sizes: deque[tuple[EntryId, int]] = deque()  # (last id, bytes) of batches not confirmed yet
         self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
+        self._forces: list[tuple[EntryId, asyncio.Future[None]]] = []
         self._ticket = 0
         self._futures: deque[tuple[EntryId, concurrent.futures.Future[EntryId]]] = deque()  # of append_future, by id
         self._error: BookKeeperError | None = None
@@ -126,7 +140,7 @@ class LedgerWriter:
     @property
     def last_add_pushed(self) -> EntryId:
         """The highest id given to an entry, sent or not."""
-        return self._queue.next_id - 1
+        return self._queue.last_id
 
     @property
     def length(self) -> int:
@@ -138,26 +152,28 @@ class LedgerWriter:
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def append_nowait(self, payload: Bytes) -> EntryId:
+    def append_nowait(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
         """Queue one entry and return its id; any thread may call. The payload must not be changed afterwards.
 
-        Raises WindowFullError when the window has no room, EntryTooLargeError, LedgerClosedError, or the error that
-        ended this writer; in all cases the entry was not queued.
+        ``entry_id`` is for a ledger made with ``explicit_ids``, whose ids the caller gives: each once, in any order.
+        The entry is sent once every id below it was given. Raises WindowFullError when the window has no room,
+        EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer; in all cases
+        the entry was not queued.
         """
         with self._queue.lock:
-            return self._put(payload)
+            return self._put(payload, entry_id)
 
-    def append_future(self, payload: Bytes) -> concurrent.futures.Future[EntryId]:
+    def append_future(self, payload: Bytes, entry_id: EntryId | None = None) -> concurrent.futures.Future[EntryId]:
         """As append_nowait, from any thread. The future gets the id once the entry is confirmed, or the error that
         ended the writer before. The fastest way for a thread that waits: it needs no task, and two loop turns less."""
         future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # not to be cancelled: the entry will be sent
         with self._queue.lock:
-            entry_id = self._put(payload)
-            self._futures.append((entry_id, future))
+            entry_id = self._put(payload, entry_id)
+            insort(self._futures, (entry_id, future))
         return future
 
-    def _put(self, payload: Bytes) -> EntryId:
+    def _put(self, payload: Bytes, entry_id: EntryId | None) -> EntryId:
         """Queue one entry. The queue's lock is held."""
         if type(payload) is not bytes:
             check_bytes(payload)
@@ -169,31 +185,71 @@ class LedgerWriter:
                 remedy="split the value over several entries",
             )
         self._check_open()
-        if not self._has_room(cost(size, 1)):
+        if self._explicit_ids or entry_id is not None:
+            self._check_id(entry_id)
+        if not self._has_room(cost(size, 1)) and (entry_id is None or not self._is_awaited(entry_id)):
+            if self._deferred:
+                self._loop.call_soon_threadsafe(self._force_for_room)
             raise WindowFullError(
                 f"the window of ledger {self.ledger_id} is full",
                 value=f"window_bytes_max={self._config.window_bytes_max}, and all writers of this process: "
                 f"process_window_bytes_max={self._config.process_window_bytes_max}",
                 remedy="wait for confirmations (wait_confirmed) or use append",
             )
-        entry_id = self._queue.put(payload)
+        if entry_id is None:
+            entry_id = self._queue.put(payload)
+        else:
+            self._queue.put_at(entry_id, payload)
         self._schedule_flush()
         return entry_id
 
-    async def append(self, payload: Bytes) -> EntryId:
+    def _check_id(self, entry_id: EntryId | None) -> None:
+        """Raises InvalidArgumentError, DuplicateEntryIdError. The queue's lock is held."""
+        if not self._explicit_ids:
+            raise InvalidArgumentError(
+                f"ledger {self.ledger_id} numbers its entries itself",
+                value=f"entry_id={entry_id}",
+                remedy="make the ledger with explicit_ids=True",
+            )
+        if entry_id is None or not 0 <= entry_id <= ENTRY_ID_MAX:
+            raise InvalidArgumentError(
+                f"the entries of ledger {self.ledger_id} get their ids from the caller",
+                value=f"entry_id={entry_id}",
+                remedy="give append, or append_nowait, an id from 0 on",
+            )
+        self._queue.check_new(entry_id)
+
+    def _is_awaited(self, entry_id: EntryId) -> bool:
+        """Whether everything that fills the window waits for this entry: then it needs no room, or all would wait for
+        ever. The queue's lock is held."""
+        at_rest = not self._queue and self._machine.idle and not self._room.is_slow
+        return entry_id == self._queue.next_id and at_rest
+
+    async def append(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
         """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        Raises what append_nowait does, except WindowFullError: it waits for room, first come first served. After an
-        error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
+        ``entry_id`` as in append_nowait. Raises what that does, except WindowFullError: it waits for room, first come
+        first served. After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
-            entry_id = self.append_nowait(payload)
+            entry_id = self.append_nowait(payload, entry_id)
         except WindowFullError:
-            entry_id = await self._line_up([payload])
+            entry_id = await (self._line_up([payload]) if entry_id is None else self._wait_for_room(payload, entry_id))
         else:
             self._flush()  # entries appended meanwhile go with the next frame
         await self.wait_confirmed(entry_id)
         return entry_id
+
+    async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
+        """An entry with an id of the caller's stands in no line: that of a higher id would let it wait for ever."""
+        while True:
+            self._moved.clear()
+            with self._queue.lock:
+                has_room = self._room.ask(cost(len(payload), 1))
+            if not has_room:
+                await self._moved.wait()
+            with suppress(WindowFullError):
+                return self.append_nowait(payload, entry_id)
 
     async def append_batch(self, batch: EntryBatch) -> EntryId:
         """Queue a batch, in parts if it must wait for room; returns the id of its last entry. Its entries get
@@ -207,15 +263,24 @@ class LedgerWriter:
     async def _line_up(self, wanted: Sequence[Piece]) -> EntryId:
         with self._queue.lock:
             self._check_open()
+            if self._explicit_ids:
+                self._check_id(None)
             last = self._room.line_up(wanted)
         self._flush()
+        if not last.done():
+            self._force_for_room()
         return await last
+
+    def _force_for_room(self) -> None:
+        """What deferred syncs leave unforced is kept, and takes room: force it."""
+        if self._deferred and self._machine.forced_to < self._machine.lap:
+            self._driver.feed(Force())
 
     async def wait_confirmed(self, entry_id: EntryId) -> None:
         """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
         that came first; the error's outcome says whether the entry may be in the ledger."""
         self._guard.check("this ledger")
-        if entry_id <= self._machine.lac:
+        if entry_id <= self._machine.acked:
             return
         if self._error is not None:
             raise self._error
@@ -230,7 +295,58 @@ class LedgerWriter:
 
     async def flush(self) -> None:
         """Wait until everything appended so far is confirmed."""
-        await self.wait_confirmed(self.last_add_pushed)
+        await self.wait_confirmed(self._queue.next_id - 1)
+
+    async def force(self) -> EntryId:
+        """Make everything appended so far durable, of a ledger made with ``deferred_sync``; returns the LAC. Without
+        deferred syncs it waits as :meth:`flush`. Raises the error that ended the writer if that came first."""
+        await self.flush()
+        last = self._queue.next_id - 1
+        if self._machine.lac < last:
+            if self._error is not None:
+                raise self._error
+            forced: asyncio.Future[None] = self._loop.create_future()
+            self._forces.append((last, forced))
+            self._driver.feed(Force())
+            await forced
+        return self._machine.lac
+
+    async def write_lac(self) -> EntryId:
+        """Tell the bookies the LAC now; returns it once an ack quorum has taken it. A reader who asks them then sees
+        that LAC, although no later entry carries it. Raises QuorumTimeoutError, and the error that ended this writer.
+
+        A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
+        """
+        self._check_open()
+        lac, value = self._machine.lac, self.metadata
+        if lac < 0:
+            return lac
+        body, ensemble = lac_body(lac, self._machine.digester), value.last_fragment.ensemble
+        members = write_set(lac, value.ensemble_size, value.write_quorum_size)
+        telling = [asyncio.ensure_future(self._told_lac(ensemble[index], body)) for index in members]
+        problems = list[str]()
+        try:
+            for number, answer in enumerate(asyncio.as_completed(telling), 1):
+                problems += filter(None, [await answer])
+                if number - len(problems) >= value.ack_quorum_size:
+                    return lac
+        finally:
+            for task in telling:
+                task.cancel()
+        raise QuorumTimeoutError(
+            f"too few bookies took the LAC {lac} of ledger {self.ledger_id}",
+            value="; ".join(problems),
+            remedy="call it again; entries are as confirmed as before",
+        )
+
+    async def _told_lac(self, bookie: BookieId, body: bytes) -> str:
+        """Empty once the bookie has taken the LAC, else why not."""
+        try:
+            deadline_s = self._config.lac_timeout_ms / 1000
+            await self._transport.write_lac(bookie, self.ledger_id, self._key, body, deadline_s=deadline_s)
+        except BookKeeperError as error:
+            return f"{bookie}: {error}"
+        return ""
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -244,7 +360,10 @@ class LedgerWriter:
         self._guard.check("this ledger")
         with self._queue.lock:  # so every entry that got an id on another thread is queued
             self._closing = True
+            self._queue.drop_early()
         self._room.refuse_all(self._closed_error())
+        self._moved.set()
+        self._fail_waiters(self._queue.next_id, self._closed_error())
         self._flush()
         if self._error is None:
             await self._drain_and_close()
@@ -348,6 +467,8 @@ class LedgerWriter:
             self._room.settle(self._machine.retained_bytes)
             self._room.serve()
             self._flush()
+            if self._room.is_waited_for or self._machine.retained_bytes > self._config.window_bytes_max:
+                self._force_for_room()
             self._moved.set()
 
     def _confirm(self, lac: EntryId) -> None:
@@ -360,20 +481,21 @@ class LedgerWriter:
             waiter = heapq.heappop(self._waiters)[2]
             if not waiter.done():
                 waiter.set_result(None)
+        while self._forces and self._forces[0][0] <= self._machine.lac:
+            forced = self._forces.pop(0)[1]
+            if not forced.done():
+                forced.set_result(None)
 
     def _end(self, error: BookKeeperError) -> None:
         """Fails every call that waits with ``error``."""
         if self._error is None:
             self._error = error
         self._queue.clear()
-        with self._queue.lock:  # _put sees the error under this lock, so no future is added later
-            futures, self._futures = self._futures, deque()
-        for _, future in futures:
-            future.set_exception(error)
-        for _, _, waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-        self._waiters.clear()
+        self._fail_waiters(0, error)
+        for _, forced in self._forces:
+            if not forced.done():
+                forced.set_exception(error)
+        self._forces.clear()
         self._room.refuse_all(error)
         self._room.leave()
         self._moved.set()
@@ -381,16 +503,33 @@ class LedgerWriter:
             self._closed.set_exception(error)
             self._closed.exception()  # marks it as retrieved: close() raises self._error
 
-    def _hint_lac(self, bookie: BookieId, body: bytes) -> None:
-        self._driver.spawn(self._send_lac(bookie, body))
+    def _fail_waiters(self, first: EntryId, error: BookKeeperError) -> None:
+        """Fails every call that waits for the entry ``first`` or a later one."""
+        with self._queue.lock:  # _put sees the end under this lock, so no such future is added later
+            futures = [self._futures.pop() for _ in range(len(self._futures)) if self._futures[-1][0] >= first]
+        for _, future in futures:
+            future.set_exception(error)
+        waiters, self._waiters = self._waiters, [each for each in self._waiters if each[0] < first]
+        heapq.heapify(self._waiters)
+        for entry_id, _, waiter in waiters:
+            if entry_id >= first and not waiter.done():
+                waiter.set_exception(error)
 
-    async def _send_lac(self, bookie: BookieId, body: bytes) -> None:
-        """Best effort: a bookie that misses this hint learns the LAC from the next entry or hint (P9)."""
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._driver.spawn(work)
+
+    async def _send_force(self, effect: SendForce) -> None:
+        deadline_s = self._config.add_timeout_ms / 1000
         try:
-            deadline_s = self._config.lac_timeout_ms / 1000
-            await self._transport.write_lac(bookie, self.ledger_id, self._key, body, deadline_s=deadline_s)
-        except BookKeeperError:
-            return
+            await self._transport.force(effect.bookie, self.ledger_id, effect.session, deadline_s=deadline_s)
+        except BookKeeperError as error:
+            self._driver.feed(ForceFailed(effect.index, effect.session, str(error)))
+        else:
+            self._driver.feed(Forced(effect.index, effect.session))
+
+    async def _hint_lac(self, bookie: BookieId, body: bytes) -> None:
+        """Best effort: a bookie that misses this hint learns the LAC from the next entry or hint (P9)."""
+        await self._told_lac(bookie, body)
 
     def _failed_bookies(self) -> tuple[BookieId, ...]:
         change = self._machine.change

@@ -6,8 +6,13 @@ says that the first n frames of the session are durable (P1), so a lane needs on
 confirmed id is computed from E watermarks (P2). Nothing carries over between sessions: a lane whose session broke
 attaches under a new number and re-sends from its watermark.
 
+With ``deferred`` syncs bookies ack frames that a crash may take from them again. A lane then has a second mark,
+``durable``, which only a force raises: to the watermark of the moment in which the force was sent. It counts only in
+the session in which it was sent, because a session lives on one connection, and so with one process of the bookie. A
+session that ends takes the watermark back to ``durable``, and what is above it is sent again.
+
 Invariants: ``packets`` holds, in order, every packet that some lane may still have to send; a lane's watermark never
-passes a frame that is not durable on its bookie; acks of earlier sessions do not count.
+passes a frame that its bookie did not ack in this session or make durable; acks of earlier sessions do not count.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from dataclasses import dataclass, field
 from bk_core import quorum
 from bk_core.entries.frame import with_session
 from bk_core.entries.packets import Packet
-from bk_core.model import BookieId, EntryId, LedgerMetadata
+from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.wire.lane import AttachMode
 
@@ -36,11 +41,13 @@ class LaneState(enum.Enum):
 class Lane:
     bookie: BookieId
     watermark: EntryId
+    durable: EntryId = NO_ENTRY  # kept only with deferred syncs
     state: LaneState = LaneState.IDLE
     session: int = 0
     next_number: int = 0  # the packet to send next
     outstanding: deque[int] = field(default_factory=deque)  # numbers of packets sent and not acked in this session
     acked: int = 0  # frames acked in this session
+    forcing: EntryId | None = None  # a force is under way, up to this id
     progress: int = 0  # acks in all sessions: the keeper sees whether it grows
     abandoned: bool = False  # no replacement for now: no packets are kept for it
 
@@ -49,10 +56,17 @@ class Delivery:
     """Frames of one ledger on their way to one ensemble. Methods return effects, which must all be carried out."""
 
     def __init__(
-        self, metadata: LedgerMetadata, *, confirmed: EntryId, mode: AttachMode, new_session: Callable[[], int]
+        self,
+        metadata: LedgerMetadata,
+        *,
+        confirmed: EntryId,
+        mode: AttachMode,
+        new_session: Callable[[], int],
+        deferred: bool = False,
     ) -> None:
         self.write_quorum, self.ack_quorum, self.mode = metadata.write_quorum_size, metadata.ack_quorum_size, mode
-        self.lanes = [Lane(bookie, confirmed) for bookie in metadata.last_fragment.ensemble]
+        self.deferred = deferred
+        self.lanes = [Lane(bookie, confirmed, confirmed) for bookie in metadata.last_fragment.ensemble]
         self.packets: deque[Packet] = deque()
         self.base = 0  # number of packets[0]
         self.last_sent = confirmed
@@ -71,18 +85,30 @@ class Delivery:
         return tuple(lane.bookie for lane in self.lanes)
 
     def confirmed(self) -> EntryId:
-        marks = [lane.watermark for lane in self.lanes]
+        """The last entry that ack quorums have on disk, with all before it."""
+        return self._reached(self._marks())
+
+    def acked_through(self) -> EntryId:
+        """The last entry that ack quorums have acked, with all before it."""
+        return self._reached([lane.watermark for lane in self.lanes])
+
+    def _marks(self) -> list[EntryId]:
+        """How far each lane's bookie has its entries on disk."""
+        return [lane.durable if self.deferred else lane.watermark for lane in self.lanes]
+
+    def _reached(self, marks: list[EntryId]) -> EntryId:
         return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
     def behind(self) -> tuple[BookieId, ...]:
         """The bookies, replaced ones included, that lack entries they should hold (P8)."""
-        now = {lane.bookie: None for lane in self.lanes if lane.watermark < self.last_sent}
+        now = {lane.bookie: None for lane, mark in zip(self.lanes, self._marks(), strict=True) if mark < self.last_sent}
         return tuple({**self._missed, **now})
 
     @property
     def owing(self) -> bool:
         """Whether a lane that has not failed still lacks entries."""
-        return any(lane.watermark < self.last_sent and lane.state is not LaneState.FAILED for lane in self.lanes)
+        lanes = zip(self.lanes, self._marks(), strict=True)
+        return any(mark < self.last_sent and lane.state is not LaneState.FAILED for lane, mark in lanes)
 
     @property
     def quorums_left(self) -> bool:
@@ -133,7 +159,8 @@ class Delivery:
         lane.session = self.common_session if fresh else self._new_session()
         lane.acked = 0
         self._rewind(lane, LaneState.ATTACHED)
-        effects = [ev.AttachSession(index, lane.bookie, lane.session, self.mode), *self._send_rest(index)]
+        attach = ev.AttachSession(index, lane.bookie, lane.session, self.mode, self.deferred)
+        effects = [attach, *self._send_rest(index)]
         self._release()  # a lane with no frame in the waiting packets catches up without an ack
         return effects
 
@@ -150,6 +177,23 @@ class Delivery:
         self._release()
         return True
 
+    def force(self, through: EntryId) -> list[ev.SendForce]:
+        """Has every attached bookie sync what it acked, unless that is durable up to ``through`` or under way."""
+        effects: list[ev.SendForce] = []
+        for index, lane in enumerate(self.lanes):
+            wanted = lane.durable < min(lane.watermark, through) and lane.forcing is None
+            if wanted and lane.state is LaneState.ATTACHED:
+                lane.forcing = lane.watermark
+                effects.append(ev.SendForce(index, lane.bookie, lane.session))
+        return effects
+
+    def forced(self, event: ev.Forced) -> None:
+        """Takes the answer to a force; of an earlier session it says nothing about what was sent again since."""
+        lane = self.lanes[event.index]
+        if self.is_current(event.index, event.session) and lane.forcing is not None:
+            lane.durable, lane.forcing = lane.forcing, None
+            self._release()
+
     def is_current(self, index: int, session: int) -> bool:
         lane = self.lanes[index]
         return lane.state is LaneState.ATTACHED and lane.session == session
@@ -157,9 +201,10 @@ class Delivery:
     def broken(self, index: int) -> bool:
         """The lane's session broke; True if the lane has frames to send again."""
         lane = self.lanes[index]
-        owed = lane.watermark < self.last_sent
-        self._rewind(lane, LaneState.WAITING if owed else LaneState.IDLE)
-        return owed
+        self._rewind(lane, LaneState.IDLE)
+        if lane.watermark < self.last_sent:
+            lane.state = LaneState.WAITING
+        return lane.state is LaneState.WAITING
 
     def fail(self, index: int) -> list[ev.SessionEffect]:
         """Gives the lane up until its bookie is replaced."""
@@ -181,7 +226,8 @@ class Delivery:
         if old.watermark < confirmed:
             self._missed[old.bookie] = None
         # with the old session's number: attach() then draws a new one, and late callbacks of the old are ignored
-        self.lanes[index] = Lane(bookie, confirmed, session=old.session, next_number=self._first_above(confirmed))
+        next_number = self._first_above(confirmed)
+        self.lanes[index] = Lane(bookie, confirmed, confirmed, session=old.session, next_number=next_number)
         self._release()
 
     def detach_all(self) -> list[ev.SessionEffect]:
@@ -209,7 +255,10 @@ class Delivery:
         lane.watermark = max(lane.watermark, reached)
 
     def _rewind(self, lane: Lane, state: LaneState) -> None:
-        """Makes the lane send every frame above its watermark again, once it is attached."""
+        """Makes the lane send every frame above its watermark again, once it is attached; with deferred syncs every
+        frame that is not durable."""
+        if self.deferred:
+            lane.watermark, lane.forcing = lane.durable, None
         lane.state, lane.next_number = state, self._first_above(lane.watermark)
         lane.outstanding.clear()
 
@@ -217,12 +266,12 @@ class Delivery:
         return next((n for n, packet in enumerate(self.packets, self.base) if packet.last > watermark), self.end)
 
     def _release(self) -> None:
-        """Drops packets that every lane has. Drops none while a failed lane waits for its replacement: the new bookie
-        needs everything from the first entry id of the ensemble change on (MUST 6)."""
-        kept = [lane for lane in self.lanes if not lane.abandoned]
-        if any(lane.state is LaneState.FAILED for lane in kept):
+        """Drops packets that every lane has on disk. Drops none while a failed lane waits for its replacement: the new
+        bookie needs everything from the first entry id of the ensemble change on (MUST 6)."""
+        kept = [(lane, mark) for lane, mark in zip(self.lanes, self._marks(), strict=True) if not lane.abandoned]
+        if any(lane.state is LaneState.FAILED for lane, _ in kept):
             return
-        done = min([lane.watermark for lane in kept], default=self.last_sent)
+        done = min([mark for _, mark in kept], default=self.last_sent)
         while self.packets and self.packets[0].last <= done:
             self.retained_bytes -= self.packets.popleft().size
             self.base += 1

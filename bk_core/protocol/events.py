@@ -49,13 +49,31 @@ class SessionBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class Forced:
+    """The bookie has synced what this session had acked when the force was sent."""
+
+    index: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForceFailed:
+    """The bookie did not sync, or did not say so in time."""
+
+    index: int
+    session: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AttachSession:
-    """Open a session to the bookie at ensemble ``index``."""
+    """Open a session to the bookie at ensemble ``index``; ``deferred``: it may ack frames before it syncs them."""
 
     index: int
     bookie: BookieId
     session: int
     mode: AttachMode
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +95,17 @@ class DetachSession:
     session: int
 
 
+@dataclass(frozen=True, slots=True)
+class SendForce:
+    """Have the bookie sync what it acked in this session, over the connection that the session lives on."""
+
+    index: int
+    bookie: BookieId
+    session: int
+
+
 SessionEvent: TypeAlias = FramesAcked | SessionEnded | SessionBroken
+ForceEvent: TypeAlias = Forced | ForceFailed
 SessionEffect: TypeAlias = AttachSession | SendFrame | DetachSession
 
 
@@ -114,6 +142,7 @@ class BookiesRead:
 
     writable: tuple[BookieId, ...]
     quarantined: tuple[BookieId, ...] = ()
+    landscape: Landscape = FLAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +171,6 @@ class MarkUnderreplicated:
 
     bookies: tuple[BookieId, ...]
 
-    landscape: Landscape = FLAT
 
 MetadataEvent: TypeAlias = MetadataWritten | MetadataConflicted | MetadataRead | MetadataCallFailed | BookiesRead
 MetadataEffect: TypeAlias = WriteMetadata | ReadMetadata | ReadBookies | MarkUnderreplicated
@@ -180,6 +208,12 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class Force:
+    """The application wants every entry sent so far to be durable, of a ledger whose bookies may ack before they
+    sync."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """The application closes the ledger at its last entry."""
 
@@ -189,6 +223,14 @@ class Confirm:
     """Every entry up to ``lac`` is confirmed: tell the callers that wait for it."""
 
     lac: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """Of a writer with deferred syncs: every entry up to ``through`` has its acks, and is confirmed once it is
+    forced."""
+
+    through: EntryId
 
 
 @dataclass(frozen=True, slots=True)

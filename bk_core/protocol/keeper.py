@@ -40,7 +40,7 @@ class SessionKeeper:
         self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
         return [self._next_tick()]
 
-    def step(self, event: ev.SessionEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
+    def step(self, event: ev.SessionEvent | ev.ForceEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
         """Handles one event; returns the effects and the indices whose bookies have failed, which are given up. Events
         of earlier sessions are ignored."""
         effects, failed = self._timer(event.name) if isinstance(event, ev.TimerFired) else self._session(event)
@@ -48,8 +48,13 @@ class SessionKeeper:
             effects += [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
         return effects, failed
 
-    def _session(self, event: ev.SessionEvent) -> tuple[list[KeeperEffect], list[int]]:
+    def _session(self, event: ev.SessionEvent | ev.ForceEvent) -> tuple[list[KeeperEffect], list[int]]:
         index, effects = event.index, list[KeeperEffect]()
+        if isinstance(event, ev.Forced):
+            self.delivery.forced(event)
+            return [], []
+        if isinstance(event, ev.ForceFailed):
+            return [], [index] if self.delivery.is_current(index, event.session) else []
         if not isinstance(event, ev.SessionBroken):
             if self.delivery.is_impossible(event):
                 return [], [index]  # the bookie is broken: none of its acks counts

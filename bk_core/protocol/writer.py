@@ -8,6 +8,9 @@ ClientChangesEnsemble, ClientResendsPendingAddOp, ClientClosesLedgerSuccess / Fa
 States: OPEN → CLOSING → CLOSED, or FAILED from any state. During an ensemble change the LAC does not move (MUST 6),
 because the first entry id of the new fragment is LAC + 1. A fenced writer stops for good: it sends and confirms nothing
 more, and every append that is still waiting fails with outcome UNKNOWN (MUST 11).
+
+With ``deferred_sync`` bookies ack entries before they sync them. Appends are told of acks, and the LAC moves only to
+what forces made durable (P12). Nothing else changes: what is above the LAC is kept, and is sent again where needed.
 """
 
 from __future__ import annotations
@@ -31,9 +34,11 @@ from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
 from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error, unknown_error
 from bk_core.wire.lane import AttachMode, Reason
 
-WriterEvent: TypeAlias = ev.Append | ev.Close | ev.SessionEvent | ev.MetadataEvent | ev.TimerFired
-_Told: TypeAlias = ev.Confirm | ev.Fail | ev.SendLac | ev.FinishClose | ev.FailClose
-WriterEffect: TypeAlias = ev.SessionEffect | ev.MetadataEffect | ev.SetTimer | ev.CancelTimer | _Told
+WriterEvent: TypeAlias = (
+    ev.Append | ev.Force | ev.Close | ev.SessionEvent | ev.ForceEvent | ev.MetadataEvent | ev.TimerFired
+)
+_Told: TypeAlias = ev.Acked | ev.Confirm | ev.Fail | ev.SendLac | ev.FinishClose | ev.FailClose
+WriterEffect: TypeAlias = ev.SessionEffect | ev.SendForce | ev.MetadataEffect | ev.SetTimer | ev.CancelTimer | _Told
 
 
 class WriterState(enum.Enum):
@@ -58,6 +63,7 @@ class LedgerWrite:
     """The machine: :meth:`step` takes one event and returns effects.
 
     ``lac`` is the last entry confirmed, ``lap`` the last entry sent; ``length`` counts payload bytes up to ``lap``.
+    ``acked``, the last entry acked, is the LAC unless syncs are deferred.
     """
 
     def __init__(
@@ -69,13 +75,22 @@ class LedgerWrite:
         config: WriterConfig,
         new_session: Callable[[], int],
         random: RandomSource,
+        deferred_sync: bool = False,
     ) -> None:
         self.ledger_id, self.metadata, self.digester = ledger_id, metadata, digester
         self.config, self.random = config, random
         self.state = WriterState.OPEN
         self.lac: EntryId = NO_ENTRY
+        self._acked: EntryId = NO_ENTRY
+        self.forced_to: EntryId = NO_ENTRY  # forces make durable what comes up to here
         self.length = 0
-        self.delivery = Delivery(metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session)
+        self.delivery = Delivery(
+            metadata.value,
+            confirmed=NO_ENTRY,
+            mode=AttachMode.WRITE,
+            new_session=new_session,
+            deferred=deferred_sync,
+        )
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
         self.failed: list[int] = []  # indices whose bookie has failed
@@ -84,7 +99,8 @@ class LedgerWrite:
         self._changes = 0  # ensemble changes since an entry was confirmed; bounded (MUST 12)
         self._gone: list[BookieId] = []  # replaced since then, not chosen again: two dead bookies would alternate
         ticks = round(config.add_quorum_timeout_ms * STALL_TICKS / config.add_timeout_ms)
-        self._pushed_by: deque[EntryId] = deque([NO_ENTRY], maxlen=max(1, ticks))  # last ids pushed, a tick apart
+        # the last ids pushed, and to be forced, a tick apart
+        self._owed_by: deque[tuple[EntryId, EntryId]] = deque([(NO_ENTRY, NO_ENTRY)], maxlen=max(1, ticks))
         self.error: BookKeeperError | None = None
         self._close_intent: LedgerMetadata | None = None
         self._lingering = False
@@ -97,12 +113,21 @@ class LedgerWrite:
         return self.delivery.last_sent
 
     @property
+    def acked(self) -> EntryId:
+        return self._acked if self.delivery.deferred else self.lac
+
+    @property
     def retained_bytes(self) -> int:
         """Bytes of frames kept for bookies that may still need them."""
         return self.delivery.retained_bytes
 
     @property
     def idle(self) -> bool:
+        """Whether every entry sent is acked."""
+        return self.acked == self.lap
+
+    @property
+    def _settled(self) -> bool:
         """Whether every entry sent is confirmed."""
         return self.lac == self.lap
 
@@ -116,9 +141,11 @@ class LedgerWrite:
         match event:
             case ev.Append():
                 return self._append(event)
+            case ev.Force():
+                return self._force()
             case ev.Close():
                 return self._close()
-            case ev.FramesAcked() | ev.SessionEnded() | ev.SessionBroken():
+            case ev.FramesAcked() | ev.SessionEnded() | ev.SessionBroken() | ev.Forced() | ev.ForceFailed():
                 return self._session_event(event)
             case ev.TimerFired():
                 return self._timer(event)
@@ -145,26 +172,35 @@ class LedgerWrite:
         self.length += event.batch.payload_bytes
         return [*self.delivery.push(packet), *self._keeper.pushed(), *self._start_change()]
 
+    def _force(self) -> list[WriterEffect]:
+        self.forced_to = self.lap
+        return [*self.delivery.force(self.forced_to)] if self.delivery.deferred else []
+
     def _evaluate(self) -> list[WriterEffect]:
         """Moves the LAC as far as the ack quorums allow; not during an ensemble change (MUST 6)."""
         if self.change is not None:
             return []
         effects: list[WriterEffect] = []
         confirmed = self.delivery.confirmed()
+        if self.delivery.deferred and (acked := self.delivery.acked_through()) > self._acked:
+            self._acked = acked
+            effects.append(ev.Acked(acked))
         if confirmed > self.lac:
             self.lac, self._changes, self._gone = confirmed, 0, []
             effects.append(ev.Confirm(confirmed))
-            if self.idle:
+            if self.idle or self.delivery.deferred:
                 effects.append(ev.SetTimer("lac", self.config.explicit_lac_delay_ms))
         return effects + self._continue_close()
 
     # --- sessions (P1, P3) -------------------------------------------------------------------------------------------
-    def _session_event(self, event: ev.SessionEvent) -> list[WriterEffect]:
+    def _session_event(self, event: ev.SessionEvent | ev.ForceEvent) -> list[WriterEffect]:
         current, lane = self.delivery.is_current(event.index, event.session), self.delivery.lanes[event.index]
         refused = isinstance(event, ev.SessionEnded) and current and not self.delivery.is_impossible(event)
         kept, failed = self._keeper.step(event)
         effects = [*kept, *self._evaluate()]
-        if current and not isinstance(event, ev.FramesAcked):
+        if self.delivery.deferred:
+            effects += self.delivery.force(self.forced_to)
+        if current and isinstance(event, ev.SessionEnded | ev.SessionBroken):
             self._hinted = NO_ENTRY
         if isinstance(event, ev.SessionEnded) and refused:
             self._urgent = self._urgent or event.reason is Reason.READ_ONLY
@@ -183,7 +219,7 @@ class LedgerWrite:
         ack quorum left, a change may be put off; then no packets are kept for the failed bookies."""
         if self.change is not None or not self.failed or self._close_intent is not None:
             return []
-        if self.state is WriterState.CLOSING and self.idle:
+        if self.state is WriterState.CLOSING and self._settled:
             return self._continue_close()  # a new bookie would get no entry; the close marks missing copies
         may_wait = self._resting or (self.config.delay_ensemble_change and not self._urgent)
         if may_wait and self.delivery.quorums_left:
@@ -299,11 +335,11 @@ class LedgerWrite:
         if self.state is WriterState.CLOSING:
             return []
         self.state = WriterState.CLOSING
-        return self._continue_close()
+        return [*self._force(), *self._continue_close()]
 
     @property
     def _may_close(self) -> bool:
-        return self.state is WriterState.CLOSING and self.idle and not self._close_intent and not self.change
+        return self.state is WriterState.CLOSING and self._settled and not self._close_intent and not self.change
 
     def _continue_close(self) -> list[WriterEffect]:
         """Closes once every entry is confirmed and has all its copies, or the linger time is over (P8)."""
@@ -350,7 +386,7 @@ class LedgerWrite:
                 return [ev.ReadMetadata()] if self._close_intent or self.change else []
             case "spares":
                 self._resting = False
-                return [] if self.idle else self._start_change()
+                return [] if self._settled else self._start_change()
         kept, failed = self._keeper.step(event)
         effects = [*kept, *self._bookies_failed(failed)]
         if event.name == "adds" and self.state is not WriterState.FAILED:
@@ -358,11 +394,13 @@ class LedgerWrite:
         return effects
 
     def _deadline(self) -> list[WriterEffect]:
-        """Fails the writer if an entry sent ``add_quorum_timeout_ms`` ago is still not confirmed, for any reason."""
-        full = len(self._pushed_by) == self._pushed_by.maxlen
-        if full and self.lac < self._pushed_by[0]:
+        """Fails the writer if an entry sent ``add_quorum_timeout_ms`` ago is still not acked, or one whose force was
+        wanted then is not confirmed, for any reason."""
+        pushed, forced = self._owed_by[0]
+        full = len(self._owed_by) == self._owed_by.maxlen
+        if full and (self.acked < pushed or self.lac < forced):
             return self._give_up("in time", "add_quorum_timeout_ms")
-        self._pushed_by.append(self.lap)
+        self._owed_by.append((self.lap, self.forced_to))
         return []
 
     def _give_up(self, when: str, option: str) -> list[WriterEffect]:
@@ -370,8 +408,8 @@ class LedgerWrite:
         return self._fail(overdue_error(self.ledger_id, self.lac, self.lap, when, value))
 
     def _hint_lac(self) -> list[WriterEffect]:
-        if not self.idle or self.lac <= self._hinted:
-            return []
+        if not (self.idle or self.delivery.deferred) or self.lac <= self._hinted:
+            return []  # an entry in flight will tell it
         self._hinted = self.lac
         body = lac_body(self.lac, self.digester)
         return [ev.SendLac(lane.bookie, body) for lane in self.delivery.lanes if lane.state is not LaneState.FAILED]

@@ -409,8 +409,16 @@ class LaneLink:
     # --- calls ---
 
     def attach(
-        self, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, session: int, listener: AddListener
+        self,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
+        *,
+        deferred: bool = False,
     ) -> None:
+        """As in the port. ``deferred`` is no word of this wire: its bookies sync every frame before they ack it."""
         self._stream(AddStream).attach(session, ledger_id, ledger_key, mode, listener)
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
@@ -422,6 +430,9 @@ class LaneLink:
         stream = self._streams.get(AddStream)
         if isinstance(stream, AddStream):
             stream.detach(session)
+
+    async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
+        """Nothing to do: what was acked is durable."""
 
     async def read(
         self,

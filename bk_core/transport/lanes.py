@@ -64,13 +64,15 @@ class LaneTransport:
         mode: AttachMode,
         session: int,
         listener: AddListener,
+        *,
+        deferred: bool = False,
     ) -> None:
         try:
             link = self._link(bookie_id)
         except TransportError as error:
             asyncio.get_running_loop().call_soon(listener.on_broken, session, str(error))
             return
-        link.attach(ledger_id, ledger_key, mode, session, listener)
+        link.attach(ledger_id, ledger_key, mode, session, listener, deferred=deferred)
 
     def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
         link = self._links.get(bookie_id)
@@ -81,6 +83,9 @@ class LaneTransport:
         link = self._links.get(bookie_id)
         if link:
             link.detach(session)
+
+    async def force(self, bookie_id: BookieId, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
+        await self._link(bookie_id).force(ledger_id, session, deadline_s=deadline_s)
 
     def read(
         self,

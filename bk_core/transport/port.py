@@ -104,9 +104,12 @@ class Transport(Protocol):
         mode: AttachMode,
         session: int,
         listener: AddListener,
+        *,
+        deferred: bool = False,
     ) -> None:
         """Open a session on the bookie's add stream, and connect if necessary. Never blocks; network errors are not
-        raised but reported by ``on_broken``. ``session`` is unique in this transport."""
+        raised but reported by ``on_broken``. ``session`` is unique in this transport. ``deferred``: acks may come
+        before the bookie has synced the frames."""
         ...
 
     def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
@@ -116,6 +119,10 @@ class Transport(Protocol):
 
     def detach(self, bookie_id: BookieId, session: int) -> None:
         """End a session: its queued frames are dropped, and it gets no more callbacks."""
+        ...
+
+    async def force(self, bookie_id: BookieId, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
+        """Returns once the bookie has synced every frame that this session, which still lives, had acked before."""
         ...
 
     def read(
@@ -187,10 +194,18 @@ class Link(Protocol):
         ...
 
     def attach(
-        self, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, session: int, listener: AddListener
+        self,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
+        *,
+        deferred: bool = False,
     ) -> None: ...
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None: ...
     def detach(self, session: int) -> None: ...
+    async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None: ...
     def read(
         self,
         ledger_id: LedgerId,

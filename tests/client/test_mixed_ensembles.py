@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.client import BookKeeper, LedgerWriter
+from bk_core.client import BookKeeper, ClientConfig, LedgerWriter
 from bk_core.errors import LedgerFencedError
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
@@ -27,7 +27,9 @@ SIZES = {"striped": (4, 3, 2), "whole": (4, 4, 3)}
 
 
 @contextlib.asynccontextmanager
-async def mixed_cluster(data_dir: Path) -> AsyncIterator[tuple[BookKeeper, list[Bookie], list[ApacheServer]]]:
+async def mixed_cluster(
+    data_dir: Path, config: ClientConfig = FAST
+) -> AsyncIterator[tuple[BookKeeper, list[Bookie], list[ApacheServer]]]:
     """Two bookies of ours, and three that answer as Apache's."""
     uri = f"memory://{uuid.uuid4().hex}"
     store = open_store(uri)
@@ -41,7 +43,7 @@ async def mixed_cluster(data_dir: Path) -> AsyncIterator[tuple[BookKeeper, list[
         for server in theirs:
             store.register_bookie(legacy_service_info(f"127.0.0.1:{server.port}"))
         transport = LaneTransport(Caller(store.instance_id(), connect_timeout_s=2))
-        async with BookKeeper(open_store(uri), transport, instance_id=store.instance_id(), config=FAST) as client:
+        async with BookKeeper(open_store(uri), transport, instance_id=store.instance_id(), config=config) as client:
             chosen = [bookie.bookie_id for bookie in ours] + [f"127.0.0.1:{server.port}" for server in theirs]
             client._choose = lambda writable, size, *_: tuple(chosen[:size])  # type: ignore[method-assign]
             yield client, ours, theirs

@@ -36,6 +36,18 @@ async def test_acks_count_the_frames_of_a_session(lane: Lane) -> None:
     assert (await lane.read(7, 0, 4))[0] == {first: b"entry %d" % first for first in range(5)}
 
 
+@pytest.mark.rule("P12")
+@on_each_lane
+async def test_a_force_answers_behind_what_its_session_had_acked(lane: Lane) -> None:
+    listener = Listener()
+    session = lane.attach(7, listener, deferred=True)
+    for first in range(5):
+        lane.send(session, 7, first, [b"entry %d" % first])
+    await listener.acked(session, 5)
+    await lane.transport.force(lane.bookie_id, 7, session, deadline_s=DEADLINE_S)
+    assert (await lane.read(7, 0, 4))[0] == {first: b"entry %d" % first for first in range(5)}
+
+
 @pytest.mark.rule("L4")
 @on_each_lane
 async def test_many_ledgers_share_one_stream(lane: Lane) -> None:

@@ -100,9 +100,16 @@ class ApacheBookie:
         self.asked[what] = self.asked.get(what, 0) + 1
 
     def add(
-        self, entry: bytes, ids: tuple[int, int], key: bytes, recovery: bool, answer: Callable[[Status], None]
+        self,
+        entry: bytes,
+        ids: tuple[int, int],
+        key: bytes,
+        recovery: bool,
+        answer: Callable[[Status], None],
+        *,
+        deferred: bool = False,
     ) -> None:
-        self._count("add")
+        self._count("deferred add" if deferred else "add")
         if len(entry) < HEADER:
             return answer(Status.EBADREQ)
         ledger_id, entry_id, lac, _ = np.frombuffer(entry[:HEADER], dtype=">i8").tolist()
@@ -124,6 +131,11 @@ class ApacheBookie:
             ledger.entries[entry_id] = entry
             ledger.lac = max(ledger.lac, lac)
 
+        if deferred:  # answered before it is on disk
+            act()
+            self._unsynced.append((act, lambda: None))
+            self._woken(ledger_id)
+            return answer(Status.EOK)
         self._do(act, lambda: (answer(Status.EOK), self._woken(ledger_id))[0])
         return None
 
@@ -252,9 +264,11 @@ class ApacheConnection:
     def _adds(self, run: AddRun) -> None:
         entries = list(map(bytes, run.bodies().pieces()))
         keys = [bytes(run.buffer[a : a + n]) for a, n in zip(run.key_offsets, run.key_lengths, strict=True)]
+        deferred = (run.write_flags & 1).tolist()
         for k, entry in enumerate(entries):
             ids = int(run.ledger_ids[k]), int(run.entry_ids[k])
-            self.bookie.add(entry, ids, keys[k], bool(run.recovery[k]), partial(self._added, int(run.txns[k]), ids))
+            told = partial(self._added, int(run.txns[k]), ids)
+            self.bookie.add(entry, ids, keys[k], bool(run.recovery[k]), told, deferred=bool(deferred[k]))
 
     def _added(self, txn: int, ids: tuple[int, int], status: Status) -> None:
         txns, entry_ids = np.array([txn], dtype=np.uint64), np.array([ids[1]])

@@ -107,8 +107,12 @@ class Lane:
 
     def attach(self, ledger_id: LedgerId, listener: Listener, **options: Any) -> int:
         self._session += 1
-        mode = options.get("mode", AttachMode.WRITE)
-        self.transport.attach(self.bookie_id, ledger_id, options.get("key", KEY), mode, self._session, listener)
+        mode, key, deferred = (
+            options.get("mode", AttachMode.WRITE),
+            options.get("key", KEY),
+            options.get("deferred", False),
+        )
+        self.transport.attach(self.bookie_id, ledger_id, key, mode, self._session, listener, deferred=deferred)
         return self._session
 
     def send(self, session: int, ledger_id: LedgerId, first: int, entries: Sequence[bytes], **said: int) -> None:

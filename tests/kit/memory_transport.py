@@ -120,6 +120,8 @@ class MemoryTransport:
         mode: AttachMode,
         session: int,
         listener: AddListener,
+        *,
+        deferred: bool = False,
     ) -> None:
         try:
             link = self._link(bookie_id)
@@ -138,6 +140,9 @@ class MemoryTransport:
         link = self._links.get(bookie_id)
         if link and link.listeners.pop(session, None):
             link.connection.detach(session)
+
+    async def force(self, bookie_id: BookieId, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
+        """Nothing to do: these bookies ack what is durable."""
 
     async def read(
         self,

@@ -12,8 +12,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an entry is queued outside the lock",
         "bk_core/client/writer.py",
-        "        with self._queue.lock:\n            return self._put(payload)\n",
-        "        return self._put(payload)\n",
+        "        with self._queue.lock:\n            return self._put(payload, entry_id)\n",
+        "        return self._put(payload, entry_id)\n",
         WRITER,
         "two threads are told one id",
         "P1",
@@ -21,17 +21,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a future is noted after the lock was released",
         "bk_core/client/writer.py",
-        "            entry_id = self._put(payload)\n            self._futures.append((entry_id, future))\n",
-        "            entry_id = self._put(payload)\n        self._futures.append((entry_id, future))\n",
+        "            entry_id = self._put(payload, entry_id)\n            insort(self._futures, (entry_id, future))\n",
+        "            entry_id = self._put(payload, entry_id)\n        insort(self._futures, (entry_id, future))\n",
         WRITER,
         "a thread waits for ever for an entry that was confirmed a moment too early",
     ),
     Mutant(
         "futures are taken outside the lock at the end",
         "bk_core/client/writer.py",
-        "        with self._queue.lock:  # _put sees the error under this lock, so no future is added later\n"
-        "            futures, self._futures = self._futures, deque()\n",
-        "        futures = tuple(self._futures)\n        self._futures = deque()\n",
+        "        with self._queue.lock:  # _put sees the end under this lock, so no such future is added later\n"
+        "            futures = [",
+        "        if True:\n            futures = [",
         (),
         "a thread that appends while the writer ends waits for ever",
         equivalent="the queue was cleared just before, under the same lock and behind the error: who had passed the "

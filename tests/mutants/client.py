@@ -25,8 +25,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a batch is told the last id pushed by anybody",
         "bk_core/client/writer.py",
-        "        self._flush()\n        return await last\n",
-        "        self._flush()\n        await last\n        return self.last_add_pushed\n",
+        "        return await last\n",
+        "        await last\n        return self.last_add_pushed\n",
         (ROOM + "test_who_waits_is_served_before_who_comes_later",),
         "a leader hands out the offset of another's entry",
     ),
@@ -41,8 +41,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who waits for room is not told that the writer ended",
         "bk_core/client/writer.py",
-        "        self._waiters.clear()\n        self._room.refuse_all(error)\n",
-        "        self._waiters.clear()\n",
+        "        self._forces.clear()\n        self._room.refuse_all(error)\n",
+        "        self._forces.clear()\n",
         (ROOM + "test_producers_that_wait_for_room_are_told_when_the_writer_ends",),
         "producers hang after abandon or a failure",
     ),
@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a thread that appends into a full window is refused",
         "bk_core/blocking_base.py",
-        "            return self._thread.call(self._inner.append(payload))\n",
+        "            return self._thread.call(self._inner.append(payload, entry_id))\n",
         "            raise\n",
         (ROOM + "test_threads_that_wait_for_room_are_told_when_the_client_closes",),
         "a blocking append raises WindowFullError instead of waiting",

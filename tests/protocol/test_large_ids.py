@@ -152,7 +152,7 @@ def test_storage_finds_the_greatest_ids_again_after_a_restart(tmp_path: Path, ed
 async def a_ledger_at(client: BookKeeper, ledger_id: int, base: int, **sizes: int) -> LedgerWriter:
     """A writer as it would be after ``base`` entries: nothing of them is there."""
     create: Any = client.store.create_ledger
-    client.store.create_ledger = lambda metadata: create(metadata, ledger_id)
+    client.store.create_ledger = lambda metadata, _: create(metadata, ledger_id)
     writer = await client.create_ledger(**sizes)
     protocol = writer._machine
     protocol.lac = protocol.delivery.last_sent = base - 1

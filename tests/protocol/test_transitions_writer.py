@@ -27,6 +27,7 @@ FENCED = Reason.FENCED
 TABLE = {
     ("OPEN", "BookiesRead"): "OPEN FAILED impossible",
     ("OPEN", "Close"): "CLOSING",
+    ("OPEN", "ForceFailed"): "OPEN FAILED",
     ("OPEN", "FramesAcked"): "OPEN FAILED",
     ("OPEN", "MetadataCallFailed"): "OPEN FAILED impossible",
     ("OPEN", "MetadataConflicted"): "OPEN FAILED impossible",
@@ -36,6 +37,7 @@ TABLE = {
     ("OPEN", "TimerFired"): "OPEN FAILED",
     ("CLOSING", "Append"): "impossible",
     ("CLOSING", "BookiesRead"): "CLOSING FAILED impossible",
+    ("CLOSING", "ForceFailed"): "CLOSING FAILED",
     ("CLOSING", "FramesAcked"): "CLOSING FAILED",
     ("CLOSING", "MetadataCallFailed"): "CLOSING FAILED impossible",
     ("CLOSING", "MetadataConflicted"): "CLOSING FAILED impossible",
@@ -47,7 +49,7 @@ TABLE = {
 """The moves of docs/protocol.md; a pair that is missing leads nowhere."""
 
 
-def new(**options: object) -> LedgerWrite:
+def new(*, deferred_sync: bool = False, **options: object) -> LedgerWrite:
     machine = LedgerWrite(
         LEDGER,
         metadata(),
@@ -55,6 +57,7 @@ def new(**options: object) -> LedgerWrite:
         config=WriterConfig(**options),
         new_session=Numbers(),
         random=NoRandom(),
+        deferred_sync=deferred_sync,
     )
     machine.start()
     return machine
@@ -94,6 +97,10 @@ def broken(index: int) -> Callable[[LedgerWrite], WriterEvent]:
     return lambda machine: ev.SessionBroken(index, session(machine, index))
 
 
+def forced(index: int) -> Callable[[LedgerWrite], WriterEvent]:
+    return lambda machine: ev.Forced(index, session(machine, index))
+
+
 def just(event: WriterEvent) -> Callable[[LedgerWrite], WriterEvent]:
     return lambda machine: event
 
@@ -110,6 +117,7 @@ def written(machine: LedgerWrite) -> WriterEvent:
 ALL_ACKED = (append, ack(0), ack(1), ack(2))
 CONFLICT = just(ev.MetadataConflicted())
 DEGRADED = {"allow_degraded_writes": True}
+DEFERRED = {"deferred_sync": True}
 
 SITUATIONS: dict[str, Callable[[], LedgerWrite]] = {
     "nothing appended": after(),
@@ -147,6 +155,11 @@ SITUATIONS: dict[str, Callable[[], LedgerWrite]] = {
     "fenced": after(append, refused(1, Reason.FENCED)),
     "without bookies": after(append, refused(2), just(NO_SPARES)),
     "fenced while closing": after(append, close, refused(1, Reason.FENCED)),
+    "deferred, acked and not forced": after(append, ack(0), ack(1), **DEFERRED),
+    "deferred, forces under way": after(append, ack(0), ack(1), just(ev.Force()), **DEFERRED),
+    "deferred, one force would confirm": after(append, ack(0), ack(1), just(ev.Force()), forced(0), **DEFERRED),
+    "deferred, closing": after(*ALL_ACKED, close, **DEFERRED),
+    "deferred, closing, one force is owed": after(*ALL_ACKED, close, forced(0), forced(1), **DEFERRED),
 }
 
 
@@ -166,7 +179,7 @@ def records(machine: LedgerWrite) -> Iterable[Versioned[LedgerMetadata]]:
 
 
 def events(machine: LedgerWrite) -> Iterable[WriterEvent]:
-    yield from (append(machine), close(machine), SPARES, NO_SPARES, AWAY, GONE, ev.MetadataConflicted())
+    yield from (append(machine), close(machine), ev.Force(), SPARES, NO_SPARES, AWAY, GONE, ev.MetadataConflicted())
     for record in records(machine):
         yield ev.MetadataRead(record)
     yield written(machine)
@@ -182,7 +195,7 @@ def events(machine: LedgerWrite) -> Iterable[WriterEvent]:
     for index in range(3):
         own = session(machine, index)
         yield from (ev.FramesAcked(index, own, frames) for frames in (0, 1, 2))
-        yield ev.SessionBroken(index, own)
+        yield from (ev.SessionBroken(index, own), ev.Forced(index, own), ev.ForceFailed(index, own))
         yield ev.SessionEnded(index, own, 1, Reason.IO_ERROR)
     own = session(machine, 1)
     yield from (ev.FramesAcked(1, own, frames) for frames in (-1, 50))

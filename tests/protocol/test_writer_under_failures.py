@@ -45,7 +45,9 @@ SHAPES = [(2, 2, 2), (3, 3, 2), (3, 3, 3), (3, 2, 2), (4, 2, 1), (5, 3, 2), (1, 
 class World:
     """Bookies, store and timers around one writer. A session's frames arrive in order or not at all."""
 
-    def __init__(self, shape: tuple[int, int, int], rng: random.Random, **options: bool) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], rng: random.Random, *, deferred_sync: bool = False, **options: bool
+    ) -> None:
         self.rng, self.stored = rng, metadata(*shape)
         self.spares = 40
         self.machine = LedgerWrite(
@@ -57,6 +59,7 @@ class World:
             ),  # timers fire at random
             new_session=itertools.count(1).__next__,
             random=rng,
+            deferred_sync=deferred_sync,
         )
         self.holds: dict[str, set[int]] = {}
         self.sessions: dict[tuple[int, int], tuple[str, list[set[int]], int]] = {}  # bookie, frames, durable ones

@@ -140,6 +140,16 @@ def frames_of(sizes: Sequence[int], *, entry: Callable[[int], bytes] = lambda k:
 # --- adds ---
 
 
+def test_a_frame_is_packed_anew_for_another_kind_of_session() -> None:
+    world, said = World(), Said()
+    (one,) = frames_of([3])
+    for session, deferred in ((1, False), (2, True)):
+        world.exchange.adds.attach(LEDGER, KEY, AttachMode.WRITE, session, said, deferred=deferred)
+        world.exchange.adds.send(session, one)
+    world.pump()
+    assert (world.bookie.asked["add"], world.bookie.asked["deferred add"]) == (3, 3)
+
+
 @pytest.mark.rule("P1")
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 2**32), st.sets(st.integers(0, 60), max_size=3)

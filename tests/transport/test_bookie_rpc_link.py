@@ -64,6 +64,31 @@ def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None
     told(story)
 
 
+@pytest.mark.rule("P12")
+def test_a_force_needs_the_session_that_it_speaks_of() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        listener = Listener()
+        link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener, deferred=True)
+        server.bookie.held = True
+        link.send(1, frame(LEDGER, 0, [b"x"], session=1))
+        await listener.acked(1, 1)
+        forced = asyncio.ensure_future(link.force(LEDGER, 1, deadline_s=5))
+        await asyncio.sleep(0.05)
+        assert not forced.done(), "nothing is on disk"
+        server.bookie.release()
+        await forced
+        server.bookie.refuse = lambda what, *_: Status.EIO if what == "force" else None
+        with pytest.raises(RefusedError, match="could not sync"):
+            await link.force(LEDGER, 1, deadline_s=5)
+        server.bookie.refuse = lambda *_: None
+        link.detach(1)
+        with pytest.raises(RefusedError, match="the session with bookie b is over"):
+            await link.force(LEDGER, 1, deadline_s=5)
+        assert (server.bookie.asked["deferred add"], server.bookie.asked["force"]) == (1, 2)
+
+    told(story)
+
+
 def test_a_connection_that_is_cut_breaks_all_that_waits() -> None:
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         listener = await written(link)

@@ -41,6 +41,7 @@ class Session:
     ledger_id: LedgerId
     ledger_key: bytes
     recovery: bool
+    write_flags: int
     listener: AddListener
     frames: deque[int] = field(default_factory=deque)  # entries without an answer, of each frame that is not durable
     acked: int = 0  # frames that are durable
@@ -92,10 +93,21 @@ class Adds:
     # --- calls ---
 
     def attach(
-        self, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, session: int, listener: AddListener
+        self,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
+        *,
+        deferred: bool = False,
     ) -> None:
-        recovery = mode is AttachMode.RECOVER
-        self._sessions[session] = Session(session, ledger_id, ledger_key, recovery, listener)
+        recovery, flags = mode is AttachMode.RECOVER, v3.DEFERRED_SYNC if deferred else 0
+        self._sessions[session] = Session(session, ledger_id, ledger_key, recovery, flags, listener)
+
+    def has(self, session: int) -> bool:
+        """Whether the session lives."""
+        return session in self._sessions
 
     def send(self, number: int, frame: Buffer) -> None:
         session = self._sessions.get(number)
@@ -115,11 +127,11 @@ class Adds:
                 self._ready.append(SentPiece(session, at, piece, np.ones(size, dtype=np.bool_), size))
 
     def _pieces(self, session: Session, frame: Buffer) -> tuple[AddPiece, ...]:
-        asked = session.ledger_id, session.ledger_key
-        pieces = self._packer.pieces(frame, *asked, recovery=session.recovery)
+        asked = session.ledger_id, session.ledger_key, session.recovery, session.write_flags
+        pieces = self._packer.pieces(frame, *asked)
         if pieces[0].first_txn == self._last_txn:  # sent on this connection before: it needs transactions of its own
             self._packer.forget()
-            pieces = self._packer.pieces(frame, *asked, recovery=session.recovery)
+            pieces = self._packer.pieces(frame, *asked)
         self._last_txn = pieces[0].first_txn
         return pieces
 
@@ -171,7 +183,16 @@ class Adds:
         txns = (piece.first_txn + places).astype(np.uint64)
         priority = v3.HIGH_PRIORITY if session.recovery else 0
         ids, key = piece.entry_ids[places], session.ledger_key
-        return v3.add_requests(txns, piece.ledger_id, ids, key, some, recovery=session.recovery, priority=priority)
+        return v3.add_requests(
+            txns,
+            piece.ledger_id,
+            ids,
+            key,
+            some,
+            recovery=session.recovery,
+            priority=priority,
+            write_flags=session.write_flags,
+        )
 
     # --- in ---
 

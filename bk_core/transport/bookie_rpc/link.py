@@ -91,9 +91,16 @@ class BookieRpcLink:
     # --- adds ---
 
     def attach(
-        self, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, session: int, listener: AddListener
+        self,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
+        *,
+        deferred: bool = False,
     ) -> None:
-        self._exchange.adds.attach(ledger_id, ledger_key, mode, session, listener)
+        self._exchange.adds.attach(ledger_id, ledger_key, mode, session, listener, deferred=deferred)
         self._wake()
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
@@ -102,6 +109,16 @@ class BookieRpcLink:
 
     def detach(self, session: int) -> None:
         self._exchange.adds.detach(session)
+
+    async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
+        """As in the port. Over another connection than the session's a bookie that restarted would answer that it has
+        synced what it has lost."""
+        if not self._exchange.adds.has(session):
+            raise RefusedError(Reason.NOT_ATTACHED, f"the session with bookie {self.bookie_id} is over")
+        async with self._within(deadline_s):
+            status = await self._force(ledger_id)
+        if status is not Status.EOK:
+            raise refused(status, f"bookie {self.bookie_id} could not sync ledger {ledger_id}")
 
     # --- reads ---
 

@@ -51,7 +51,7 @@ class Packer:
 
     def __init__(self) -> None:
         self._next_txn = FIRST_TXN
-        self._key: tuple[Buffer, LedgerId, bytes, bool] | None = None
+        self._key: tuple[Buffer, LedgerId, bytes, bool, int] | None = None
         self._pieces: tuple[AddPiece, ...] = ()
 
     def txns(self, count: int) -> int:
@@ -64,16 +64,20 @@ class Packer:
         """Lets go of the last frame."""
         self._key, self._pieces = None, ()
 
-    def pieces(self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, *, recovery: bool) -> tuple[AddPiece, ...]:
+    def pieces(
+        self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, recovery: bool, write_flags: int
+    ) -> tuple[AddPiece, ...]:
         """The adds of a frame. Raises IntegrityError if it is not intact, InvalidArgumentError if it is of
         another ledger."""
-        last = self._key
-        if last is None or last[0] is not frame or last[1:] != (ledger_id, ledger_key, recovery):
-            self._pieces = tuple(self._pack(frame, ledger_id, ledger_key, recovery))
-            self._key = (frame, ledger_id, ledger_key, recovery)
+        last, how = self._key, (ledger_id, ledger_key, recovery, write_flags)
+        if last is None or last[0] is not frame or last[1:] != how:
+            self._pieces = tuple(self._pack(frame, *how))
+            self._key = (frame, *how)
         return self._pieces
 
-    def _pack(self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, recovery: bool) -> Iterator[AddPiece]:
+    def _pack(
+        self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, recovery: bool, write_flags: int
+    ) -> Iterator[AddPiece]:
         ids, bodies = bodies_of_frame(frame, ledger_id)
         ends = np.cumsum(bodies.lengths + bodies.head_bytes)
         start, count = 0, ids.size
@@ -85,7 +89,14 @@ class Packer:
             first = self.txns(stop - start)
             txns = np.arange(first, first + stop - start, dtype=np.uint64)
             buffers = v3.add_requests(
-                txns, ledger_id, some, ledger_key, part, recovery=recovery, priority=_of(recovery)
+                txns,
+                ledger_id,
+                some,
+                ledger_key,
+                part,
+                recovery=recovery,
+                priority=_of(recovery),
+                write_flags=write_flags,
             )
             yield AddPiece(first, ledger_id, some, part, buffers)
             start = stop

@@ -40,6 +40,9 @@ from bk_core.wire.bookie_rpc.runs import (
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
+DEFERRED_SYNC = 1
+"""A flag of adds: the answer may come before the bookie has synced its log."""
+
 HIGH_PRIORITY = 100
 """What recovery puts into the priority of its requests."""
 

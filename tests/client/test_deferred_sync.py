@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deferred syncs and forces over sockets: bookies that answer as Apache's do, alone and in one ensemble with ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bk_core.client import BookKeeper, ClientConfig
+from bk_core.errors import BookKeeperError, LedgerFencedError
+from bk_core.wire.bookie_rpc.status import Status
+from tests.client.test_mixed_ensembles import append, entries, mixed_cluster
+from tests.kit.apache_bookie import ApacheServer
+from tests.kit.memory_cluster import FAST, eventually, memory_cluster
+
+Story = Callable[[BookKeeper, list[ApacheServer]], Awaitable[None]]
+SIZES = {"ensemble_size": 4, "write_quorum_size": 4, "ack_quorum_size": 3}
+WANTED = [b"entry %d" % k for k in range(300)]
+
+
+CALM = replace(FAST, add_timeout_ms=5_000, reconnect_budget_ms=3_000)
+"""No bookie fails because this machine is busy."""
+
+
+def run(path: Path, story: Story, config: ClientConfig = CALM) -> None:
+    """A story on ensembles of two bookies of ours, which sync every add, and two that defer."""
+
+    async def told() -> None:
+        async with asyncio.timeout(40), mixed_cluster(path, config) as (client, _, theirs):
+            await story(client, theirs)
+
+    asyncio.run(told())
+
+
+async def lac_of(client: BookKeeper, ledger_id: int) -> int:
+    async with await client.open_ledger(ledger_id, recover=False) as reader:
+        return reader.last_add_confirmed
+
+
+@pytest.mark.rule("P12")
+def test_the_lac_follows_forces_alone(tmp_path: Path) -> None:
+    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+        writer = await client.create_ledger(deferred_sync=True, **SIZES)
+        await append(writer, 0, 99)
+        assert await writer.append(b"entry 100") == 100
+        assert (writer.last_add_confirmed, await lac_of(client, writer.ledger_id)) == (-1, -1)
+        assert theirs[0].bookie.asked == {**theirs[0].bookie.asked, "deferred add": 101}
+        assert "add" not in theirs[0].bookie.asked
+        assert await writer.force() == 100 == writer.last_add_confirmed
+        assert await lac_of(client, writer.ledger_id) == 100
+        await append(writer, 101, 299)
+        await writer.close()
+        assert writer.metadata.last_entry_id == 299, "a close forces"
+        assert await entries(client, writer.ledger_id, recover=False) == WANTED
+
+    run(tmp_path, story)
+
+
+@pytest.mark.rule("P12")
+@pytest.mark.rule("MUST1")
+def test_what_a_bookie_forgot_is_sent_again_before_it_counts(tmp_path: Path) -> None:
+    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+        writer = await client.create_ledger(deferred_sync=True, **SIZES)
+        for server in theirs[:2]:
+            server.bookie.held = True
+        await append(writer, 0, 199)
+        for server in theirs[:2]:
+            assert len(server.bookie.ledgers[writer.ledger_id].entries) == 200
+            server.cut()
+            server.bookie.kill()
+            server.bookie.held = False
+            assert writer.ledger_id not in server.bookie.ledgers, "it is gone"
+        assert await writer.force() == 199
+        await append(writer, 200, 299)
+        await writer.force()
+        await eventually(lambda: writer._machine.retained_bytes == 0)
+        for server in theirs[:2]:
+            server.bookie.kill()
+            assert sorted(server.bookie.ledgers[writer.ledger_id].entries) == list(range(300)), "on its disk"
+        await writer.abandon()
+        assert await entries(client, writer.ledger_id, recover=True) == WANTED
+
+    run(tmp_path, story)
+
+
+@pytest.mark.rule("P12")
+def test_a_bookie_that_refuses_a_force_is_replaced(tmp_path: Path) -> None:
+    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+        writer = await client.create_ledger(deferred_sync=True, **SIZES)
+        theirs[0].bookie.refuse = lambda what, *_: Status.EIO if what == "force" else None
+        await append(writer, 0, 99)
+        await writer.force()
+        await eventually(lambda: f"127.0.0.1:{theirs[2].port}" in writer.metadata.last_fragment.ensemble)
+        await append(writer, 100, 299)
+        await writer.close()
+        assert await entries(client, writer.ledger_id, recover=False) == WANTED
+
+    run(tmp_path, story)
+
+
+@pytest.mark.rule("MUST11")
+def test_a_force_of_a_fenced_writer_says_so(tmp_path: Path) -> None:
+    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+        writer = await client.create_ledger(deferred_sync=True, **SIZES)
+        await append(writer, 0, 9)
+        assert await entries(client, writer.ledger_id, recover=True) == WANTED[:10], "acked, and not forced"
+        with pytest.raises(LedgerFencedError):
+            await append(writer, 10, 10)
+        with pytest.raises(LedgerFencedError):
+            await writer.force()
+
+    run(tmp_path, story)
+
+
+def test_the_window_bounds_what_is_not_forced() -> None:
+    small = replace(CALM, window_bytes_max=64 << 10, slow_bookie_bytes_max=128 << 10, frame_bytes=4 << 10)
+
+    async def work(config: ClientConfig) -> None:
+        async with asyncio.timeout(60), memory_cluster() as cluster:
+            writer = await cluster.client(config).create_ledger(deferred_sync=True)
+            for _ in range(100):
+                await writer.append(bytes(4000))
+                assert writer._machine.retained_bytes < 256 << 10
+            assert writer.last_add_confirmed > 30, "it forced by itself"
+            await writer.close()
+            assert writer.metadata.last_entry_id == 99
+
+    asyncio.run(work(small))
+
+
+def test_a_force_waits_for_what_is_queued_and_ends_with_the_writer() -> None:
+    async def work() -> None:
+        async with asyncio.timeout(20), memory_cluster() as cluster:
+            client = cluster.client()
+            plain, deferred = await client.create_ledger(), await client.create_ledger(deferred_sync=True)
+            for writer in (plain, deferred):
+                assert await writer.force() == -1
+                for number in range(10):
+                    writer.append_nowait(b"%d" % number)
+                assert await writer.force() == 9 == writer.last_add_confirmed
+            deferred.append_nowait(b"10")
+            await deferred.flush()
+            waiting = asyncio.ensure_future(deferred.force())
+            await deferred.abandon()
+            with pytest.raises(BookKeeperError, match="abandoned"):
+                await waiting
+
+    asyncio.run(work())
+
+
+def test_a_lac_by_call_is_taken_by_an_ack_quorum(tmp_path: Path) -> None:
+    """Without the call, a reader of Apache's bookies sees the last entry only once another one carries its LAC."""
+
+    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+        writer = await client.create_ledger(**SIZES)
+        assert await writer.write_lac() == -1
+        await append(writer, 0, 9)
+        assert await writer.write_lac() == 9
+        assert await lac_of(client, writer.ledger_id) == 9
+        for server in theirs[:2]:
+            server.bookie.read_only = True
+        with pytest.raises(BookKeeperError, match="too few bookies took the LAC 9") as caught:
+            await writer.write_lac()
+        assert "EREADONLY" in str(caught.value)
+        await writer.abandon()
+
+    run(tmp_path, story, replace(CALM, explicit_lac_delay_ms=60_000, lac_stall_ms=60_000))

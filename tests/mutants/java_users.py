@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of what Java users have in our client: entry ids of the caller, deferred syncs, placement."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+WORLD = "tests/protocol/test_deferred_sync.py::test_"
+RANDOM = (WORLD + "what_is_confirmed_is_on_the_disks_of_an_ack_quorum_and_the_close_forces_the_rest",)
+OVER_SOCKETS = "tests/client/test_deferred_sync.py::test_"
+IDS = "tests/client/test_explicit_ids.py::test_"
+DELIVERY, WRITER = "bk_core/protocol/delivery.py", "bk_core/protocol/writer.py"
+LINK, ADDS, QUEUE, HANDLE = (
+    "bk_core/transport/bookie_rpc/link.py",
+    "bk_core/transport/bookie_rpc/adds.py",
+    "bk_core/client/append_queue.py",
+    "bk_core/client/writer.py",
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "acks that were not forced outlive their session",
+        DELIVERY,
+        "            lane.watermark, lane.forcing = lane.durable, None\n",
+        "            lane.forcing = None\n",
+        RANDOM,
+        "a bookie that crashed counts with entries that it forgot",
+        "P12",
+    ),
+    Mutant(
+        "the answer to a force of an earlier session counts",
+        DELIVERY,
+        "        if self.is_current(event.index, event.session) and lane.forcing is not None:\n",
+        "        if lane.forcing is not None:\n",
+        RANDOM,
+        "a bookie that crashed counts with entries that it forgot",
+        "P12",
+    ),
+    Mutant(
+        "a force covers what was acked since it was sent",
+        DELIVERY,
+        "            lane.durable, lane.forcing = lane.forcing, None\n",
+        "            lane.durable, lane.forcing = lane.watermark, None\n",
+        (WORLD + "a_force_covers_what_was_acked_when_it_was_sent",),
+        "an entry is confirmed that is on no disk",
+        "P12",
+    ),
+    Mutant(
+        "acks move the LAC of a writer with deferred syncs",
+        DELIVERY,
+        "[lane.durable if self.deferred else lane.watermark for lane in self.lanes]",
+        "[lane.watermark for lane in self.lanes]",
+        RANDOM,
+        "an entry is confirmed that is on no disk",
+        "P12",
+    ),
+    Mutant(
+        "a close does not force",
+        WRITER,
+        "        return [*self._force(), *self._continue_close()]\n",
+        "        return self._continue_close()\n",
+        (WORLD + "a_close_forces_before_it_ends_the_ledger",),
+        "a close with deferred syncs never ends",
+    ),
+    Mutant(
+        "what is acked after a force was wanted is not forced",
+        WRITER,
+        "            effects += self.delivery.force(self.forced_to)\n",
+        "            pass\n",
+        RANDOM,
+        "a force never ends",
+    ),
+    Mutant(
+        "a force over another connection than the session's counts",
+        LINK,
+        "        if not self._exchange.adds.has(session):\n",
+        "        if False:\n",
+        ("tests/transport/test_bookie_rpc_link.py::test_a_force_needs_the_session_that_it_speaks_of",),
+        "a bookie that restarted counts with entries that it forgot",
+        "P12",
+    ),
+    Mutant(
+        "bookies are not told that syncs may wait",
+        ADDS,
+        "v3.DEFERRED_SYNC if deferred else 0",
+        "0",
+        (OVER_SOCKETS + "the_lac_follows_forces_alone",),
+        "deferred syncs are as slow as others",
+    ),
+    Mutant(
+        "what was sent with one flag is sent again with another",
+        "bk_core/transport/bookie_rpc/packing.py",
+        "        last, how = self._key, (ledger_id, ledger_key, recovery, write_flags)\n"
+        "        if last is None or last[0] is not frame or last[1:] != how:\n",
+        "        last, how = self._key, (ledger_id, ledger_key, recovery, write_flags)\n"
+        "        if last is None or last[0] is not frame:\n",
+        ("tests/transport/test_bookie_rpc_exchange.py::test_a_frame_is_packed_anew_for_another_kind_of_session",),
+        "an entry that has to be synced is not",
+    ),
+    Mutant(
+        "what is not forced fills the window for ever",
+        HANDLE,
+        "            if self._room.is_waited_for or self._machine.retained_bytes > self._config.window_bytes_max:\n",
+        "            if False:\n",
+        (OVER_SOCKETS + "the_window_bounds_what_is_not_forced",),
+        "a writer that never forces takes the memory of all others",
+        "P3",
+    ),
+    Mutant(
+        "an entry above a gap is taken",
+        QUEUE,
+        "        if entry_id != self.next_id:\n",
+        "        if entry_id < self.next_id:\n",
+        (IDS + "entries_are_confirmed_in_the_order_of_their_ids",),
+        "entries get other ids than the caller gave",
+        "MUST1",
+    ),
+    Mutant(
+        "an id may be given twice",
+        QUEUE,
+        "        if entry_id < self.next_id or entry_id in self._early:\n",
+        "        if entry_id < self.next_id:\n",
+        (IDS + "an_id_is_taken_once",),
+        "of two payloads one is lost, and both are confirmed",
+    ),
+    Mutant(
+        "the entry that all wait for waits for room",
+        HANDLE,
+        " and (entry_id is None or not self._is_awaited(entry_id)):\n",
+        ":\n",
+        (IDS + "the_entry_that_all_others_wait_for_needs_no_room",),
+        "a window full of entries above a gap stands still for ever",
+    ),
+    Mutant(
+        "entries above a gap are not told of the close",
+        HANDLE,
+        "        self._fail_waiters(self._queue.next_id, self._closed_error())\n",
+        "",
+        (IDS + "a_close_ends_below_the_first_id_that_was_not_given",),
+        "producers hang after close",
+    ),
+    Mutant(
+        "a LAC counts as told that too few bookies took",
+        HANDLE,
+        "                if number - len(problems) >= value.ack_quorum_size:\n",
+        "                if number - len(problems) >= 1:\n",
+        (OVER_SOCKETS + "a_lac_by_call_is_taken_by_an_ack_quorum",),
+        "a reader that asks a quorum does not see it",
+    ),
+    Mutant(
+        "racks do not count around the ring",
+        "bk_core/placement.py",
+        "        starts = [(at - i) % size for i in range(write_quorum)]  # of the write sets that this place is in\n",
+        "        starts = [at - i for i in range(write_quorum) if 0 <= at - i <= size - write_quorum]\n",
+        ("tests/protocol/test_placement.py::test_striped_write_sets_span_two_racks_around_the_ring",),
+        "all copies of every fourth entry stand in one rack",
+        "P13",
+    ),
+    Mutant(
+        "a spare is taken wherever it stands",
+        "bk_core/placement.py",
+        "    if landscape.is_flat:\n        for index, bookie",
+        "    if True:\n        for index, bookie",
+        ("tests/protocol/test_placement.py::test_the_spare_restores_the_racks",),
+        "after a bookie was lost all copies stand in one rack",
+        "P13",
+    ),
+    Mutant(
+        "enforced racks are not enforced",
+        "bk_core/placement.py",
+        "    if landscape.enforced and most < wanted:\n",
+        "    if False:\n",
+        ("tests/protocol/test_placement.py::test_too_few_racks_are_refused_where_they_are_enforced",),
+        "ledgers lie in one rack though that was forbidden",
+        "P13",
+    ),
+    Mutant(
+        "free space is not bounded",
+        "bk_core/placement.py",
+        "min(max(weights.get(bookie, middle), 1), WEIGHT_MULTIPLE_MAX * middle)",
+        "max(weights.get(bookie, middle), 1)",
+        ("tests/protocol/test_placement.py::test_more_free_space_is_chosen_more_often_and_no_bookie_always",),
+        "the new bookie gets every ledger",
+        "P14",
+    ),
+)
