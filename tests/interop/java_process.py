@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bk_cli.children import last_lines
+from bk_cli.children import child_environment, last_lines
 from tests.interop.jars import KitError, Toolchain
 
 START_S = 180.0  # of a JVM of ours, on a busy machine
@@ -90,11 +91,55 @@ def run_main(
     return Finished(process.returncode, output.decode("utf-8", "replace"))
 
 
-class JavaProgram:
-    """A program of ours (java/Lines.java). It ends with :meth:`close` or :meth:`kill`, and when this process does."""
+class Daemon:
+    """A main class of the jars that runs until it is killed; and ends when this process does (bk_cli/lifeline.py)."""
 
-    def __init__(self, tools: Toolchain, main: str, log_path: Path, flags: Sequence[str] = QUICK) -> None:
-        self.tools, self.main, self.log_path = tools, main, log_path
+    def __init__(
+        self, tools: Toolchain, main: str, arguments: Sequence[str], log_path: Path, flags: Sequence[str] = QUICK
+    ) -> None:
+        self.log_path = log_path
+        command = [tools.java, *FLAGS, *flags, "-cp", tools.class_path, main, *arguments]
+        with open(log_path, "ab") as log:
+            self._log_start = log.seek(0, os.SEEK_END)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bk_cli.lifeline", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=child_environment(),
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def printed(self) -> bytes:
+        """What it has printed so far."""
+        return self.log_path.read_bytes()[self._log_start :]
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        _kill_group(self._process)
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+class Program:
+    """A program that answers lines of JSON (java/Lines.java). It ends with :meth:`close` or :meth:`kill`, and when this
+    process does."""
+
+    def __init__(self, name: str, command: Sequence[str], log_path: Path) -> None:
+        self.main, self.log_path = name, log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._last_id = 0
@@ -103,13 +148,9 @@ class JavaProgram:
         self._ended = False
         with open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                [tools.java, *FLAGS, *flags, "-cp", tools.class_path, main],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
-        self._reader = threading.Thread(target=self._read, name=f"{main} answers", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=f"{name} answers", daemon=True)
         self._reader.start()
 
     @property
@@ -206,6 +247,14 @@ class JavaProgram:
 
     def _end_error(self) -> KitError:
         return KitError(f"{self.main} has ended", value=last_lines(self.log_path))
+
+
+class JavaProgram(Program):
+    """A program of ours in Java, with the jars of a version."""
+
+    def __init__(self, tools: Toolchain, main: str, log_path: Path, flags: Sequence[str] = QUICK) -> None:
+        self.tools = tools
+        super().__init__(main, [tools.java, *FLAGS, *flags, "-cp", tools.class_path, main], log_path)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -25,7 +25,7 @@ from kazoo.client import KazooClient
 from bk_cli.children import free_ports
 from bk_core.metadata.layout import parse_service_uri
 from tests.interop.jars import KitError, Toolchain
-from tests.interop.java_process import QUICK, START_S, Finished, JavaProgram, run_main
+from tests.interop.java_process import QUICK, START_S, Daemon, Finished, JavaProgram, run_main
 from tests.interop.peer_client import PeerClient
 
 SESSION_TIMEOUT_MS = 4000
@@ -53,6 +53,15 @@ _CONF: Mapping[str, object] = {
     "autoRecoveryDaemonEnabled": "false",
     "gcWaitTime": 60_000,
 }
+
+_SOON: Mapping[str, object] = {
+    "openLedgerRereplicationGracePeriod": 1000,
+    "lockReleaseOfFailedLedgerGracePeriod": 1000,
+    "rwRereplicateBackoffMs": 500,
+    "statisticsEnabled": "false",
+    "httpServerEnabled": "false",
+}
+"""Of autorecovery in a test: by default it waits for half a minute here, and for five there."""
 
 
 class ApacheBookie:
@@ -123,7 +132,7 @@ class ApacheCluster:
         self._hosts: list[JavaProgram] = []
         self._clients: list[PeerClient] = []
         path.mkdir(parents=True, exist_ok=True)
-        self._shell_conf = self._write_conf("shell", _ANY_PORT, {})
+        self._shell: JavaProgram | None = None
         self._first_host = self.new_host("bookies")
         if not uri:
             try:
@@ -166,11 +175,24 @@ class ApacheCluster:
         self._clients.append(PeerClient(tools or self.tools, self.path / f"client-{len(self._clients)}.log"))
         return self._clients[-1]
 
-    def shell(self, *arguments: str, within_s: float = SHELL_S) -> Finished:
-        """A command of ``BookieShell``."""
-        conf = self.bookies[0].conf_path if self.bookies else self._shell_conf
-        main = "org.apache.bookkeeper.bookie.BookieShell"
-        return run_main(self.tools, main, ["-conf", str(conf), *arguments], within_s=within_s, flags=QUICK)
+    def shell(self, *arguments: str, port: int = 0, within_s: float = SHELL_S) -> Finished:
+        """A command of ``BookieShell``, at the machine of the bookie of ``port``, one of ours or of Apache's. All
+        commands of a cluster run in one JVM."""
+        port = port or (self.bookies[0].port if self.bookies else _ANY_PORT)
+        if self._shell is None:
+            self._shell = JavaProgram(self.tools, "AdminShell", self.path / "shell.log", QUICK)
+        conf = self.path / f"bookie-{port}.conf"
+        if not conf.exists():
+            self._write_conf(conf.stem, port, {})
+        said = self._shell.call("shell", within_s=within_s, conf=str(conf), arguments=arguments)
+        return Finished(said["code"], said["output"])
+
+    def autorecovery(self, conf: Mapping[str, object] | None = None) -> Daemon:
+        """Start an Auditor and a ReplicationWorker, as Apache's main class does, which look at once and try soon again.
+        The caller ends it."""
+        path = self._write_conf("autorecovery", _ANY_PORT, {**_SOON, **(conf or {})})
+        main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
+        return Daemon(self.tools, main, ["--conf", str(path)], self.path / "autorecovery.log")
 
     def benchmark(self, name: str, *arguments: str, within_s: float, flags: Sequence[str] = QUICK) -> Finished:
         """A class of Apache's benchmarks (``BenchThroughputLatency``). Raises KitError if this version has none."""
@@ -186,7 +208,7 @@ class ApacheCluster:
 
     def close(self) -> None:
         """End everything that was started here; directories and logs stay."""
-        for program in (*self._clients, *self._hosts):
+        for program in (*self._clients, *self._hosts, *filter(None, [self._shell])):
             program.kill()
 
     def __enter__(self) -> Self:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trial as a row of steps. Each is printed with its time and what it found; if one fails, the exit code says so."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class Step:
+    """What was done, and what it said."""
+
+    what: str
+    found: str = ""
+    seconds: float = 0.0
+    failed: bool = False
+
+
+class Steps:
+    """The steps so far."""
+
+    def __init__(self) -> None:
+        self.done: list[Step] = []
+
+    @contextmanager
+    def step(self, what: str, *, go_on: bool = False) -> Iterator[Step]:
+        """One step; its block sets ``found``. What it raises fails the step, and with ``go_on`` no other."""
+        step, began = Step(what), time.monotonic()
+        self.done.append(step)
+        try:
+            yield step
+        except Exception as error:
+            step.failed, step.found = True, f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+            if not go_on:
+                raise
+        finally:
+            step.seconds = time.monotonic() - began
+            verdict = "FAIL" if step.failed else "ok  "
+            print(f"{verdict} {step.seconds:6.1f} s  {step.what}: {step.found}", flush=True)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.done) and not any(step.failed for step in self.done)
+
+    def table(self) -> str:
+        """As a table of Markdown."""
+        lines = ["| step | s | found |", "|---|---:|---|"]
+        for step in self.done:
+            found = " ".join(step.found.split()).replace("|", "/")[:300]
+            lines.append(f"| {step.what} | {step.seconds:.1f} | {'**FAILED** ' if step.failed else ''}{found} |")
+        return "\n".join(lines)
+
+
+def run(name: str, about: str, trial: Callable[[Steps, Path], None]) -> int:
+    """Run a trial in a folder of its own, which stays only if it failed. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog=name, description=about)
+    parser.add_argument("--report", type=Path, metavar="PATH", help="write the table there as well")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="where data and logs go while it runs")
+    ask = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
+    if ask.work is not None:
+        ask.work.mkdir(parents=True, exist_ok=True)
+    work, steps, ended = Path(tempfile.mkdtemp(prefix="trial-", dir=ask.work)), Steps(), False
+    try:
+        trial(steps, work)
+        ended = True
+    except Exception:
+        if not steps.done or steps.passed:  # else its step has told
+            traceback.print_exc()
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+    passed = ended and steps.passed
+    if passed:
+        shutil.rmtree(work, ignore_errors=True)
+    else:
+        print(f"{name}: data and logs are kept in {work}", file=sys.stderr)
+    if ask.report:
+        ask.report.write_text(steps.table() + "\n", encoding="utf-8")
+    failed = sum(step.failed for step in steps.done)
+    print(
+        f"{name}: {len(steps.done) - failed} of {len(steps.done)} steps passed"
+        + ("" if ended else ", not all were run")
+    )
+    return 0 if passed else 1

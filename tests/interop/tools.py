@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apache's own tools on our bookies: each is run, and what it printed is compared with what is so.
+
+``scripts/apache-tools`` runs all of them and prints a table, tests/interop/test_tools.py most of them. They share one
+cluster of our bookies, and run in the order of :data:`TOOLS`: the last ones take bookies away.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bk_cli.access import Access
+from bk_cli.children import child_environment, free_ports, last_lines
+from bk_cli.cluster import BookieProcess, LocalCluster
+from bk_cli.cluster_layout import GRPC_PORT_ABOVE
+from bk_core.blocking import connect
+from bk_core.metadata.codec import decode_ledger
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import LedgerMetadata, LedgerState
+from tests.interop.jars import MAIN, toolchain
+from tests.interop.pattern import Pattern, checksum
+from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient
+from tests.interop.peers import ApacheCluster
+from tests.interop.steps import Steps, run
+
+BOOKIES = 5
+WITHIN_S = 200.0  # on a machine that does other things as well
+PATTERN = Pattern(seed=12, size_min=8, size_max=2000)
+ENTRIES = 30
+_POLL_S = 0.1
+
+
+@dataclass(slots=True)
+class World:
+    """A cluster of our bookies, Apache's tools against it, and a Java client."""
+
+    ours: LocalCluster
+    apache: ApacheCluster
+    peer: PeerClient
+    java: JavaClient
+    store: MetadataStore
+    gone: set[str] = field(default_factory=set)  # bookies that a tool has taken away
+
+    @property
+    def uri(self) -> str:
+        return self.ours.uri
+
+    @property
+    def ids(self) -> list[str]:
+        """Our bookies that are there."""
+        return sorted(bookie.bookie_id for bookie in self.ours.bookies if bookie.bookie_id not in self.gone)
+
+    def of_java(self, *, count: int = ENTRIES, close: bool = True, **create: int) -> int:
+        """A ledger of the pattern that Java wrote; if it is not closed, its writer does nothing more."""
+        ledger = self.java.create(**{"ensemble_size": 3, "write_quorum_size": 2, **create})  # type: ignore[arg-type]
+        ledger.add(count, PATTERN)
+        if close:
+            ledger.close()
+        return ledger.ledger_id
+
+    def of_ours(self, *, count: int = ENTRIES, close: bool = True) -> int:
+        """The same of our client."""
+        with connect(self.uri) as bookkeeper:
+            writer = bookkeeper.create_ledger(
+                ensemble_size=3, write_quorum_size=2, ack_quorum_size=2, password=PASSWORD
+            )
+            for payload in PATTERN.payloads(0, count - 1):
+                writer.append_nowait(payload)
+            writer.flush()
+            if close:
+                writer.close()
+            else:
+                writer.abandon()
+            return writer.ledger_id
+
+    def metadata(self, ledger_id: int) -> LedgerMetadata:
+        return self.store.read_ledger(ledger_id).value
+
+    def members(self, ledger_id: int) -> set[str]:
+        """All bookies that the ledger names."""
+        return {member for fragment in self.metadata(ledger_id).fragments for member in fragment.ensemble}
+
+    def check_whole(self, ledger_id: int, count: int = ENTRIES) -> None:
+        """Both clients read every entry."""
+        wanted = PATTERN.checksum(0, count - 1)
+        assert self.java.open(ledger_id, recover=False).read(0, count - 1).checksum == wanted
+        with connect(self.uri) as bookkeeper:
+            reader = bookkeeper.open_ledger(ledger_id, password=PASSWORD, recover=False)
+            assert reader.last_add_confirmed == count - 1
+            found = [bytes(payload) for batch in reader.read(0, count - 1) for payload in batch.to_list()]
+        assert checksum(found) == wanted
+
+    def shell(self, *arguments: str, port: int = 0) -> str:
+        """What a command of the BookieShell prints; it must end well."""
+        return self.apache.shell(*arguments, port=port, within_s=WITHIN_S).checked()
+
+
+@contextmanager
+def world(path: Path) -> Iterator[World]:
+    """Five of our bookies in ``path``, which is removed at the end."""
+    with ExitStack() as stack:
+        ours = stack.enter_context(LocalCluster(path / "ours", bookies=BOOKIES, port=0, zookeeper_port=0))
+        stack.callback(shutil.rmtree, path / "ours", ignore_errors=True)
+        uri = ours.uri.replace("zk://", "zk+hierarchical://")
+        servers = ours.uri.removeprefix("zk://").partition("/")[0]
+        apache = stack.enter_context(ApacheCluster(toolchain(MAIN), servers, path / "apache", uri=uri))
+        peer = apache.peer_client()
+        store = stack.enter_context(Access(ours.uri).store())
+        yield World(ours, apache, peer, peer.client(uri), store)
+
+
+# --- the shell: what is there ---
+
+
+def simpletest(world: World) -> str:
+    said = world.shell("simpletest", "-ensemble", "3", "-writeQuorum", "3", "-ackQuorum", "2", "-numEntries", "500")
+    assert "500 entries written to ledger" in said, said
+    (ledger_id,) = {int(found) for found in re.findall(r"entries written to ledger (\d+)", said)}
+    assert ledger_id not in set(world.store.list_ledgers())  # it has read and compared them, and deletes at its end
+    return f"500 entries written to ledger {ledger_id} and read"
+
+
+def bookiesanity(world: World) -> str:
+    for bookie in world.ours.bookies:
+        said = world.shell("bookiesanity", port=bookie.port)
+        assert "Read 10 entries" in said, said
+        assert "Bookie sanity test succeeded" in said, said
+    return f"succeeded on {len(world.ours.bookies)} bookies"
+
+
+def listbookies(world: World) -> str:
+    with _read_only_bookie(world) as read_only:
+        writable = world.shell("listbookies", "-rw")
+        assert "ReadWrite Bookies" in writable
+        assert _ids_in(writable) == set(world.ids)
+        assert _ids_in(world.shell("listbookies", "-ro")) == {read_only}
+        assert _ids_in(world.shell("listbookies", "-a")) == {*world.ids, read_only}  # by their cookies
+    return f"{len(world.ids)} read-write, 1 read-only"
+
+
+def _ids_in(said: str) -> set[str]:
+    return set(re.findall(r"BookieID:\s*([^\s,]+)", said))
+
+
+@contextmanager
+def _read_only_bookie(world: World) -> Iterator[str]:
+    """One more of our bookies, whose disk is too full for it from the start."""
+    (port,) = free_ports(1, above=GRPC_PORT_ABOVE)
+    folder = world.ours.data_dir / "read-only"
+    folder.mkdir()
+    (folder / "bookie.toml").write_text("disk_usage_threshold = 1e-6\ndisk_usage_low_water = 1e-6\n", encoding="ascii")
+    command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
+    command += ["--data", str(folder / "data"), "--port", str(port), "--metadata-service-uri", world.uri]
+    command += ["--listen-address", "127.0.0.1", "--advertised-address", "127.0.0.1"]
+    command += ["--config", str(folder / "bookie.toml")]
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=child_environment()
+        )
+    try:
+        bookie_id = f"127.0.0.1:{port}"
+        _until(lambda: bookie_id in world.store.read_only_bookies(), lambda: last_lines(folder / "log"))
+        yield bookie_id
+    finally:
+        process.terminate()
+        process.wait(WITHIN_S)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def bookieinfo(world: World) -> str:
+    said = world.shell("bookieinfo")
+    told = {who: (int(free), int(total)) for who, free, total in re.findall(_INFO, said)}
+    assert set(told) == set(world.ids), said
+    disk = shutil.disk_usage(world.ours.data_dir)
+    for free, total in told.values():
+        assert total == disk.used + disk.free  # what a bookie could ever use
+        assert abs(free - disk.free) < 0.1 * total
+    return f"{len(told)} bookies, each with the size of its disk"
+
+
+_INFO = r"BookieID:([^\s,]+), .*: \tFree: (\d+)\S*\tTotal: (\d+)"
+
+
+def whatisinstanceid(world: World) -> str:
+    said = world.shell("whatisinstanceid")
+    assert f"InstanceId: {world.store.instance_id()}" in said, said
+    return world.store.instance_id()
+
+
+def endpointinfo(world: World) -> str:
+    bookie = world.ours.bookies[0]
+    said = world.shell("endpointinfo", "-b", bookie.bookie_id)
+    assert f"127.0.0.1 : {bookie.port}" in said, said
+    assert "bookie-rpc" in said
+    return f"{bookie.bookie_id} serves bookie-rpc"
+
+
+# --- the shell: ledgers ---
+
+
+def listledgers(world: World) -> str:
+    world.of_java()
+    world.of_ours()
+    listed = _ledgers_in(world.shell("listledgers"))
+    assert listed == set(world.store.list_ledgers())
+    of_one = _ledgers_in(world.shell("listledgers", "-bookieid", world.ids[0]))
+    assert of_one == {ledger for ledger in listed if world.ids[0] in world.members(ledger)}
+    return f"{len(listed)} ledgers, {len(of_one)} of them on {world.ids[0]}"
+
+
+def _ledgers_in(said: str) -> set[int]:
+    return {int(found) for found in re.findall(r"ledgerID: (\d+)", said)}
+
+
+def ledgermetadata(world: World) -> str:
+    ledger_id = world.of_ours()
+    said = world.shell("ledgermetadata", "-ledgerid", str(ledger_id))
+    wanted = ("ensembleSize=3", "writeQuorumSize=2", "ackQuorumSize=2", "state=CLOSED", "digestType=CRC32C")
+    for text in (*wanted, f"lastEntryId={ENTRIES - 1}", f"length={world.metadata(ledger_id).length}"):
+        assert text in said, (text, said)
+    dumped = world.ours.data_dir / "metadata"
+    world.shell("ledgermetadata", "-ledgerid", str(ledger_id), "-dumptofile", str(dumped))
+    assert decode_ledger(dumped.read_bytes()) == world.metadata(ledger_id)
+    version = world.store.read_ledger(ledger_id).version
+    world.shell("ledgermetadata", "-ledgerid", str(ledger_id), "-restorefromfile", str(dumped), "-update")
+    restored = world.store.read_ledger(ledger_id)
+    assert (restored.value, restored.version != version) == (decode_ledger(dumped.read_bytes()), True)
+    return f"ledger {ledger_id} of our client printed, dumped and restored"
+
+
+def readledger(world: World) -> str:
+    for ledger_id in (world.of_ours(), world.of_java()):
+        read = ["readledger", "-ledgerid", str(ledger_id), "-firstentryid", "3", "-lastentryid", "9"]
+        said = world.shell(*read, "-msg")
+        assert _entries_in(said, ledger_id) == list(range(3, 10)), said
+        members = world.metadata(ledger_id).fragments[0].ensemble
+        asked = world.shell("readledger", "-ledgerid", str(ledger_id), "-fe", "0", "-le", "1", "-b", members[0])
+        assert _entries_in(asked, ledger_id) == [0], asked  # with -b the last one is excluded
+    unclosed = world.of_ours(close=False)
+    said = world.shell("readledger", "-ledgerid", str(unclosed), "-r")
+    assert _entries_in(said, unclosed) == list(range(ENTRIES)), said
+    assert (world.metadata(unclosed).state, world.metadata(unclosed).last_entry_id) == (LedgerState.CLOSED, ENTRIES - 1)
+    return "entries of both clients, of one bookie too; an unclosed ledger recovered"
+
+
+def _entries_in(said: str, ledger_id: int) -> list[int]:
+    return [int(found) for found in re.findall(rf"Lid={ledger_id}, Eid=(\d+)", said)]
+
+
+def deleteledger(world: World) -> str:
+    for ledger_id in (world.of_ours(), world.of_java()):
+        world.shell("deleteledger", "-ledgerid", str(ledger_id), "-force")
+        assert ledger_id not in set(world.store.list_ledgers())
+    return "a ledger of each client"
+
+
+# --- bookies that are lost ---
+
+
+def recover(world: World) -> str:
+    """By hand: the ledgers of a bookie that was stopped go to others, and it comes back without them."""
+    lost = world.ours.bookies[-1]
+    ledgers = _ledgers_on(world, lost.bookie_id)
+    lost.stop()
+    asked = world.shell("recover", "-force", "-query", lost.bookie_id)
+    assert {int(found) for found in re.findall(r"ledger (\d+) : ", asked)} >= ledgers, asked
+    world.shell("recover", "-force", lost.bookie_id)
+    for ledger_id in ledgers:
+        assert lost.bookie_id not in world.members(ledger_id)
+        world.check_whole(ledger_id)
+    lost.start()
+    world.ours.wait_ready([lost])
+    return f"{len(ledgers)} ledgers copied from {lost.bookie_id}, which came back"
+
+
+def autorecovery_of_ours(world: World) -> str:
+    """A bookie of ours is killed; its ledgers are copied to others of ours. Unclosed ones are recovered."""
+    lost = world.ours.bookies[0]
+    ledgers = _ledgers_on(world, lost.bookie_id)
+    with _autorecovery(world):
+        lost.kill()
+        took = _wait_replicated(world, lost.bookie_id, ledgers)
+        assert "Auditor: " in world.shell("whoisauditor")
+        said = world.shell("listunderreplicated")
+        assert _ledgers_in(said) == set(), said
+    for ledger_id in ledgers:
+        assert world.metadata(ledger_id).state is LedgerState.CLOSED
+        world.check_whole(ledger_id)
+        _check_copies(world, ledger_id)
+    lost.start()
+    world.ours.wait_ready([lost])
+    return f"{len(ledgers)} ledgers copied in {took:.0f} s"
+
+
+def autorecovery_of_apaches(world: World) -> str:
+    """A bookie of Apache's among ours is killed; its ledgers are copied to ours."""
+    lost = world.apache.add_bookie()
+    ledgers = _ledgers_on(world, lost.bookie_id)
+    with _autorecovery(world):
+        lost.kill()
+        took = _wait_replicated(world, lost.bookie_id, ledgers)
+    for ledger_id in ledgers:
+        assert world.members(ledger_id) <= set(world.ids)
+        world.check_whole(ledger_id)
+        _check_copies(world, ledger_id)
+    return f"{len(ledgers)} ledgers copied in {took:.0f} s"
+
+
+def decommissionbookie(world: World) -> str:
+    """A bookie is removed for good; the next start says what became of it, and how it may come back."""
+    lost = world.ours.bookies[-1]
+    ledgers = _ledgers_on(world, lost.bookie_id)
+    lost.stop()
+    with _autorecovery(world):
+        said = world.shell("decommissionbookie", "-bookieid", lost.bookie_id)
+    assert "are properly replicated" in said, said
+    assert "is deleted successfully" in said, said
+    assert world.store.read_cookie(lost.bookie_id) is None
+    for ledger_id in world.store.list_ledgers():
+        assert lost.bookie_id not in world.members(ledger_id)
+    for ledger_id in ledgers:
+        world.check_whole(ledger_id)
+    world.gone.add(lost.bookie_id)
+    _check_refuses(lost)
+    return f"{len(ledgers)} ledgers copied from {lost.bookie_id}, its cookie deleted; it refuses to start, and says how"
+
+
+def _check_refuses(bookie: BookieProcess) -> None:
+    bookie.start()
+    _until(lambda: not bookie.is_running, lambda: "the bookie serves though its cookie is gone")
+    said = last_lines(bookie.log_path)
+    assert "no cookie of this bookie" in said, said
+    assert "--accept-loss" in said, said
+    bookie.stop()
+
+
+@contextmanager
+def _autorecovery(world: World) -> Iterator[None]:
+    """An Auditor and a ReplicationWorker in a process of their own."""
+    with world.apache.autorecovery() as daemon:
+        _until(lambda: b"I'm starting as Auditor" in daemon.printed(), lambda: str(daemon.log_path))
+        yield
+
+
+def _ledgers_on(world: World, bookie_id: str, count: int = 1) -> set[int]:
+    """New ledgers that name this bookie: so many of each client, closed and not."""
+    found: set[int] = set()
+    for make in (world.of_java, world.of_ours):
+        for close in (True, False):
+            ledgers: set[int] = set()
+            while len(ledgers) < count:
+                ledger_id = make(close=close)
+                if bookie_id in world.members(ledger_id):
+                    ledgers.add(ledger_id)
+            found |= ledgers
+    return found
+
+
+def _wait_replicated(world: World, bookie_id: str, ledgers: set[int]) -> float:
+    """Wait until none of them names the bookie, and no ledger is marked; returns how long it took."""
+    began = time.monotonic()
+    _until(lambda: not any(bookie_id in world.members(ledger_id) for ledger_id in ledgers), lambda: "not copied")
+    _until(lambda: not list(world.store.list_underreplicated()), lambda: "still marked")
+    return time.monotonic() - began
+
+
+def _check_copies(world: World, ledger_id: int) -> None:
+    """Each bookie has every entry that the metadata assign to it."""
+    metadata = world.metadata(ledger_id)
+    single = world.peer.bookie_client()
+    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    for entry_id in range(metadata.last_entry_id + 1):
+        ensemble = metadata.fragment_of(entry_id).ensemble
+        for place in range(quorum):
+            member = ensemble[(entry_id + place) % size]
+            answer = single.call("read", member, ledger_id=ledger_id, entry_id=entry_id)
+            assert answer["rc"] == 0, (ledger_id, entry_id, member, answer)
+    single.close()
+
+
+def _until(done: Callable[[], bool], why: Callable[[], str]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not done():
+        assert time.monotonic() < deadline, why()
+        time.sleep(_POLL_S)
+
+
+# --- benchmarks ---
+
+
+def bench_throughput_latency(world: World) -> str:
+    """Three seconds of each wire; what it wrote is read by Apache's own reader of benchmarks, and counted by us."""
+    found = []
+    for wire in ((), ("-useV2",)):
+        before = set(world.store.list_ledgers())
+        where = ["-zookeeper", world.apache.servers, "-latencyFile", str(world.ours.data_dir / "latencies")]
+        load = ["-time", "3", "-entrysize", "1000", "-ensemble", "3", "-quorum", "3", "-ackQuorum", "2"]
+        load += ["-throttle", "1000", "-skipwarmup", "-timeout", "60"]
+        said = world.apache.benchmark("BenchThroughputLatency", *where, *load, *wire, within_s=WITHIN_S).checked()
+        (done,) = re.findall(r"(\d+) completions in \d+ milliseconds: (\d+) ops/sec", said)
+        (ledger_id,) = set(world.store.list_ledgers()) - before
+        found.append((ledger_id, int(done[0]), int(done[1])))
+    for ledger_id, completions, _ in found:
+        with connect(world.uri) as bookkeeper:
+            reader = bookkeeper.open_ledger(ledger_id, password=b"benchPasswd", recover=False)
+            assert reader.last_add_confirmed + 1 >= completions > 0
+        world.java.delete(ledger_id)  # Apache's replication would copy it, entry by entry
+    return "; ".join(f"{count} entries, {rate} a second" for _, count, rate in found)
+
+
+def bench_read_throughput_latency(world: World) -> str:
+    """Without batches: with them it never ends, on Apache's own bookies neither."""
+    found = []
+    for wire in ((), ("-useV2",)):
+        world.of_java()  # it takes ledger 0 for none
+        ledger = world.java.create(digest="CRC32", password=b"benchPasswd", write_quorum_size=3)
+        ledger.add(4000, Pattern(size_min=1000, size_max=1000))
+        ledger.close()
+        where = ["-zookeeper", world.apache.servers, "-ledgerManagerType", "hierarchical", "-batchentries", "0"]
+        asked = [*where, "-ledger", str(ledger.ledger_id), *wire]
+        said = world.apache.benchmark("BenchReadThroughputLatency", *asked, within_s=WITHIN_S).checked()
+        (read,) = re.findall(r"Read (\d+) in \d+ms", said)
+        assert int(read) == 3999, said  # it begins at entry 1
+        world.java.delete(ledger.ledger_id)
+        found.append(f"{read} entries")
+    return "; ".join(found)
+
+
+def bench_bookie(world: World) -> str:
+    bookie = world.ours.bookies[0]
+    counts = ["-warmupCount", "100", "-latencyCount", "500", "-throughputCount", "5000"]
+    where = ["-host", "127.0.0.1", "-port", str(bookie.port), "-zookeeper", world.apache.servers]
+    said = world.apache.benchmark("BenchBookie", *where, *counts, within_s=WITHIN_S).checked()
+    (latency,) = re.findall(r"Latency: (\S+)", said)
+    (throughput,) = re.findall(r"Throughput: (\S+)", said)
+    return f"latency {latency} ms, throughput {throughput} a second"
+
+
+TOOLS: tuple[Callable[[World], str], ...] = (
+    *(simpletest, bookiesanity, listbookies, bookieinfo, whatisinstanceid, endpointinfo),
+    *(listledgers, ledgermetadata, readledger, deleteledger),
+    *(bench_throughput_latency, bench_read_throughput_latency, bench_bookie),
+    *(recover, autorecovery_of_ours, autorecovery_of_apaches, decommissionbookie),
+)
+
+IN_CI = tuple(tool for tool in TOOLS if tool is not bench_read_throughput_latency)
+"""That one waits for half a minute whether more comes."""
+
+
+def trial(steps: Steps, path: Path) -> None:
+    """All tools, each a step."""
+    with world(path) as made:
+        for tool in TOOLS:
+            with steps.step(tool.__name__, go_on=True) as step:
+                step.found = tool(made)
+
+
+if __name__ == "__main__":
+    sys.exit(run("scripts/apache-tools", "Apache's tools on our bookies.", trial))
