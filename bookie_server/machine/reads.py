@@ -37,11 +37,23 @@ _GAPS_MAX = 1024
 class Read(Request):
     """One read. Each id below ``next`` is in a part given to the driver, in a gap, or being read."""
 
-    __slots__ = ("absent", "budget", "ids_only", "last", "next", "planned_from", "turn", "unknown", "unsent", "waiting")
+    __slots__ = (
+        "absent",
+        "asked_last",
+        "budget",
+        "ids_only",
+        "last",
+        "next",
+        "planned_from",
+        "turn",
+        "unknown",
+        "unsent",
+        "waiting",
+    )
 
     def __init__(self, event: ReadRequested, path: Reads, bytes_max: int) -> None:
         super().__init__(event.request, event.ledger_id, path, fencing=event.fence_key is not None)
-        self.next, self.last = event.first, min(event.last, _ID_MAX)
+        self.next, self.asked_last, self.last = event.first, event.last, min(event.last, _ID_MAX)
         self.ids_only = event.ids_only
         self.budget = min(event.bytes_max or bytes_max, bytes_max)  # bytes that may still be answered
         self.absent: list[EntryRange] = []
@@ -138,7 +150,10 @@ class Reads:
         fenced = self._core.is_fenced(request.ledger_id)
         many = len(request.absent) > _GAPS_MAX and not request.ids_only
         absent = _joined(request.absent, request.unknown) if many else request.absent
-        trailer = ReadTrailer(request.next - 1, tuple(absent), tuple(request.unknown), fenced)
+        through = request.next - 1
+        if through == _ID_MAX < request.asked_last:  # no bookie takes an add of what is behind it
+            absent, through = [*absent, EntryRange(_ID_MAX + 1, request.asked_last)], request.asked_last
+        trailer = ReadTrailer(through, tuple(absent), tuple(request.unknown), fenced)
         self._requests.forget(request)
         ledger = self._core.ledgers.get(request.ledger_id)
         if ledger:

@@ -322,7 +322,8 @@ class Batch:
         self._ask, self._asked = ask, asked
         self._room = min(asked.max_bytes, BATCH_BYTES_MAX) - _BATCH_HEAD_BYTES
         self._next = asked.first_entry_id
-        self._last = min(self._next + asked.max_count - 1, _ID_MAX) if asked.max_count > 0 else _ID_MAX
+        last = min(self._next + asked.max_count - 1, _ID_MAX) if asked.max_count > 0 else _ID_MAX
+        self._last = max(self._next, last)
         self._full = False
         self._parts: list[tuple[Buffer, I64]] = []
 

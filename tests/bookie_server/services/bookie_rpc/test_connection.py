@@ -297,6 +297,22 @@ def test_absent_is_enoentry_of_a_known_ledger_and_enoledger_of_another() -> None
 
 
 @pytest.mark.rule("MUST4")
+@pytest.mark.rule("MUST4")
+def test_the_greatest_id_is_absent_as_any_other() -> None:
+    """It is the storage's own, so no entry has it."""
+    bookie, client = story()
+    client.ask(add(7, 0))
+    last = (1 << 63) - 1
+    assert statuses(client.ask(read(7, 0, last))) == {0: EOK, last: ENOENTRY}
+    assert statuses(client.ask(read(7, last - 9, last - 1, last))) == dict.fromkeys((last - 9, last - 1, last), ENOENTRY)
+    assert statuses(client.ask(fence(7, last))) == {last: ENOENTRY}
+    assert statuses(client.ask(read(8, last))) == {last: ENOLEDGER}
+    other = bookie.connect()
+    (got,) = answers(other.ask(batch(5, 1000, first=last)), 2)
+    assert got.status is Status.ENOENTRY
+
+
+@pytest.mark.rule("MUST4")
 def test_unknown_is_neither_absent_nor_there() -> None:
     bookie, client = story()
     client.ask(read(7, 0))
