@@ -61,7 +61,9 @@ class Comparisons:
         self._begun = 0
 
     def begin(self, session: Session, extent: FrameExtent, frame: memoryview) -> None:
-        self._begun += 1  # not the session's number: that may be used again while storage still reads for the old one
+        # Not the session's number: that may be used again while storage still reads for the old one. And below 0: on
+        # Apache's wire the stream has requests of its client beside its adds, with numbers above 0.
+        self._begun -= 1
         self._requests.begin(Comparison(self._begun, session, extent, frame, self), admit=False)
 
     def run(self, request: Request) -> None:

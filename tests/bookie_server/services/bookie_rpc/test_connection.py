@@ -221,6 +221,21 @@ def test_only_entries_that_differ_from_what_stands_are_refused_and_those_behind_
 
 
 @pytest.mark.rule("P6")
+@pytest.mark.rule("P6")
+def test_a_comparison_is_no_request_of_the_client() -> None:
+    """Both are under way on one stream, and each has a number."""
+    bookie, client = story()
+    bookie.hold = True
+    client.ask(add(7, 0))
+    client.ask(add(7, 0, txn=1))  # it is compared once the first one is durable
+    client.send(read(7, 0))
+    assert client.take() == b""
+    bookie.hold = False
+    bookie.commit()
+    told = [row[7:8] for item in answers(client.take(), 3) for row in item.rows()]
+    assert told == [(EOK,)] * 3
+
+
 def test_frames_behind_a_refused_one_are_offered_again_in_order() -> None:
     bookie, client = story()
     client.ask(add(7, 0))
