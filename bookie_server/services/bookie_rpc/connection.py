@@ -207,11 +207,10 @@ class Connection:
         for begin, end in ledgers_of(run):
             txns, ids = run.txns[begin:end].copy(), run.entry_ids[begin:end].copy()
             ledger_id, first = int(run.ledger_ids[begin]), int(ids[0])
-            if ledger_id < 0 or first < -1:
-                status = Status.ENOLEDGER if ledger_id < 0 else Status.ENOENTRY
-                self._send(wire.refused_reads(txns, ledger_id, ids, int(status)))
-            elif first == -1:
-                self._begin(LastEntry(self._ask, ledger_id, txns, wire))
+            if ledger_id < 0:
+                self._send(wire.refused_reads(txns, ledger_id, ids, int(Status.ENOLEDGER)))
+            elif first < 0:
+                self._begin(LastEntry(self._ask, ledger_id, ids, txns, wire))
             else:
                 self._begin(RangeRead(self._ask, ledger_id, ids, txns, wire))
 
@@ -224,7 +223,7 @@ class Connection:
         elif operation == pb.AUTH:
             self._authenticate(request, wire)
         elif operation == pb.READ_LAC:
-            self._begin(ReadLac(self._ask, item))
+            self._begin_or_refuse(ReadLac(self._ask, item), item, wire)
         elif operation == pb.WRITE_LAC:
             if self._facts.read_only():
                 self._send(v3.framed(v3.answer(request, Status.EREADONLY)))
@@ -237,7 +236,7 @@ class Connection:
         elif operation == pb.GET_BOOKIE_INFO:
             self._info(request)
         elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER:
-            self._begin(ListEntries(self._ask, item))
+            self._begin_or_refuse(ListEntries(self._ask, item), item, wire)
         else:  # START_TLS
             self._send(v3.framed(v3.answer(request, Status.EBADREQ)))
 
@@ -253,9 +252,9 @@ class Connection:
     def _authenticate(self, request: pb.Request, wire: ModuleType) -> None:
         answer = self._auth.take(request.authRequest)
         if answer is not None and wire is v2:
-            self._send(v2.auth(answer, request.header.txnId))
+            self._send(v2.auth(answer))
         elif answer is not None:
-            made = v3.answer(request)
+            made = _header_only(request, Status.EOK)
             made.authResponse.CopyFrom(answer)
             self._send(v3.framed(made))
         else:
@@ -278,7 +277,9 @@ class Connection:
 
     # --- stories ---
 
-    def _begin_or_refuse(self, story: Read | Batch, item: Single | BatchRead, wire: ModuleType) -> None:
+    def _begin_or_refuse(
+        self, story: Read | Batch | ReadLac | ListEntries, item: Single | BatchRead, wire: ModuleType
+    ) -> None:
         status = story.refusal()
         if status is Status.EOK:
             self._begin(story)

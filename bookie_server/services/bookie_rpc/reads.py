@@ -40,7 +40,6 @@ BATCH_BYTES_MAX = FRAME_BYTES_MAX
 _BATCH_HEAD_BYTES = 24 + 8 + LENGTH_BYTES
 _ROOM_FOR_FIELDS = 256
 _ID_MAX = (1 << 63) - 2
-_ONE = np.zeros(1, dtype=np.int64)
 
 Effect: TypeAlias = events.SendPart | events.SendTrailer | events.SendLac | events.SendReply
 Ask: TypeAlias = Callable[["Story", Callable[[events.RequestId], events.Event]], None]
@@ -205,7 +204,7 @@ class Read:
             return Status.EUA
         if self._piggyback and self._polls and self._entry_id != NO_ENTRY:
             return Status.EBADREQ
-        return Status.EOK
+        return Status.ENOLEDGER if self._ledger_id < 0 and not self.fences else Status.EOK
 
     def begin(self) -> None:
         read, ledger_id = self._request, self._ledger_id
@@ -296,18 +295,20 @@ class Read:
 
 
 class LastEntry:
-    """A plain read of entry −1."""
+    """A plain read of entry −1, or of an id below it, which no entry has."""
 
-    def __init__(self, ask: Ask, ledger_id: LedgerId, txns: U64, wire: ModuleType) -> None:
-        self._ask, self._ledger_id, self._txns, self._wire = ask, ledger_id, txns, wire
+    def __init__(self, ask: Ask, ledger_id: LedgerId, ids: I64, txns: U64, wire: ModuleType) -> None:
+        self._ask, self._ledger_id, self._ids, self._txns, self._wire = ask, ledger_id, ids, txns, wire
 
     def begin(self) -> None:
         self._ask(self, lambda request: events.ReadLacRequested(request, self._ledger_id))
 
     def heard(self, effect: Effect) -> list[Buffer]:
         assert isinstance(effect, (events.SendLac, events.SendReply))
-        last = last_entry_of(effect.evidence) if isinstance(effect, events.SendLac) else None
-        status, ids = lac_status(effect, last), _ONE - 1
+        ids, last = self._ids, None
+        if isinstance(effect, events.SendLac) and ids[0] == NO_ENTRY:
+            last = last_entry_of(effect.evidence)
+        status = lac_status(effect, last)
         if status is not Status.EOK or last is None or isinstance(effect, events.SendReply):
             return [self._wire.refused_reads(self._txns, self._ledger_id, ids, int(status))]
         bodies = Bodies.of_entries(last, np.array([len(last)], dtype=np.int64))
@@ -328,7 +329,9 @@ class Batch:
         self._parts: list[tuple[Buffer, I64]] = []
 
     def refusal(self) -> Status:
-        return Status.EUA if self._asked.fencing and not self._asked.key else Status.EOK
+        if self._asked.fencing and not self._asked.key:
+            return Status.EUA
+        return Status.ENOLEDGER if self._asked.ledger_id < 0 else Status.EOK
 
     def refused(self, status: Status) -> BatchRead:
         return replace(self._asked, status=status)
@@ -385,6 +388,9 @@ class ReadLac:
     def __init__(self, ask: Ask, single: Single) -> None:
         self._ask, self._single = ask, single
 
+    def refusal(self) -> Status:
+        return Status.ENOENTRY if self._single.request.readLacRequest.ledgerId < 0 else Status.EOK
+
     def begin(self) -> None:
         ledger_id = self._single.request.readLacRequest.ledgerId
         self._ask(self, lambda request: events.ReadLacRequested(request, ledger_id))
@@ -431,6 +437,9 @@ class ListEntries:
         self._ledger_id: LedgerId = single.request.getListOfEntriesOfLedgerRequest.ledgerId
         self._next = 0
         self._held: deque[tuple[int, int]] = deque()
+
+    def refusal(self) -> Status:
+        return Status.ENOLEDGER if self._ledger_id < 0 else Status.EOK
 
     def begin(self) -> None:
         ledger_id, first = self._ledger_id, self._next

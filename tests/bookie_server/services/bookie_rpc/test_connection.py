@@ -309,6 +309,24 @@ def test_absent_is_enoentry_of_a_known_ledger_and_enoledger_of_another() -> None
     assert statuses(client.ask(read(8, 0, 1))) == {0: ENOLEDGER, 1: ENOLEDGER}
     assert statuses(client.ask(read(8, -1))) == {-1: ENOLEDGER}
     assert statuses(client.ask(read(-8, 0))) == {0: ENOLEDGER}
+    assert statuses(client.ask(read(7, -2))) == {-2: ENOENTRY}
+    assert statuses(client.ask(read(8, -2))) == {-2: ENOLEDGER}
+
+
+def test_no_ledger_has_an_id_below_0() -> None:
+    """Statuses of Apache's bookies, found by scripts/differ."""
+    bookie, client = story()
+    lac, listed, poll = answers(
+        client.ask(
+            request(7, "readLacRequest", ledgerId=-5)
+            + request(11, "getListOfEntriesOfLedgerRequest", ledgerId=-5)
+            + request(1, "readRequest", ledgerId=-5, entryId=0, previousLAC=0)
+        ),
+        3,
+    )
+    assert (lac.status, listed.status, poll.statuses[0]) == (Status.ENOENTRY, Status.ENOLEDGER, ENOLEDGER)
+    (got,) = answers(bookie.connect().ask(v2.batch_read(BatchRead(0, 2, -5, 0, 9, 3, 100))), 2)
+    assert got.status is Status.ENOLEDGER
 
 
 @pytest.mark.rule("MUST4")
@@ -319,7 +337,9 @@ def test_the_greatest_id_is_absent_as_any_other() -> None:
     client.ask(add(7, 0))
     last = (1 << 63) - 1
     assert statuses(client.ask(read(7, 0, last))) == {0: EOK, last: ENOENTRY}
-    assert statuses(client.ask(read(7, last - 9, last - 1, last))) == dict.fromkeys((last - 9, last - 1, last), ENOENTRY)
+    assert statuses(client.ask(read(7, last - 9, last - 1, last))) == dict.fromkeys(
+        (last - 9, last - 1, last), ENOENTRY
+    )
     assert statuses(client.ask(fence(7, last))) == {last: ENOENTRY}
     assert statuses(client.ask(read(8, last))) == {last: ENOLEDGER}
     other = bookie.connect()
