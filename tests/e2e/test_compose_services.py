@@ -5,12 +5,14 @@ does, but for the containers. Command lines are compose's own; only ports and da
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,9 +20,13 @@ from typing import IO, Any
 import pytest
 import yaml
 
-from bk_cli.children import free_ports
+from bk_cli.children import free_ports, last_lines
 from bk_cli.cluster_layout import GRPC_PORT_ABOVE
 from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core import blocking
+from bk_core.metadata import open_store
+from tests.interop.jars import toolchain
+from tests.interop.java_process import Daemon
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
@@ -29,7 +35,7 @@ SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml
     "services"
 ]
 BOOKIES = [name for name in SERVICES if name.startswith("bookie-")]
-PORTS = [2181, 3181, 3182, 3183, 3184]
+PORTS = [2181, 3181, 3182, 3183, 3184, 3185]
 
 WRITE_AND_READ = """
 import os
@@ -80,6 +86,20 @@ class Services:
             assert process.stdout
             ready = process.stdout.readline()  # or the end, of one that could not start
             assert ready.startswith("ready "), (name, (self.path / f"{name}.log").read_text(encoding="utf-8"))
+
+    @contextlib.contextmanager
+    def apache_bookie(self) -> Iterator[str]:
+        """Apache's bookie, with the settings that its image makes of the environment; its id."""
+        given = SERVICES["apache-bookie"]["environment"]
+        settings = {key[3:]: value for key, value in given.items() if key[3].islower()}
+        port, folder = self.ports[int(settings["bookiePort"])], self.path / "apache-bookie"
+        folder.mkdir()
+        settings |= {"bookiePort": str(port), "metadataServiceUri": self.uri}
+        settings |= {"journalDirectories": str(folder / "journal"), "ledgerDirectories": str(folder / "ledgers")}
+        (folder / "conf").write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+        main = "org.apache.bookkeeper.server.Main"
+        with Daemon(toolchain(), main, ["-c", str(folder / "conf")], self.path / "apache-bookie.log"):
+            yield f"{settings['advertisedAddress']}:{port}"
 
     def instance_of(self, name: str) -> str:
         """The cluster that is written in this bookie's cookie."""
@@ -144,3 +164,21 @@ def test_the_services_come_up_from_nothing_and_again_with_their_data(services: S
     assert len(re.findall(r"^ok    bookie ", said, re.MULTILINE)) == 4
     said = services.run("spark", WRITE_AND_READ.format(uri=services.uri))
     assert "ROWS 10000 True\n" in said, said
+
+
+@pytest.mark.interop
+def test_apaches_bookie_joins_the_others(services: Services) -> None:
+    services.up()
+    with services.apache_bookie() as bookie_id, blocking.connect(services.uri) as bookkeeper:
+        deadline = time.monotonic() + 60
+        while bookie_id not in writable(services.uri):
+            assert time.monotonic() < deadline, last_lines(services.path / "apache-bookie.log")
+            time.sleep(0.2)
+        with bookkeeper.create_ledger(ensemble_size=5, write_quorum_size=5, ack_quorum_size=5) as ledger:
+            ledger.append(b"on five")
+            assert bookie_id in ledger.metadata.last_fragment.ensemble
+
+
+def writable(uri: str) -> set[str]:
+    with contextlib.closing(open_store(uri)) as store:
+        return set(store.writable_bookies())
