@@ -123,8 +123,9 @@ def test_a_bookie_takes_and_gives_entries_at_the_edge(edge: int) -> None:
     assert bench.commit() == acks(1, 2)
     (trailer,) = trailers([*bench.read(first - 1, 2**63 - 1, ledger=edge), *bench.disk()])
     above = [(first + ROWS, ENTRY_ID_MAX)] if edge < ENTRY_ID_MAX else []
-    assert [(r.first, r.last) for r in trailer.absent] == [(first - 1, first - 1), *above]
-    assert (trailer.answered_through, list(trailer.unknown)) == (ENTRY_ID_MAX, [])
+    behind = (ENTRY_ID_MAX + 1, ENTRY_ID_MAX + 1)  # an id that no entry can have
+    assert [(r.first, r.last) for r in trailer.absent] == [(first - 1, first - 1), *above, behind]
+    assert (trailer.answered_through, list(trailer.unknown)) == (ENTRY_ID_MAX + 1, [])
 
 
 @pytest.mark.parametrize("ledger", [-1, 2**63 - 1])

@@ -55,7 +55,7 @@ def test_four_bookies_start_each_with_a_port_and_data_of_its_own() -> None:
 def test_all_services_share_one_network_namespace_with_the_ports_that_are_published() -> None:
     joined = [name for name, service in SERVICES.items() if service.get("network_mode") == "service:zookeeper"]
     assert sorted([*joined, "zookeeper"]) == sorted(SERVICES)
-    assert "127.0.0.1:3181-3184:3181-3184" in SERVICES["zookeeper"]["ports"]
+    assert "127.0.0.1:3181-3185:3181-3185" in SERVICES["zookeeper"]["ports"]
     assert "127.0.0.1:4181-4184:4181-4184" in SERVICES["zookeeper"]["ports"]
     for name in (name for name in SERVICES if name.startswith("bookie-")):
         parsed = parse(COMMANDS[name])
