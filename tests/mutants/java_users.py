@@ -6,7 +6,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 WORLD = "tests/protocol/test_deferred_sync.py::test_"
-RANDOM = (WORLD + "what_is_confirmed_is_on_the_disks_of_an_ack_quorum_and_the_close_forces_the_rest",)
+RESENT = (WORLD + "what_a_broken_session_left_unforced_is_sent_again_and_forced_anew",)
+ACKS_TELL = (WORLD + "acks_tell_who_appends_and_only_forces_move_the_lac",)
 OVER_SOCKETS = "tests/client/test_deferred_sync.py::test_"
 IDS = "tests/client/test_explicit_ids.py::test_"
 DELIVERY, WRITER = "bk_core/protocol/delivery.py", "bk_core/protocol/writer.py"
@@ -23,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
         DELIVERY,
         "            lane.watermark, lane.forcing = lane.durable, None\n",
         "            lane.forcing = None\n",
-        RANDOM,
+        RESENT,
         "a bookie that crashed counts with entries that it forgot",
         "P12",
     ),
@@ -32,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
         DELIVERY,
         "        if self.is_current(event.index, event.session) and lane.forcing is not None:\n",
         "        if lane.forcing is not None:\n",
-        RANDOM,
+        RESENT,
         "a bookie that crashed counts with entries that it forgot",
         "P12",
     ),
@@ -50,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
         DELIVERY,
         "[lane.durable if self.deferred else lane.watermark for lane in self.lanes]",
         "[lane.watermark for lane in self.lanes]",
-        RANDOM,
+        ACKS_TELL,
         "an entry is confirmed that is on no disk",
         "P12",
     ),
@@ -67,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         WRITER,
         "            effects += self.delivery.force(self.forced_to)\n",
         "            pass\n",
-        RANDOM,
+        ACKS_TELL,
         "a force never ends",
     ),
     Mutant(

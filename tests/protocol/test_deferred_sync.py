@@ -153,6 +153,7 @@ def test_what_a_broken_session_left_unforced_is_sent_again_and_forced_anew() -> 
     forced(machine, 1)
     assert machine.lac == -1
     assert told(machine.step(ack(0)(machine))) == [ev.SendForce(0, "b0", session(machine, 0))]
+    assert told(list(machine.step(ev.Forced(0, old)))) == [], "nor is it the answer to the force of now"
     assert told(forced(machine, 0)) == [ev.Confirm(1)]
 
 
