@@ -338,6 +338,7 @@ class Batch:
 
     def begin(self) -> None:
         asked, size = self._asked, max(1, self._room)
+        self._begun = self._next
         key = asked.key if asked.fencing else None
         self._ask(
             self,
@@ -350,14 +351,21 @@ class Batch:
                 self._take(entries)
             return []
         assert isinstance(effect, events.SendTrailer)
-        through = effect.trailer.answered_through
-        if not (effect.reason or self._full) and self._next == through + 1 and through < self._last:
+        if not (effect.reason or self._full) and self._begun < self._next <= self._last and self._may_go_on(effect):
             self.begin()
             return []
         if not self._parts:
             return [v2.refusal(self.refused(status_of(effect, self._asked.first_entry_id)))]
         lengths = np.concatenate([lengths for _, lengths in self._parts])
         return v2.batch_answer(self._asked, Bodies.of_entries(b"".join(each for each, _ in self._parts), lengths))
+
+    def _may_go_on(self, trailer: events.SendTrailer) -> bool:
+        """Whether the next entry may be there: it was not asked for, or came before its turn, in a frame of ids that do
+        not follow each other, and was not kept."""
+        if self._next > trailer.trailer.answered_through:
+            return True
+        gaps = (*trailer.trailer.absent, *trailer.trailer.unknown)
+        return not any(gap.first <= self._next <= gap.last for gap in gaps)
 
     def _take(self, entries: Entries) -> None:
         """Take those entries that continue what there is, as far as there is room; the first one always."""

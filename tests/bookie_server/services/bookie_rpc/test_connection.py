@@ -501,6 +501,14 @@ def test_batch_reads_are_bounded_by_count_and_size_and_have_at_least_one_entry(
     assert list(map(bytes, got.bodies.pieces())) == [entry(7, k) for k in range(expected)]
 
 
+def test_a_batch_goes_on_where_entries_were_added_out_of_order() -> None:
+    _, client = story()
+    for burst in ([3, 4, 6, 8], [5, 19], [7, 10], [9]):
+        client.ask(b"".join(add(7, k, wire=v2) for k in burst))
+    (got,) = answers(client.ask(batch(0, 1 << 20, first=3)), 2)
+    assert list(map(bytes, got.bodies.pieces())) == [entry(7, k) for k in range(3, 11)]
+
+
 def test_batch_reads_of_absent_entries_are_refused() -> None:
     _, client = story()
     client.ask(add(7, 0, wire=v2))
