@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apache's jars and our Java programs, compiled against them: resolved once by Maven, then kept in a cache.
 
-``python -m tests.interop.jars [VERSION …]`` fills the cache, which CI does before its tests. Maven's own settings say
+``python -m tests.interop.jars [NAME …]`` fills the cache, which CI does before its tests. Maven's own settings say
 where artifacts come from. A folder appears in the cache only when it is complete, and is checked against its list of
 SHA-256 once a process. Workers that want the same folder wait for the one that makes it.
 """
@@ -32,6 +32,9 @@ MAIN, SECOND, THIRD = "4.17.3", "4.18.0", "4.16.6"
 
 VERSIONS = (MAIN, SECOND, THIRD)
 
+DISTRIBUTED_LOG, PULSAR = "distributedlog-4.17.3", "pulsar-4.2.4"
+"""Applications that keep their data in ledgers; they bring the client library that they were built with."""
+
 RESOLVE_S = 600.0  # a cold Maven fetches its plug-in and 100 MB of jars
 COMPILE_S = 300.0
 _LIST = "SHA256SUMS"
@@ -47,6 +50,14 @@ _BESIDE = (
     ("org.xerial.snappy", "snappy-java", "1.1.10.7"),
 )
 _WITH_BENCHMARK = frozenset({MAIN})  # 4.18.0 has none
+_APPLICATIONS = {
+    DISTRIBUTED_LOG: ("org.apache.distributedlog", "distributedlog-core"),
+    PULSAR: ("org.apache.pulsar", "pulsar-broker"),
+}
+_VERSIONS_OF = {PULSAR: ("org.apache.pulsar", "pulsar")}
+"""A parent whose list of versions holds for everything that is brought along: else Maven mixes those of others."""
+_SOURCES = {DISTRIBUTED_LOG: ("Lines.java", "Pattern.java", "distributedlog/*.java"), PULSAR: ()}
+_SOURCES_OF_PEERS = ("*.java",)
 _OTHER_BACK_ENDS = (
     ("org.slf4j", "slf4j-reload4j"),
     ("org.slf4j", "slf4j-log4j12"),
@@ -64,17 +75,17 @@ class KitError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A version of Apache BookKeeper on this machine, with our programs for it."""
+    """A version of Apache BookKeeper on this machine, or an application on it, with our programs for it."""
 
     version: str
     java: str
     jars: tuple[Path, ...]
-    programs: Path
+    programs: tuple[Path, ...]
 
     @property
     def class_path(self) -> str:
         """Our programs first, then all jars."""
-        return os.pathsep.join(str(path) for path in (self.programs, *self.jars))
+        return os.pathsep.join(str(path) for path in (*self.programs, *self.jars))
 
     @property
     def has_benchmark(self) -> bool:
@@ -84,15 +95,17 @@ class Toolchain:
 
 @functools.cache
 def toolchain(version: str = MAIN) -> Toolchain:
-    """The jars of ``version`` and our programs; resolves and compiles what the cache lacks. Raises KitError, and
-    JavaMissingError if there is no Java."""
+    """The jars of ``version``, or of an application, and our programs; resolves and compiles what the cache lacks.
+    Raises KitError, and JavaMissingError if there is no Java."""
     java = find_java().path
     jars = _cached(f"{version}-{_digest(_pom(version))[:8]}", functools.partial(_resolve, version), RESOLVE_S)
     jar_files = tuple(sorted(jars.glob("*.jar")))
-    sources = sorted(_JAVA_SOURCES.glob("*.java"))
+    sources = [path for glob in _SOURCES.get(version, _SOURCES_OF_PEERS) for path in sorted(_JAVA_SOURCES.glob(glob))]
+    if not sources:
+        return Toolchain(version, java, jar_files, ())
     of = _digest("".join([*(path.read_text(encoding="utf-8") for path in sources), *(p.name for p in jar_files)]))
     programs = _cached(f"{version}-programs-{of[:8]}", functools.partial(_compile, sources, jar_files, java), COMPILE_S)
-    return Toolchain(version, java, jar_files, programs / _PROGRAMS)
+    return Toolchain(version, java, jar_files, (programs / _PROGRAMS,))
 
 
 def cache_folder() -> Path:
@@ -175,11 +188,12 @@ def _resolve(version: str, folder: Path) -> None:
         _run(
             [*command, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"],
             RESOLVE_S,
-            f"Maven could not resolve Apache BookKeeper {version}",
+            f"Maven could not resolve {_artifacts(version)[0]}",
             "see that Maven reaches its repository (its settings.xml), then try again",
         )
-    if not any(folder.glob(f"bookkeeper-server-{version}.jar")):
-        raise KitError("Maven left no bookkeeper-server jar", value=version)
+    _, artifact, number = _artifacts(version)[0]
+    if not any(folder.glob(f"{artifact}-{number}.jar")):
+        raise KitError(f"Maven left no {artifact} jar", value=version)
 
 
 def _compile(sources: list[Path], jars: tuple[Path, ...], java: str, folder: Path) -> None:
@@ -210,10 +224,15 @@ def _run(command: list[str], within_s: float, what: str, remedy: str = "") -> No
         raise KitError(what, value=(done.stdout + done.stderr)[-4000:], remedy=remedy)
 
 
+def _artifacts(version: str) -> list[tuple[str, str, str]]:
+    """Group, artifact and number of what has the name ``version``, the main one first."""
+    if version in _APPLICATIONS:
+        return [(*_APPLICATIONS[version], version.rpartition("-")[2])]
+    beside = ["bookkeeper-benchmark"] if version in _WITH_BENCHMARK else []
+    return [("org.apache.bookkeeper", artifact, version) for artifact in ("bookkeeper-server", *beside)]
+
+
 def _pom(version: str) -> str:
-    artifacts = [("org.apache.bookkeeper", "bookkeeper-server", version)]
-    if version in _WITH_BENCHMARK:
-        artifacts.append(("org.apache.bookkeeper", "bookkeeper-benchmark", version))
     exclusions = "".join(
         f"<exclusion><groupId>{group}</groupId><artifactId>{artifact}</artifactId></exclusion>"
         for group, artifact in _OTHER_BACK_ENDS
@@ -221,13 +240,21 @@ def _pom(version: str) -> str:
     dependencies = "\n".join(
         f"  <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{number}</version>"
         f"<exclusions>{exclusions}</exclusions></dependency>"
-        for group, artifact, number in (*_BESIDE, *artifacts)
+        for group, artifact, number in (*_BESIDE, *_artifacts(version))
     )
+    managed = ""
+    if version in _VERSIONS_OF:
+        group, artifact = _VERSIONS_OF[version]
+        managed = (
+            f"<dependencyManagement><dependencies><dependency><groupId>{group}</groupId><artifactId>{artifact}"
+            f"</artifactId><version>{_artifacts(version)[0][2]}</version><type>pom</type><scope>import</scope>"
+            "</dependency></dependencies></dependencyManagement>\n"
+        )
     return f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
  <modelVersion>4.0.0</modelVersion>
  <groupId>interop</groupId><artifactId>peer</artifactId><version>1</version>
- <dependencies>
+{managed} <dependencies>
 {dependencies}
  </dependencies>
 </project>
