@@ -141,13 +141,16 @@ def frames_of(sizes: Sequence[int], *, entry: Callable[[int], bytes] = lambda k:
 
 
 def test_a_frame_is_packed_anew_for_another_kind_of_session() -> None:
-    world, said = World(), Said()
-    (one,) = frames_of([3])
-    for session, deferred in ((1, False), (2, True)):
-        world.exchange.adds.attach(LEDGER, KEY, AttachMode.WRITE, session, said, deferred=deferred)
-        world.exchange.adds.send(session, one)
-    world.pump()
-    assert (world.bookie.asked["add"], world.bookie.asked["deferred add"]) == (3, 3)
+    """The links of a client share what was packed last."""
+    packer, (one,) = Packer(), frames_of([3])
+    for deferred in (False, True):
+        exchange = Exchange(packer)
+        exchange.adds.attach(LEDGER, KEY, AttachMode.WRITE, 1, Said(), deferred=deferred)
+        exchange.adds.send(1, one)
+        sent = b"".join(b"".join(buffers) for buffers in iter(exchange.next_buffers, None))
+        (run,) = RequestReader().read(sent).items
+        assert isinstance(run, AddRun)
+        assert run.write_flags.tolist() == [int(deferred)] * 3
 
 
 @pytest.mark.rule("P1")
