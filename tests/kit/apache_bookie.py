@@ -44,12 +44,26 @@ class Ledger:
         return max(self.entries, default=-1)
 
 
+@dataclass(frozen=True)
+class Doing:
+    """Something that was done in memory and stands in the journal's queue: ``act`` does it again, ``answer`` says so.
+    ``kind`` is ``add``, ``fence``, ``LAC`` or ``force``; of an add ``entry`` is what was added, ``recovery`` whether by
+    a recovery."""
+
+    kind: str
+    act: Callable[[], None]
+    answer: Callable[[], None]
+    entry: bytes = b""
+    recovery: bool = False
+    answered: bool = False  # before it was on disk
+
+
 class ApacheBookie:
-    """What is on disk survives :meth:`kill`. While commits are held nothing gets there.
+    """What is on disk survives :meth:`kill`. While commits are held nothing gets there, but by :meth:`sync`.
 
     ``refuse``: the status for an operation, ledger and entry, or None; ``compares``: an add over an entry with another
     payload, and a LAC body that is wrong, are refused, as our bookies do it; Apache's take both. ``order`` shuffles the
-    answers to a burst.
+    answers to a burst, and those to what one sync made durable. ``on_disk`` hears of what was made durable.
     """
 
     def __init__(self, later: Later, *, order: random.Random | None = None, compares: bool = False) -> None:
@@ -60,15 +74,18 @@ class ApacheBookie:
         self.ledgers: dict[int, Ledger] = {}
         self.asked: dict[str, int] = {}  # how often, by operation
         self.held = False
+        self.on_disk: Callable[[Doing], None] = lambda doing: None
+        self.unsynced: list[Doing] = []
         self._disk: list[Callable[[], None]] = []  # in order; each does again what was done
-        self._unsynced: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._watchers: list[tuple[int, int, Callable[[], None]]] = []
 
     # --- controls ---
 
-    def kill(self) -> None:
-        """The process dies and starts again: what was not on disk is gone."""
-        self._unsynced.clear()
+    def kill(self, kept: int = 0) -> None:
+        """The process dies and starts again: what was not on disk is gone, but for the first ``kept`` that are there
+        and were never answered."""
+        self._written(self.unsynced[:kept])
+        self.unsynced.clear()
         self._watchers.clear()
         self.ledgers = {}
         for act in self._disk:
@@ -76,22 +93,54 @@ class ApacheBookie:
 
     def commit(self) -> None:
         """All that was accepted is on disk now, and answered."""
-        if self.held:
-            return
-        unsynced, self._unsynced = self._unsynced, []
-        self._disk += [act for act, _ in unsynced]
-        for _, answer in unsynced:
-            answer()
+        if not self.held:
+            self.sync(len(self.unsynced))
+
+    def sync(self, count: int) -> None:
+        """The first ``count`` of what was accepted are on disk now, and answered."""
+        done, self.unsynced = self.unsynced[:count], self.unsynced[count:]
+        self._written(done)
+        if self.order:
+            self.order.shuffle(done)
+        for doing in done:
+            doing.answer()
+
+    def _written(self, done: list[Doing]) -> None:
+        for doing in done:
+            self._disk.append(doing.act)
+            self.on_disk(doing)
 
     def release(self) -> None:
         self.held = False
         self.commit()
 
+    def forget(self, ledger_id: int) -> None:
+        """Garbage collection: nothing is left of the ledger, not even its fence."""
+
+        def act() -> None:
+            self.ledgers.pop(ledger_id, None)
+
+        act()
+        self._disk.append(act)
+
+    def damage(self, ledger_id: int, entry_id: int, bit: int) -> None:
+        """Another bit stands in an entry at rest; no checksum here finds it."""
+
+        def act() -> None:
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is not None and entry_id in ledger.entries:
+                changed = bytearray(ledger.entries[entry_id])
+                changed[bit // 8 % len(changed)] ^= 1 << bit % 8
+                ledger.entries[entry_id] = bytes(changed)
+
+        act()
+        self._disk.append(act)
+
     # --- what it does ---
 
-    def _do(self, act: Callable[[], None], answer: Callable[[], None]) -> None:
-        act()
-        self._unsynced.append((act, answer))
+    def _do(self, doing: Doing) -> None:
+        doing.act()
+        self.unsynced.append(doing)
 
     def ledger(self, ledger_id: int, key: bytes) -> Ledger:
         return self.ledgers.setdefault(ledger_id, Ledger(key))
@@ -132,12 +181,15 @@ class ApacheBookie:
             ledger.lac = max(ledger.lac, lac)
 
         if deferred:  # answered before it is on disk
-            act()
-            self._unsynced.append((act, lambda: None))
+            self._do(Doing("add", act, lambda: None, entry, recovery, answered=True))
             self._woken(ledger_id)
             return answer(Status.EOK)
-        self._do(act, lambda: (answer(Status.EOK), self._woken(ledger_id))[0])
+        self._do(Doing("add", act, partial(self._answered, ledger_id, answer), entry, recovery))
         return None
+
+    def _answered(self, ledger_id: int, answer: Callable[[Status], None]) -> None:
+        answer(Status.EOK)
+        self._woken(ledger_id)
 
     def read(self, ledger_id: int, entry_id: int) -> tuple[Status, bytes, int]:
         self._count("read")
@@ -163,9 +215,9 @@ class ApacheBookie:
         act()
         said = self.read(ledger_id, entry_id)
         if said[0] is not Status.EOK:
-            self._unsynced.append((act, lambda: None))
+            self.unsynced.append(Doing("fence", act, lambda: None, answered=True))
             return answer(said)  # as Apache's: before the fence is on disk
-        self._unsynced.append((act, lambda: answer(said)))
+        self.unsynced.append(Doing("fence", act, lambda: answer(said)))
         return None
 
     def write_lac(self, ledger_id: int, key: bytes, body: bytes, answer: Callable[[Status], None]) -> None:
@@ -187,14 +239,14 @@ class ApacheBookie:
                 ledger.lac_body = body
             ledger.lac = max(ledger.lac, lac)
 
-        self._do(act, lambda: (answer(Status.EOK), self._woken(ledger_id))[0])
+        self._do(Doing("LAC", act, partial(self._answered, ledger_id, answer)))
         return None
 
     def force(self, answer: Callable[[Status], None]) -> None:
         self._count("force")
         if (status := self.refuse("force", -1, -1)) is not None:
             return answer(status)
-        self._unsynced.append((lambda: None, lambda: answer(Status.EOK)))
+        self.unsynced.append(Doing("force", lambda: None, lambda: answer(Status.EOK)))
         return None
 
     def poll(self, ledger_id: int, above: int, timeout_s: float, woken: Callable[[], None]) -> None:
@@ -213,7 +265,7 @@ class ApacheBookie:
         return None
 
     def _woken(self, ledger_id: int) -> None:
-        lac = self.ledgers[ledger_id].lac
+        lac = self.ledgers[ledger_id].lac if ledger_id in self.ledgers else -1
         for watcher in [w for w in self._watchers if w[0] == ledger_id and w[1] < lac]:
             self._watchers.remove(watcher)
             watcher[2]()

@@ -11,8 +11,8 @@ PREFIX = (EXCHANGE + "the_acked_frames_are_whole_and_a_prefix_whatever_the_order
 EVERY_ID = (EXCHANGE + "every_id_is_found_absent_or_unknown",)
 NONSENSE = (EXCHANGE + "nonsense_loses_the_connection",)
 FOLDER = "bk_core/transport/bookie_rpc/"
-ADDS, READS, PACKING, EXCHANGE_PY, LINK_PY = (
-    FOLDER + name for name in ("adds.py", "reads.py", "packing.py", "exchange.py", "link.py")
+ADDS, READS, PACKING, EXCHANGE_PY, LACS, LINK_PY = (
+    FOLDER + name for name in ("adds.py", "reads.py", "packing.py", "exchange.py", "lac.py", "link.py")
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -250,9 +250,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a fence is believed before it is on disk",
-        LINK_PY,
-        "            if status in _NOTHING:\n                forced",
-        "            if False:\n                forced",
+        LACS,
+        "            if status in _NOTHING:\n                self._exchange.force(ledger_id, forced)\n            elif",
+        "            if status in _NOTHING:\n                forced(Status.EOK)\n            elif",
         (LINK + "a_fence_that_finds_nothing_is_answered_when_it_is_on_disk",),
         "a bookie restarts, forgets the fence, and acks an add that recovery was denied",
         "MUST3",
@@ -283,9 +283,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a watch does not ask for the writer's LAC",
-        LINK_PY,
-        "            if lac > max(previous_lac, _lac_in(body)):\n",
-        "            if False:\n",
+        LACS,
+        "            elif lac > max(previous_lac, _lac_in(body)):\n",
+        "            elif False:\n",
         (LINK + "explicit_lacs_are_asked_for_when_a_watch_hears_of_one",),
         "a tail does not see the last entries of an idle writer",
         "P9",

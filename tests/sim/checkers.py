@@ -8,18 +8,20 @@ in brackets where it has the same one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import ENTRY_HEADER
 from bk_core.entries.frame import FrameKind, split_frames
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol.delivery import LaneState
 from bk_core.wire.lane import AttachMode
 from bookie_server.machine import events as ev
+from tests.sim.apache import ApacheSimBookie
 from tests.sim.bookie import SimBookie
 from tests.sim.frames import contents, tag_of
 from tests.sim.recorder import Recorder
@@ -234,17 +236,30 @@ class Checker:
                 continue
             if known.gone:
                 self.fail("D18", f"{bookie.name} took an add of ledger {header.ledger_id}, which it had forgotten")
-            truth = self.truth(header.ledger_id)
             if known.fence_said and bookie.modes.get(tag_of(frame)) is AttachMode.WRITE:
                 self.fail("I5", f"{bookie.name} stored a normal add of ledger {header.ledger_id} after a fence")
-            for entry, payload in zip(ids, payloads, strict=True):
-                if entry >= len(truth.given) or truth.given[entry] != payload:
-                    self.fail("I10", f"{bookie.name} stored {payload!r} as entry {entry}")
-                if entry in known.durable:
-                    self.scheduler.reached("an add was applied twice")
-                known.durable.setdefault(entry, self.scheduler.steps)
-            if extent.max_lac > max(truth.acked, truth.closed_at if truth.closed_at is not None else -1):
-                self.fail("I7", f"{bookie.name} holds LAC {extent.max_lac}, acknowledged is {truth.acked}")
+            self._kept(bookie.name, header.ledger_id, zip(ids, payloads, strict=True), extent.max_lac)
+
+    def on_apaches_disk(self, bookie: ApacheSimBookie, entry: bytes, recovery: bool) -> None:
+        """As :meth:`on_durable`, of one entry in Apache's form. Its bookie keeps fences as well as it can (I5)."""
+        ledger_id, entry_id, lac, _ = ENTRY_HEADER.unpack_from(entry)
+        record = self.truth(ledger_id).record
+        assert record is not None
+        payload = entry[ENTRY_HEADER.size + record.value.digest_type.digest_bytes :]
+        self._kept(bookie.name, ledger_id, [(entry_id, payload)], lac)
+
+    def _kept(
+        self, bookie: BookieId, ledger_id: LedgerId, entries: Iterable[tuple[EntryId, bytes]], max_lac: EntryId
+    ) -> None:
+        truth, known = self.truth(ledger_id), self.bookie(bookie, ledger_id)
+        for entry, payload in entries:
+            if entry >= len(truth.given) or truth.given[entry] != payload:
+                self.fail("I10", f"{bookie} stored {payload!r} as entry {entry}")
+            if entry in known.durable:
+                self.scheduler.reached("an add was applied twice")
+            known.durable.setdefault(entry, self.scheduler.steps)
+        if max_lac > max(truth.acked, truth.closed_at if truth.closed_at is not None else -1):
+            self.fail("I7", f"{bookie} holds LAC {max_lac}, acknowledged is {truth.acked}")
 
     def on_admitted(self, bookie: SimBookie, event: ev.FramesArrived) -> None:
         """I13: frames that wait for a commit stay within the bookie's bound, which the last of them may exceed."""

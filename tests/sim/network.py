@@ -13,9 +13,11 @@ from typing import Any
 
 from bk_core.model import BookieId, LedgerId
 from bk_core.protocol.events import FramesAcked, SessionBroken, SessionEnded
+from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.wire.lane import AttachMode
 from bookie_server.machine import events as ev
 from tests.sim import lies
+from tests.sim.apache import ApacheLine, ApacheRequest, ApacheSimBookie
 from tests.sim.bookie import SimBookie
 from tests.sim.frames import contents
 from tests.sim.knobs import Knobs
@@ -220,8 +222,9 @@ class SimNetwork:
 
     def __init__(self, scheduler: Scheduler, knobs: Knobs) -> None:
         self.scheduler, self.knobs = scheduler, knobs
-        self.bookies: dict[BookieId, SimBookie] = {}
-        self.connections: dict[tuple[str, BookieId], Connection] = {}
+        self.bookies: dict[BookieId, SimBookie | ApacheSimBookie] = {}
+        self.connections: dict[tuple[str, BookieId], Connection | ApacheLine] = {}
+        self._packers: dict[str, Packer] = {}  # by client
         self._streams = 0
 
     def new_stream(self) -> int:
@@ -252,6 +255,9 @@ class SimNetwork:
                 fifo=True,
             )
             return
+        if isinstance(connection, ApacheLine):
+            connection.attach(session, ledger_id, key, mode, index, feed)
+            return
         connection.sessions[session] = (index, feed)
         connection.sending.add(session)
         connection.bookie.modes[session] = mode
@@ -262,32 +268,40 @@ class SimNetwork:
 
     def send(self, client: str, bookie_id: BookieId, session: int, frame: Any) -> None:
         connection = self.connections.get((client, bookie_id))
-        if connection is not None and session in connection.sending:
+        if isinstance(connection, ApacheLine):
+            connection.send(session, frame)
+        elif connection is not None and session in connection.sending:
             event = ev.FramesArrived(connection.stream, memoryview(bytes(frame)))
             connection.tell(event, f"frame {session} from {contents(frame).header.first_entry_id}")
 
     def detach(self, client: str, bookie_id: BookieId, session: int) -> None:
         connection = self.connections.get((client, bookie_id))
-        if connection is not None and session in connection.sending:
+        if isinstance(connection, ApacheLine):
+            connection.detach(session)
+        elif connection is not None and session in connection.sending:
             connection.sending.discard(session)
             connection.tell(ev.SessionsDetached(connection.stream, [session]), f"detach {session}")
 
-    def _connection(self, client: str, bookie_id: BookieId) -> Connection | None:
+    def _connection(self, client: str, bookie_id: BookieId) -> Connection | ApacheLine | None:
         found = self.connections.get((client, bookie_id))
         if found is not None:
             return found
         bookie = self.bookies[bookie_id]
         if not bookie.alive:
             return None
+        if isinstance(bookie, ApacheSimBookie):
+            packer = self._packers.setdefault(client, Packer())
+            line = self.connections[client, bookie_id] = ApacheLine(self, client, bookie, packer)
+            return line
         stream = self.new_stream()
         connection = self.connections[client, bookie_id] = Connection(self, client, bookie, stream)
         bookie.routes[stream] = connection
         return connection
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection | ApacheLine) -> None:
         self.connections.pop((connection.client, connection.bookie.name), None)
 
-    def cut(self, connection: Connection, why: str) -> None:
+    def cut(self, connection: Connection | ApacheLine, why: str) -> None:
         connection.cut(why)
 
     def cut_all(self, bookie_id: BookieId, why: str) -> None:
@@ -312,13 +326,20 @@ class SimNetwork:
         answer: Feed,
         fail: Feed,
         deadline_ms: float,
-    ) -> Request:
+    ) -> Request | ApacheRequest:
         """Send a request; exactly one of ``answer`` (its last) and ``fail`` ends it, unless it is cancelled."""
-        scheduler, knobs = self.scheduler, self.knobs
-        request = Request(self, client, self.bookies[bookie_id], answer, fail)
+        scheduler, knobs, bookie = self.scheduler, self.knobs, self.bookies[bookie_id]
+        request = (
+            ApacheRequest(answer, fail)
+            if isinstance(bookie, ApacheSimBookie)
+            else Request(self, client, bookie, answer, fail)
+        )
         request.deadline = scheduler.at(
             deadline_ms, f"{client} clock", f"{client} deadline of {label} at {bookie_id}", self._overdue, request
         )
+        if isinstance(request, ApacheRequest):
+            self._ask_apache(client, bookie_id, request, make((0, 0)))
+            return request
         lane = f"{client}?{bookie_id}"
         draw = scheduler.random.random()
         copies = 0 if draw < knobs.request_lost else 2 if draw > 1 - knobs.request_doubled else 1
@@ -328,7 +349,18 @@ class SimNetwork:
             scheduler.add(lane, f"{lane} {label}", request.arrive, make, mean_ms=mean)
         return request
 
-    def _overdue(self, request: Request) -> None:
+    def _ask_apache(self, client: str, bookie_id: BookieId, request: ApacheRequest, event: ev.Event) -> None:
+        line = self._connection(client, bookie_id)
+        if line is None:
+            lane = f"{client} hears"
+            self.scheduler.add(
+                lane, f"{client} cannot reach {bookie_id}", request.failed, "unreachable", mean_ms=self.knobs.latency_ms
+            )
+            return
+        assert isinstance(line, ApacheLine)
+        request.begin(line, event)
+
+    def _overdue(self, request: Request | ApacheRequest) -> None:
         request.failed("deadline")
 
     # --- lies on the way ---

@@ -10,6 +10,7 @@ from typing import Any
 
 from bk_core.model import BookieId, LedgerId
 from bookie_server.machine import events as ev
+from tests.sim.apache import ApacheSimBookie
 from tests.sim.bookie import SimBookie
 from tests.sim.checkers import Violation
 from tests.sim.clients import RecoveryHost, WriterHost
@@ -49,6 +50,8 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
     change_points = random.randint(1, 5) if engine == "pct" else 0
     if profile == "storage":
         knobs = replace(knobs, entry_bytes=random.choice((400, 0)))
+    if profile == "apache":
+        knobs = replace(knobs, apache=random.choice((1.0, 1.0, 0.5)), busy=random.choice((0.0, 0.0, 0.05)))
     world = World(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
     plan = Plan(world, omit)
     plan.lay()
@@ -189,7 +192,7 @@ class Plan:
                 delay_ms = self.random.choice((0.0, self.random.expovariate(1 / 20.0)))
                 self._at(delay_ms, f"{name} finds the ledger deleted", self._forget, bookie, writer.ledger_id)
 
-    def _forget(self, bookie: SimBookie, ledger_id: LedgerId) -> None:
+    def _forget(self, bookie: SimBookie | ApacheSimBookie, ledger_id: LedgerId) -> None:
         if bookie.alive:
             self.scheduler.reached("a bookie forgot a deleted ledger")
             bookie.feed(ev.LedgersDeleted((ledger_id,)))

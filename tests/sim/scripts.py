@@ -187,6 +187,22 @@ def replaced_bookie_misses_entries() -> None:
     _require(writer.closed is not None, "setup", "the ledger was not closed")
 
 
+def apaches_fences_are_lost() -> None:
+    """MUST3: Apache's bookies say that there is no entry before their fences are on disk; then they lose them."""
+    world = World("script", quiet(3, 3, 2, spares=0, apache=1.0, torn_commit=0.0))
+    writer = world.writer("w", ENSEMBLE)
+    world.hold(*(f"{name} disk" for name in ENSEMBLE))
+    recoverer = world.recover(writer.ledger_id)
+    world.run_for(REQUEST_MS / 2)
+    _require(recoverer.finished is None, "MUST3", "fences that are not on disk yet were believed")
+    for name in ENSEMBLE:
+        world.crash(name)
+        world.restart(name)
+    world.release()
+    writer.append(1)
+    world.run_for(5_000)
+
+
 SCRIPTS: dict[str, Callable[[], None]] = {
     **CORNERS,
     "empty last fragment": empty_last_fragment,
@@ -199,4 +215,5 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "one way to the tail": one_way_to_the_tail,
     "lost entry": lost_entry,
     "replaced bookie misses entries": replaced_bookie_misses_entries,
+    "Apache's fences are lost": apaches_fences_are_lost,
 }

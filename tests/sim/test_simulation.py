@@ -46,6 +46,15 @@ def test_seeds_of_the_protocol_are_clean() -> None:
     assert found.acks > 1.5 * found.schedules
 
 
+@pytest.mark.rule("MUST3")
+def test_seeds_with_bookies_that_answer_as_apaches_do_are_clean() -> None:
+    found = run_chunk("apache", 0, some(150, few=45))
+
+    assert found.violations == []
+    assert found.acks > found.schedules
+    assert found.sometimes["writer ended by LedgerFencedError"] > 0
+
+
 @pytest.mark.long
 def test_seeds_with_the_production_storage_in_the_loop_are_clean() -> None:
     found = run_chunk("storage", 0, some(60, few=20))
@@ -119,6 +128,6 @@ def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path
 
 
 def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:
-    assert set(WANTED) == {"protocol", "storage", "disk", "logs", "threads"}
+    assert set(WANTED) == {"protocol", "apache", "storage", "disk", "logs", "threads"}
     for profile in WANTED:
         assert runner_of(profile)(1).violation is None

@@ -17,6 +17,7 @@ from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bk_core.placement import choose_ensemble
 from bookie_server.machine import events as ev
+from tests.sim.apache import ApacheDisk, ApacheSimBookie
 from tests.sim.bookie import MemoryBackEnd, SimBookie
 from tests.sim.checkers import Checker, Violation, is_expected_end
 from tests.sim.clients import RecoveryHost, WriterHost
@@ -62,11 +63,16 @@ class World:
             self._add_bookie(f"b{number + 1}")
 
     def _add_bookie(self, name: BookieId) -> None:
-        self.network.bookies[name] = SimBookie(name, self._made(name, self), self.scheduler, self.knobs, self.checker)
+        apache = self.knobs.apache and self.random.random() < self.knobs.apache
+        self.network.bookies[name] = (
+            ApacheSimBookie(name, self.scheduler, self.knobs, self.checker)
+            if apache
+            else SimBookie(name, self._made(name, self), self.scheduler, self.knobs, self.checker)
+        )
         self.store.registered[name] = None
 
     @property
-    def bookies(self) -> dict[BookieId, SimBookie]:
+    def bookies(self) -> dict[BookieId, SimBookie | ApacheSimBookie]:
         return self.network.bookies
 
     def session_numbers(self) -> Callable[[], int]:
@@ -135,9 +141,10 @@ class World:
         return True
 
     def wipe(self, name: BookieId) -> None:
-        """The bookie comes back with an empty disk, under the same id: fenced and in limbo (RULES S8)."""
+        """The bookie comes back with an empty disk, under the same id: fenced and in limbo (RULES S8). One of Apache's
+        does not come back so: its cookie is missing."""
         bookie = self.bookies[name]
-        if not self.may_cripple(name):
+        if isinstance(bookie, ApacheSimBookie) or not self.may_cripple(name):
             return
         self.crash(name)
         self.scheduler.reached("wiped bookie")
@@ -212,6 +219,7 @@ class World:
             store_answer_lost=0,
             store_stale_read=0,
             hostile=0,
+            busy=0,
             latency_ms=min(self.knobs.latency_ms, 1.0),
             sync_ms=min(self.knobs.sync_ms, 1.0),
             store_ms=min(self.knobs.store_ms, 1.0),
@@ -248,7 +256,7 @@ class World:
         if last.finished is None:
             raise Violation("liveness", f"ledger {ledger_id} could not be recovered: {last.error!r}")
         self._read_all(ledger_id, f"reader{ledger_id}")
-        if not isinstance(self._any_back_end(), MemoryBackEnd):
+        if not isinstance(self._any_back_end(), MemoryBackEnd | ApacheDisk):
             self._restarted(ledger_id)
         self.checker.check_copies(ledger_id)
         self.checker.check_history(ledger_id)

@@ -12,16 +12,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
-from bk_core.entries.frame import apache_frame
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.transport.bookie_rpc.exchange import Exchange
+from bk_core.transport.bookie_rpc.lac import Lacs, Told
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
 from bk_core.transport.lane_streams import READ_BYTES_MAX, too_late, unreachable
@@ -54,8 +51,6 @@ PAUSE_S = 0.01
 PAUSE_S_MAX = 1.0
 SILENCE_S = 15.0
 _WATCH_SLACK_S = 5.0
-_LAC_BODY = struct.Struct(">qq")
-_NOTHING = (Status.ENOENTRY, Status.ENOLEDGER)
 _INFO_FLAGS = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 
 T = TypeVar("T")
@@ -79,6 +74,7 @@ class BookieRpcLink:
         self.broken: TransportError | None = None
         self._packer = packer
         self._exchange = Exchange(packer)
+        self._lacs = Lacs(self._exchange, info.bookie_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._connecting: asyncio.Task[None] | None = None
@@ -155,75 +151,35 @@ class BookieRpcLink:
             asked.forget()
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
-        """A fencing read of the last entry. Apache's bookies say that there is none before the fence is durable, so
-        they are made to sync their log then (MUST3)."""
-        async with self._within(deadline_s):
-            status, body, _ = await self._one_read(ledger_id, fence_key=ledger_key)
-            if status in _NOTHING:
-                forced = await self._force(ledger_id)
-                if forced is not Status.EOK:
-                    raise refused(forced, f"bookie {self.bookie_id} could not sync its log behind a fence")
-            elif status is not Status.EOK:
-                raise refused(status, f"bookie {self.bookie_id} did not fence ledger {ledger_id}")
-        return _evidence(ledger_id, body, fenced=True)
+        return await self._evidence(lambda told: self._lacs.fence(ledger_id, ledger_key, told), deadline_s)
 
     async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
-        async with self._within(deadline_s):
-            return await self._read_lac(ledger_id)
+        return await self._evidence(lambda told: self._lacs.read(ledger_id, told), deadline_s)
 
     async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
-        """A long poll. If the bookie knows of a greater LAC than its last entry carries, it was told so by a LAC of the
-        writer's, which is asked for then."""
         timeout_ms = max(1, int(timeout_s * 1000))
-        async with self._within(timeout_s + _WATCH_SLACK_S):
-            status, body, lac = await self._one_read(ledger_id, poll=(previous_lac, timeout_ms))
-            if status not in (Status.EOK, *_NOTHING):
-                raise refused(status, f"bookie {self.bookie_id} did not wait for a LAC of ledger {ledger_id}")
-            if lac > max(previous_lac, _lac_in(body)):
-                return await self._read_lac(ledger_id)
-        return _evidence(ledger_id, body, known=status is not Status.ENOLEDGER)
+        return await self._evidence(
+            lambda told: self._lacs.watch(ledger_id, previous_lac, timeout_ms, told), timeout_s + _WATCH_SLACK_S
+        )
 
-    async def _read_lac(self, ledger_id: LedgerId) -> LacEvidence:
-        """The LAC that the writer wrote by itself, and the last entry. READ_LAC would say both, but where it has only
-        one of them, it has no status for the other."""
-        request = v3.request(pb.READ_LAC, 0)
-        request.readLacRequest.ledgerId = ledger_id
-        asked = self._control(request)
-        status, body, _ = await self._one_read(ledger_id)
-        if status not in (Status.EOK, *_NOTHING):
-            raise refused(status, f"bookie {self.bookie_id} could not read the last entry of ledger {ledger_id}")
-        answer = await asked
-        told = answer.response.readLacResponse
-        if answer.status not in (Status.EOK, *_NOTHING):
-            raise refused(answer.status, f"bookie {self.bookie_id} could not read the LAC of ledger {ledger_id}")
-        return _evidence(ledger_id, body, lac_body=told.lacBody, known=status is not Status.ENOLEDGER)
-
-    def _one_read(
-        self, ledger_id: LedgerId, *, fence_key: bytes | None = None, poll: tuple[EntryId, int] | None = None
-    ) -> Awaitable[tuple[Status, bytes, int]]:
-        """The status, the last entry, and the LAC that the bookie knows."""
-        answer: asyncio.Future[tuple[Status, bytes, int]] = self._call()
-        taken = _once(answer)
-        self._exchange.reads.one(ledger_id, -1, lambda *said: taken(said), fence_key=fence_key, poll=poll)
-        return answer
+    async def _evidence(self, ask: Callable[[Told], None], deadline_s: float) -> LacEvidence:
+        answer: asyncio.Future[LacEvidence | RefusedError] = self._call()
+        ask(_once(answer))
+        async with self._within(deadline_s):
+            said = await answer
+        if isinstance(said, RefusedError):
+            raise said
+        return said
 
     # --- control ---
 
     async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
-        if len(lac_body) < _LAC_BODY.size:
-            raise RefusedError(Reason.BAD_REQUEST, "a LAC body is too short", value=f"{len(lac_body)} bytes")
-        request = v3.request(pb.WRITE_LAC, 0)
-        call = request.writeLacRequest
-        call.ledgerId, call.lac, call.masterKey, call.body = (
-            ledger_id,
-            _LAC_BODY.unpack_from(lac_body)[1],
-            ledger_key,
-            lac_body,
-        )
+        answer: asyncio.Future[RefusedError | None] = self._call()
+        self._lacs.write(ledger_id, ledger_key, lac_body, _once(answer))
         async with self._within(deadline_s):
-            answer = await self._control(request)
-        if answer.status is not Status.EOK:
-            raise refused(answer.status, f"bookie {self.bookie_id} did not take a LAC of ledger {ledger_id}")
+            said = await answer
+        if said is not None:
+            raise said
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
         """Does nothing: this wire has no such message, and these bookies look by themselves."""
@@ -239,11 +195,6 @@ class BookieRpcLink:
             raise refused(answer.status, f"bookie {self.bookie_id} tells nothing about itself")
         told = answer.response.getBookieInfoResponse
         return BookieInfo(told.totalDiskCapacity, told.freeDiskSpace)
-
-    async def _force(self, ledger_id: LedgerId) -> Status:
-        answer: asyncio.Future[Status] = self._call()
-        self._exchange.force(ledger_id, _once(answer))
-        return await answer
 
     def _control(self, request: pb.Request) -> asyncio.Future[Answer]:
         answer: asyncio.Future[Answer] = self._call()
@@ -455,21 +406,3 @@ def _once(call: asyncio.Future[T]) -> Callable[[T], None]:
             call.set_result(result)
 
     return answer
-
-
-def _lac_in(body: bytes) -> int:
-    return int.from_bytes(body[16:24], "big", signed=True) if len(body) >= 32 else -1
-
-
-def _evidence(
-    ledger_id: LedgerId, body: bytes, *, lac_body: bytes = b"", fenced: bool = False, known: bool = True
-) -> LacEvidence:
-    """Evidence of an entry, as far as it is one. Who gets it looks at the digest (P5)."""
-    if not body:
-        return LacEvidence(-1, b"", lac_body, b"", fenced, known)
-    entry_id = int.from_bytes(body[8:16], "big", signed=True)
-    if len(body) < 32 or entry_id < 0:
-        raise RefusedError(Reason.DAMAGED, f"the last entry of ledger {ledger_id} is none", value=f"{len(body)} bytes")
-    ids = np.array([entry_id])
-    frame = apache_frame(ledger_id, body, np.array([len(body)]), ids, _lac_in(body))
-    return LacEvidence(entry_id, frame, lac_body, b"", fenced, known)

@@ -20,7 +20,7 @@ from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import explore
 from tests.sim.log_fan_out import run_fan_out_schedule
 from tests.sim.logs import run_log_schedule
-from tests.sim.mutants import exhaustive, fan_out, logs, protocol
+from tests.sim.mutants import apache, exhaustive, fan_out, logs, protocol
 from tests.sim.mutants.admission import ADMISSION_MUTANTS
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.collector import COLLECTOR_MUTANTS
@@ -70,8 +70,8 @@ class Case:
 
     @property
     def profile(self) -> str:
-        """Which part of the simulator it is a mutant of: ``disk``, ``logs`` or ``protocol``."""
-        return self.engine if self.engine in ("disk", "logs") else "protocol"
+        """Which part of the simulator it is a mutant of: ``apache``, ``disk``, ``logs`` or ``protocol``."""
+        return self.engine if self.engine in ("apache", "disk", "logs") else "protocol"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +117,23 @@ def _exhaustive() -> Iterator[Case]:
 
 
 def _protocol() -> Iterator[Case]:
-    for m in protocol.MUTANTS:
-        if m.script:
-            yield Case(m.name, m.rule, f"script: {m.script}", m.planted, lambda s=m.script: iter([SCRIPTS[s]]))
-        else:
-            yield Case(m.name, m.rule, "random", m.planted, _random)
+    for engine, mutants, tries in (
+        ("random", protocol.MUTANTS, _random),
+        ("apache", apache.MUTANTS, lambda: _random("apache")),
+    ):
+        for m in mutants:
+            if m.script:
+                yield Case(m.name, m.rule, f"script: {m.script}", m.planted, lambda s=m.script: iter([SCRIPTS[s]]))
+            else:
+                yield Case(m.name, m.rule, engine, m.planted, tries)
 
 
-def _random() -> Iterator[Callable[[], None]]:
+def _random(profile: str = "protocol") -> Iterator[Callable[[], None]]:
     seed = 0
     while True:
 
         def run(seed: int = seed) -> None:
-            outcome = run_schedule(seed, ENGINES[seed % len(ENGINES)])
+            outcome = run_schedule(seed, ENGINES[seed % len(ENGINES)], profile)
             assert outcome.violation is None, f"{outcome.engine} seed {seed}: {outcome.violation}"
 
         yield run

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Known defects of the client's lane over Apache's wire, put back for schedules with bookies that answer as Apache's
+do. Of the wire's other defects ``tests/mutants/apache_client.py`` has those that single tests find."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bk_core.transport.bookie_rpc import reads
+from bk_core.transport.bookie_rpc.adds import Adds
+from bk_core.transport.bookie_rpc.exchange import Exchange
+from bk_core.transport.bookie_rpc.reads import RangeRead, Reads
+from bk_core.wire.bookie_rpc.status import Status
+from tests.sim.mutants.exhaustive import patched
+from tests.sim.mutants.protocol import Mutant
+
+
+def fences_count_without_force() -> AbstractContextManager[None]:
+    """D6, MUST3: the answer that there is no such entry is taken for a durable fence."""
+    return patched((Exchange, "force", lambda self, ledger_id, told: told(Status.EOK)))
+
+
+def a_later_ack_counts_for_all_before() -> AbstractContextManager[None]:
+    """P1: the answer to one entry is taken for the answers to all that were sent before it."""
+    taken = Adds._taken
+
+    def mutant(self: Adds, sent: Any, count: int) -> None:
+        session = sent.session
+        if session is not None and sent.frame < session.acked:
+            self._forget(sent, count)
+            return
+        taken(self, sent, count)
+        if count and session is not None:
+            for frame in range(sent.frame - session.acked + 1):
+                session.frames[frame] = 0
+
+    return patched((Adds, "_taken", mutant))
+
+
+def nothing_fences() -> AbstractContextManager[None]:
+    """D1: what a bookie denies that was not fenced is believed in recovery."""
+    one = Reads.one
+
+    def range_read(self: Reads, asked: RangeRead, force: Any) -> None:
+        asked.fencing = False
+
+    def single(self: Reads, *args: Any, fence_key: bytes | None = None, **more: Any) -> Any:
+        return one(self, *args, **more)
+
+    return patched((Reads, "_fence_first", range_read), (Reads, "one", single))
+
+
+def trouble_is_absence() -> AbstractContextManager[None]:
+    """MUST4: a status of trouble, or an answer that is no such entry, counts as denied."""
+    every = tuple(int(status) for status in Status if status is not Status.EOK)
+    return patched((reads, "_ABSENT", (*every, reads._NONSENSE)))
+
+
+def refused_adds_are_skipped() -> AbstractContextManager[None]:
+    """P1: a frame of which a bookie refused an entry counts once its other entries are answered."""
+
+    def mutant(self: Adds, sent: Any, places: Any, statuses: Any) -> None:
+        self._taken(sent, int(places.size))
+
+    return patched((Adds, "_refused", mutant))
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "A-force",
+        "Apache's fence counts when FORCE was answered",
+        fences_count_without_force,
+        "Apache's fences are lost",
+    ),
+    Mutant("A-prefix", "each entry needs an answer of its own", a_later_ack_counts_for_all_before),
+    Mutant("A-fence", "denials count behind a fence", nothing_fences),
+    Mutant("A-absence", "only ENOENTRY and ENOLEDGER are absence", trouble_is_absence),
+    Mutant("A-refused", "a refused entry ends its session", refused_adds_are_skipped),
+)
