@@ -24,16 +24,21 @@ INTERESTING = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\x01", b"\xff
 
 @dataclass
 class Tally:
-    """What was tried: whole frames, of which so many were mutated, and what went wrong."""
+    """What was tried: whole frames, of which so many were mutated, and what went wrong. ``bookie`` and ``client``: of
+    the mutated ones, those that went through a whole connection (``fuzz_ends``)."""
 
     frames: int = 0
     mutated: int = 0
+    bookie: int = 0
+    client: int = 0
     faults: int = 0
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
         self.frames += other.frames
         self.mutated += other.mutated
+        self.bookie += other.bookie
+        self.client += other.client
         self.faults += other.faults
         self.problems += other.problems
 
@@ -56,7 +61,7 @@ def run_round(number: int) -> Tally:
     reader.read(b"".join(clean))
     tally = Tally()
     for _ in range(BURSTS_A_ROUND):
-        frames, mutated = _mutated(rng, clean)
+        frames, mutated = mutated_frames(rng, clean)
         tally.mutated += mutated
         try:
             _try(reader, b"".join(frames), answers, version, tally)
@@ -82,17 +87,17 @@ def _try(reader: RequestReader | AnswerReader, burst: bytes, answers: bool, vers
         burst = burst[used + 4 + int.from_bytes(burst[used : used + 4], "big") :]
 
 
-def _mutated(rng: random.Random, clean: list[bytes]) -> tuple[list[bytes], int]:
-    """The frames, of which more than half are mutated, and how many are."""
+def mutated_frames(rng: random.Random, clean: list[bytes], share: float = 0.6) -> tuple[list[bytes], int]:
+    """The frames, of which about this share are mutated, and how many are."""
     frames, mutated = [], 0
     for one in clean:
-        if rng.random() < 0.4:
+        if rng.random() < 1 - share:
             frames.append(one)
             continue
         mutated += 1
         content = bytearray(one[4:])
         for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-            _mutate(rng, content, clean)
+            mutate(rng, content, clean)
         if rng.random() < 0.02:
             frames.append(rng.randbytes(4) + content if rng.random() < 0.5 else one[:4] + content)
         else:
@@ -100,7 +105,7 @@ def _mutated(rng: random.Random, clean: list[bytes]) -> tuple[list[bytes], int]:
     return frames, mutated
 
 
-def _mutate(rng: random.Random, content: bytearray, clean: list[bytes]) -> None:
+def mutate(rng: random.Random, content: bytearray, clean: list[bytes]) -> None:
     """Changes the content of a frame in one way, mostly in its first bytes, where numbers and tags are."""
     near = min(len(content), rng.choice((12, 60, 400)))
     at = rng.randrange(near + 1)

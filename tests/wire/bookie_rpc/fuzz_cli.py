@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/fuzz``: mutated frames of Apache's wire through the readers, so many as are asked for.
+"""``scripts/fuzz``: mutated frames of Apache's wire through the readers, and some of them through the whole connection
+of a bookie and of a client, so many as are asked for.
 
 With ``--resume FILE`` the figures are kept there, and the next call goes on from them. Exit code 0 only if all frames
 were tried and each was read, or refused, as it should be.
@@ -18,9 +19,20 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.wire.bookie_rpc.fuzz import Tally, run_rounds
+from tests.wire.bookie_rpc.fuzz import Tally, run_round
+from tests.wire.bookie_rpc.fuzz_ends import bookie_round, client_round
 
-ROUNDS_A_CHUNK = 25
+ROUNDS_A_CHUNK = 24
+KINDS = (*(run_round,) * 10, bookie_round, client_round)
+"""Rounds take turns: those of whole connections take longer."""
+
+
+def run_chunk(numbers: range) -> Tally:
+    """Tries some rounds."""
+    tally = Tally()
+    for number in numbers:
+        tally.add(KINDS[number % len(KINDS)](number))
+    return tally
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         while tally.mutated < ask.frames and not tally.problems:
             chunks = [range(begun + k * ROUNDS_A_CHUNK, begun + (k + 1) * ROUNDS_A_CHUNK) for k in range(4 * ask.jobs)]
             begun = chunks[-1].stop
-            for part in pool.map(run_rounds, chunks) if pool else map(run_rounds, chunks):
+            for part in pool.map(run_chunk, chunks) if pool else map(run_chunk, chunks):
                 tally.add(part)
             if ask.resume is not None:
                 _save(ask.resume, tally, begun)
@@ -42,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
     peak = resource.getrusage(who).ru_maxrss // 1024
     print(
         f"{tally.mutated:,} mutated frames and {tally.frames - tally.mutated:,} others, {tally.faults:,} faults, "
-        f"{len(tally.problems)} problems; at most {peak} MB a process"
+        f"{len(tally.problems)} problems; at most {peak} MB a process\n"
+        f"of them {tally.bookie:,} through connections of a bookie, {tally.client:,} through those of a client"
     )
     for problem in tally.problems:
         print(problem)

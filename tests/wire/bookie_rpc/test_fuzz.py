@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bk_core.transport.bookie_rpc import adds, reads
 from bk_core.wire.bookie_rpc import layouts
+from bk_core.wire.bookie_rpc.status import Status
+from bookie_server.services.bookie_rpc import adds as bookie_adds
 from tests.kit.amount import some
 from tests.wire.bookie_rpc import fuzz_cli
-from tests.wire.bookie_rpc.fuzz import run_rounds
+from tests.wire.bookie_rpc.fuzz import Tally, run_rounds
+from tests.wire.bookie_rpc.fuzz_ends import bookie_round, client_round
 
 
 @pytest.mark.rule("L5")
@@ -24,6 +29,41 @@ def test_mutated_frames_are_read_as_they_would_be_by_themselves() -> None:
 def test_it_notices_a_reader_that_trusts_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts._Part, "differs", lambda self, rows: None)
     assert run_rounds(range(12)).problems != []
+
+
+def rounds_of(kind: Callable[[int], Tally], count: int) -> Tally:
+    tally = Tally()
+    for number in range(count):
+        tally.add(kind(number))
+    return tally
+
+
+@pytest.mark.rule("MUST1")
+def test_a_bookies_connection_acks_nothing_that_is_not_kept_and_leaves_nothing() -> None:
+    tally = rounds_of(bookie_round, some(12, 4))
+    assert tally.problems == []
+    assert tally.bookie > 600
+    assert tally.faults > 20, "connections ended, and others went on"
+
+
+@pytest.mark.rule("MUST4")
+def test_a_clients_connection_hears_no_ack_and_no_absence_that_nobody_said() -> None:
+    tally = rounds_of(client_round, some(30, 8))
+    assert tally.problems == []
+    assert tally.client > 200
+    assert tally.faults > 20
+
+
+def test_it_notices_connections_that_believe_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(adds.Adds, "_refused", lambda self, sent, places, _: self._taken(sent, places.size))
+        assert rounds_of(client_round, 12).problems != []
+    with monkeypatch.context() as patch:
+        patch.setattr(reads, "_ABSENT", (*reads._ABSENT, Status.EIO, Status.ETOOMANYREQUESTS))
+        assert rounds_of(client_round, 30).problems != []
+    with monkeypatch.context() as patch:
+        patch.setattr(bookie_adds, "refused_add", lambda reason: Status.EOK)
+        assert rounds_of(bookie_round, 6).problems != []
 
 
 def test_it_goes_on_where_it_stopped(
