@@ -403,8 +403,8 @@ class Epoch:
         notes, touched = _looked_at(items[0], {one.number: one for one in self._live}) if items else (set(), set())
         if "harmful" in notes:
             return None
-        for one in self._live:
-            one.spent = one.spent or one.number in touched
+        for known in self._live:
+            known.spent = known.spent or known.number in touched
         self._touched |= {number - self._base for number in touched}
         one = Operation(self._number, "odd" if odd else "malformed", 3, made, None, ledger.number, "", frozenset(notes))
         self._number += 1
@@ -421,8 +421,8 @@ class Epoch:
             behind = ledger.key + body if operation == 1 else ids
             word = struct.pack(">I", version << 24 | operation << 16 | rng.choice((0, 0, 1, 2, 4, 0xFFFF)))
             return frame(word + behind + rng.choice((b"", bytes(20), bytes(7))))
-        request = v3.request(rng.choice(pb.OperationType.values()), self._next())
-        request.header.version = rng.choice(pb.ProtocolVersion.values())
+        request = v3.request(rng.choice(pb.OperationType.values()), self._next())  # type: ignore[arg-type]
+        request.header.version = rng.choice(pb.ProtocolVersion.values())  # type: ignore[assignment]
         if rng.random() < 0.5:
             request.readRequest.ledgerId, request.readRequest.entryId = ledger.number, at
         return v3.framed(request)
