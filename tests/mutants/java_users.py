@@ -149,10 +149,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a reader that asks a quorum does not see it",
     ),
     Mutant(
-        "racks do not count around the ring",
+        "racks do not count when a place is filled",
         "bk_core/placement.py",
-        "        starts = [(at - i) % size for i in range(write_quorum)]  # of the write sets that this place is in\n",
-        "        starts = [at - i for i in range(write_quorum) if 0 <= at - i <= size - write_quorum]\n",
+        "            return bookie in avoid, lacking, same\n",
+        "            return bookie in avoid, 0, 0\n",
         ("tests/protocol/test_placement.py::test_striped_write_sets_span_two_racks_around_the_ring",),
         "all copies of every fourth entry stand in one rack",
         "P13",
