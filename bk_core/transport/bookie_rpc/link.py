@@ -111,8 +111,10 @@ class BookieRpcLink:
         synced what it has lost."""
         if not self._exchange.adds.has(session):
             raise RefusedError(Reason.NOT_ATTACHED, f"the session with bookie {self.bookie_id} is over")
+        answer: asyncio.Future[Status] = self._call()
+        self._exchange.force(ledger_id, _once(answer))
         async with self._within(deadline_s):
-            status = await self._force(ledger_id)
+            status = await answer
         if status is not Status.EOK:
             raise refused(status, f"bookie {self.bookie_id} could not sync ledger {ledger_id}")
 
