@@ -64,10 +64,16 @@ def find_jars(environ: Mapping[str, str], note: Callable[[str], None] = lambda t
     return tuple(sorted(folder.glob("*.jar")))
 
 
-def resolved(name: str, artifacts: Sequence[Artifact], note: Callable[[str], None] = lambda text: None) -> Path:
-    """The folder of the cache with all jars that the artifacts need; ``name`` begins its name. Raises
-    PackageMismatchError."""
-    pom = _pom(artifacts)
+def resolved(
+    name: str,
+    artifacts: Sequence[Artifact],
+    note: Callable[[str], None] = lambda text: None,
+    *,
+    versions_of: Artifact | None = None,
+) -> Path:
+    """The folder of the cache with all jars that the artifacts need; ``name`` begins its name. ``versions_of`` is a
+    parent whose list of versions holds for all that is brought along. Raises PackageMismatchError."""
+    pom = _pom(artifacts, versions_of)
     digest = hashlib.sha256(pom.encode()).hexdigest()[:8]
     return cached(f"{name}-{digest}", partial(_resolve, name, pom, note), RESOLVE_S)
 
@@ -163,7 +169,7 @@ def _resolve(name: str, pom: str, note: Callable[[str], None], folder: Path) -> 
         )
 
 
-def _pom(artifacts: Sequence[Artifact]) -> str:
+def _pom(artifacts: Sequence[Artifact], versions_of: Artifact | None) -> str:
     exclusions = "".join(
         f"<exclusion><groupId>{group}</groupId><artifactId>{artifact}</artifactId></exclusion>"
         for group, artifact in _OTHER_BACK_ENDS
@@ -173,11 +179,19 @@ def _pom(artifacts: Sequence[Artifact]) -> str:
         f"<exclusions>{exclusions}</exclusions></dependency>"
         for group, artifact, number in (*_BESIDE, *artifacts)
     )
+    managed = ""
+    if versions_of:
+        group, artifact, number = versions_of
+        managed = (
+            f"<dependencyManagement><dependencies><dependency><groupId>{group}</groupId><artifactId>{artifact}"
+            f"</artifactId><version>{number}</version><type>pom</type><scope>import</scope>"
+            "</dependency></dependencies></dependencyManagement>\n"
+        )
     return f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
  <modelVersion>4.0.0</modelVersion>
  <groupId>interop</groupId><artifactId>peer</artifactId><version>1</version>
- <dependencies>
+{managed} <dependencies>
 {dependencies}
  </dependencies>
 </project>

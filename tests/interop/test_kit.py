@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop import jars
-from tests.interop.jars import CACHE_VARIABLE, KitError
+from bk_cli import apache_jars
+from bk_cli.apache_jars import CACHE_VARIABLE, HOME
+from bk_core.errors import PackageMismatchError
 from tests.interop.pattern import Pattern, checksum
 
 WITHIN_S = 10.0
@@ -36,25 +37,25 @@ class Maker:
 
 def test_a_folder_of_the_cache_is_made_once_and_anew_when_it_is_damaged(cache: Path) -> None:
     make = Maker()
-    folder = jars._cached("peer", make, WITHIN_S)
+    folder = apache_jars.cached("peer", make, WITHIN_S)
     assert folder == cache / "peer"
-    assert jars._cached("peer", make, WITHIN_S) == folder
+    assert apache_jars.cached("peer", make, WITHIN_S) == folder
     assert make.count == 1
     (folder / "a.jar").write_bytes(b"torn")
-    jars._cached("peer", make, WITHIN_S)
+    apache_jars.cached("peer", make, WITHIN_S)
     assert (make.count, (folder / "a.jar").read_bytes()) == (2, b"whole")
     (folder / "a.jar").unlink()
-    jars._cached("peer", make, WITHIN_S)
+    apache_jars.cached("peer", make, WITHIN_S)
     assert make.count == 3
 
 
 def test_a_folder_that_could_not_be_made_leaves_nothing(cache: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "half.jar").touch()
-        raise KitError("no network")
+        raise PackageMismatchError("no network")
 
-    with pytest.raises(KitError, match="no network"):
-        jars._cached("peer", fail, WITHIN_S)
+    with pytest.raises(PackageMismatchError, match="no network"):
+        apache_jars.cached("peer", fail, WITHIN_S)
     assert [path.name for path in cache.iterdir()] == ["peer.lock"]
 
 
@@ -67,21 +68,31 @@ def test_workers_wait_for_the_one_that_makes_the_folder(cache: Path) -> None:
         assert go_on.wait(WITHIN_S)
         make(folder)
 
-    first = threading.Thread(target=jars._cached, args=("peer", slow, WITHIN_S))
+    first = threading.Thread(target=apache_jars.cached, args=("peer", slow, WITHIN_S))
     first.start()
     assert began.wait(WITHIN_S)
-    with pytest.raises(KitError, match="another process"):
-        jars._cached("peer", make, 0.0)
+    with pytest.raises(PackageMismatchError, match="another process"):
+        apache_jars.cached("peer", make, 0.0)
     go_on.set()
-    assert (jars._cached("peer", make, WITHIN_S) / "a.jar").read_bytes() == b"whole"
+    assert (apache_jars.cached("peer", make, WITHIN_S) / "a.jar").read_bytes() == b"whole"
     first.join(WITHIN_S)
     assert make.count == 1
 
 
 def test_without_maven_the_error_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(cache))
-    with pytest.raises(KitError, match="apt-get install maven"):
-        jars._resolve("4.17.3", cache)
+    with pytest.raises(PackageMismatchError, match="apt-get install maven"):
+        apache_jars.find_jars({})
+
+
+def test_a_distribution_has_the_jars_or_is_refused(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "other.jar").touch()
+    with pytest.raises(PackageMismatchError, match="no distribution of Apache BookKeeper"):
+        apache_jars.find_jars({HOME: str(tmp_path)})
+    server = tmp_path / "lib" / "org.apache.bookkeeper-bookkeeper-server-4.17.3.jar"
+    server.touch()
+    assert apache_jars.find_jars({HOME: str(tmp_path)}) == (server, tmp_path / "lib" / "other.jar")
 
 
 def test_patterns_follow_their_rule() -> None:
