@@ -271,7 +271,7 @@ class OurParty:
             client = BookKeeper(store, transport, instance_id=instance_id, config=self._config)
             if bookies:
                 _see_only(store, bookies)
-                client._choose = lambda writable, size: tuple(bookies[:size])  # type: ignore[method-assign]
+                client._choose = lambda writable, size, *_: tuple(bookies[:size])  # type: ignore[method-assign]
             return client
 
         self._clients.append(self.call(made()))
