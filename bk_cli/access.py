@@ -61,16 +61,17 @@ class Access:
             yield store
 
 
-def access(*, password: bool = False) -> Callable[[Callable[..., object]], Callable[..., object]]:
+def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Gives a command the options that name a cluster, as one argument ``access``. ``password``: also that of a ledger
-    or log."""
+    or log. ``optional``: what the command does with a cluster, if it can do without; None is given when none is
+    named."""
 
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(command)
-        def run(*, uri: str, password: bytes = b"", **given: object) -> object:
-            return command(access=Access(uri, password), **given)
+        def run(*, uri: str | None, password: bytes = b"", **given: object) -> object:
+            return command(access=None if uri is None else Access(uri, password), **given)
 
-        found = options.metadata_service_uri(run)
+        found = options.metadata_service_uri(run, None, optional) if optional else options.metadata_service_uri(run)
         return options.ledger_password(found) if password else found
 
     return decorate

@@ -23,6 +23,11 @@ GRPC_PORT_ABOVE = 1000  # as in a bookie's settings, which are not imported for 
 ZOOKEEPER_PORT = 2181
 
 
+def free_bookie_ports(count: int) -> tuple[int, ...]:
+    """The first ports of so many bookies; these and their others are free."""
+    return free_ports(count, above=GRPC_PORT_ABOVE)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses a ZooKeeper that it did not
@@ -53,7 +58,7 @@ def choose(data_dir: Path, wanted: Wanted) -> Layout:
 def _first(wanted: Wanted) -> Layout:
     count = BOOKIES if wanted.bookies is None else wanted.bookies
     first = BOOKIE_PORT if wanted.port is None else wanted.port
-    ports = tuple(first + i for i in range(count)) if first else free_ports(count, above=GRPC_PORT_ABOVE)
+    ports = tuple(first + i for i in range(count)) if first else free_bookie_ports(count)
     if wanted.zookeeper_uri is not None:
         return Layout(0, ports, wanted.apache)
     chosen = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port

@@ -18,14 +18,16 @@ PASSWORD_VARIABLE = "BK_LEDGER_PASSWORD"
 DIGEST_TYPES = ("CRC32C", "CRC32", "MAC", "DUMMY")
 
 
-def metadata_service_uri(command: Command) -> Command:
+def metadata_service_uri(
+    command: Command, default: str | None = DEFAULT_URI, what: str = "Where the cluster's metadata is"
+) -> Command:
     return click.option(
         "--metadata-service-uri",
         "uri",
         metavar="URI",
         envvar=URI_VARIABLE,
-        default=DEFAULT_URI,
-        help=f"Where the cluster's metadata is (or {URI_VARIABLE}).",
+        default=default,
+        help=f"{what} (or {URI_VARIABLE}).",
     )(command)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_cli import exit_codes, options, output
-from bk_cli.access import Access
+from bk_cli.access import Access, access
 from bk_core.errors import BookKeeperError, InvalidArgumentError, WrongPasswordError
 from bk_core.logs.model.position import LogPosition, StreamOffset, check_position, decode_offset
 from bk_spark.stream.checkpoint import Batch, Checkpoint, Problem, find_checkpoints, read_checkpoint
@@ -51,25 +51,18 @@ class Found:
 
 @spark.command("offsets")
 @click.argument("checkpoint")
-@click.option(
-    "--metadata-service-uri",
-    "uri",
-    metavar="URI",
-    envvar=options.URI_VARIABLE,
-    help=f"Also ask this cluster (or {options.URI_VARIABLE}) for the lag, and whether the positions still fit.",
-)
-@options.ledger_password
+@access(password=True, optional="Also ask this cluster for the lag, and whether the positions still fit")
 @options.as_json
 @click.pass_context
-def offsets(context: click.Context, checkpoint: str, uri: str | None, password: bytes, as_json: bool) -> None:
+def offsets(context: click.Context, checkpoint: str, access: Access | None, as_json: bool) -> None:
     """Show where a query's checkpoint stands: its last planned and its last committed batch, source by source.
 
     CHECKPOINT is a query's checkpointLocation, or a directory of several; it is only read. The exit code is 6 when
     something in it is damaged, 4 when a position no longer fits the cluster.
     """
     code = 0
-    with nullcontext() if uri is None else Access(uri).client() as bookkeeper:
-        cluster = _Cluster(bookkeeper, password)
+    with nullcontext() if access is None else access.client() as bookkeeper:
+        cluster = _Cluster(bookkeeper, b"" if access is None else access.password)
         for path in find_checkpoints(checkpoint):
             found = read_checkpoint(path)
             code = max(code, _show(found, cluster, as_json))

@@ -20,8 +20,8 @@ from typing import IO, Any
 import pytest
 import yaml
 
-from bk_cli.children import free_ports, last_lines
-from bk_cli.cluster_layout import GRPC_PORT_ABOVE
+from bk_cli.children import last_lines
+from bk_cli.cluster_layout import free_bookie_ports
 from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core import blocking
 from bk_core.metadata import open_store
@@ -53,7 +53,7 @@ class Services:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.ports = dict(zip(PORTS, free_ports(len(PORTS), above=GRPC_PORT_ABOVE), strict=True))
+        self.ports = dict(zip(PORTS, free_bookie_ports(len(PORTS)), strict=True))
         self.zookeeper = ZooKeeperServer()
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}

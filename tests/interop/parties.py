@@ -241,7 +241,8 @@ class OurParty:
     def __init__(self, uri: str, wire: str, config: ClientConfig) -> None:
         self.name = f"ours/{wire}"
         self._uri, self._config = uri, config
-        self._lanes = {BOOKIE_RPC: LANES[BOOKIE_RPC]} if wire == "v3" else LANES
+        chosen = (BOOKIE_RPC,) if wire == "v3" else ("grpc", BOOKIE_RPC)  # Apache's bookies have the second only
+        self._lanes = {lane: LANES[lane] for lane in chosen}
         self._thread = LoopThread("our party")
         self._clients: list[BookKeeper] = []
 

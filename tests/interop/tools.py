@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bk_cli.access import Access
-from bk_cli.children import child_environment, free_ports, last_lines
+from bk_cli.children import child_environment, last_lines
 from bk_cli.cluster import BookieProcess, LocalCluster
-from bk_cli.cluster_layout import GRPC_PORT_ABOVE
+from bk_cli.cluster_layout import free_bookie_ports
 from bk_core.blocking import connect
 from bk_core.metadata.codec import decode_ledger
 from bk_core.metadata.port import MetadataStore
@@ -151,7 +151,7 @@ def _ids_in(said: str) -> set[str]:
 @contextmanager
 def _read_only_bookie(world: World) -> Iterator[str]:
     """One more of our bookies, whose disk is too full for it from the start."""
-    (port,) = free_ports(1, above=GRPC_PORT_ABOVE)
+    (port,) = free_bookie_ports(1)
     conf = world.ours.data_dir / "read-only.toml"
     conf.write_text("disk_usage_threshold = 1e-6\ndisk_usage_low_water = 1e-6\n", encoding="ascii")
     with _bookie(world, world.ours.data_dir / "read-only", port, "--config", str(conf)) as log:

@@ -15,9 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from bk_cli.children import free_ports
 from bk_cli.cluster import BookieProcess
-from bk_cli.cluster_layout import GRPC_PORT_ABOVE
+from bk_cli.cluster_layout import free_bookie_ports
 from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.errors import BookKeeperError
 from tests.interop.jars import KitError, toolchain
@@ -156,7 +155,7 @@ class MixedCluster:
         return self._peers[version]
 
     def _our_bookie(self, number: int) -> OurBookie:
-        (port,) = free_ports(1, above=GRPC_PORT_ABOVE)
+        (port,) = free_bookie_ports(1)
         bookie = OurBookie(BookieProcess(number, self.path / f"bookie-{number}", port, self.uri))
         self._stack.callback(bookie.close)
         bookie.submit_start()

@@ -14,8 +14,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from bk_cli.children import free_ports, last_lines
-from bk_cli.cluster_layout import GRPC_PORT_ABOVE
+from bk_cli.children import last_lines
+from bk_cli.cluster_layout import GRPC_PORT_ABOVE, free_bookie_ports
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.nursery import Child, Nursery
 from tests.trials.proxy import ProxyThread
@@ -181,7 +181,7 @@ class TrialCluster:
         host = _BRIDGE if self.network else HOST
         self._zookeepers = ZooKeepers(self.path, zookeepers, self.proxies, host)
         self._zookeepers.start()
-        ports = free_ports(bookies, above=GRPC_PORT_ABOVE)
+        ports = free_bookie_ports(bookies)
         self.bookies = [Bookie(number, self, port, self.network) for number, port in enumerate(ports, start=1)]
         for bookie in self.bookies:
             bookie.start()
