@@ -28,8 +28,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 time of a suite."""
 LONGEST = ("spark classic", "trials/spark/test_spark_trial.py", "spark connect", "e2e", "spark standalone")
 """Groups of minutes, which begin first: none is left alone at the end."""
-SPARK_TEST_S = 300
-"""A first test may wait for Spark, which two others keep from the processor."""
+SLOW_TEST_S = 300
+"""For tests of Spark, whose first one waits for it, and for long ones, on a machine that others keep busy."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,8 +48,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(map(item.get_closest_marker, REAL)):
             item.add_marker(pytest.mark.real)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
-        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(SPARK_TEST_S))
+        slow = item.get_closest_marker("spark") or item.get_closest_marker("long")
+        if slow and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TEST_S))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -128,7 +128,7 @@ def _same(before: dict[int, Any], after: dict[int, Any]) -> None:
         assert after[ledger_id] == seen, f"a restart changed ledger {ledger_id}: {seen} became {after[ledger_id]}"
 
 
-SAMPLE = 3
+SAMPLE = 6
 """One operation of so many is tried by tests, each in one of the variants; ``scripts/sim --crash-points`` tries every
 operation in all of them."""
 

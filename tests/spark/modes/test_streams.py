@@ -72,7 +72,7 @@ def copy(source: Source, tmp_path: Path) -> Copy:
     return Copy(source, tmp_path)
 
 
-@pytest.mark.also_on("connect", "standalone")
+@pytest.mark.also_on("standalone")
 @pytest.mark.rule("N5")
 def test_each_row_is_copied_once_over_restarts_and_a_lost_commit_file(copy: Copy) -> None:
     copy.source.fill(10)
