@@ -18,6 +18,7 @@ from bk_core.wire.lane import ENTRY_BYTES_MAX
 TYPES = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 @settings(derandomize=True, deadline=None)
 @given(values=st.lists(st.text(max_size=12), max_size=20), start=st.integers(0, 20), size=st.integers(0, 20))

@@ -149,6 +149,7 @@ def leadership_events(machine: LogLeadership) -> Iterable[lev.LeadershipEvent]:
     yield from (lev.LedgerCreated(opened(ledger)) for ledger in (7, 8))
 
 
+@pytest.mark.long
 @pytest.mark.rule("MUST15")
 def test_every_event_in_every_state_of_a_leadership_leads_where_its_table_says() -> None:
     found = Search(

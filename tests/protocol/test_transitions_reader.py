@@ -148,6 +148,7 @@ def read_events(machine: RangeRead) -> Iterable[ReadEvent]:
         yield from (denied(request), denied(request, 3), failed(request))
 
 
+@pytest.mark.long
 def test_every_event_in_every_state_of_a_range_read_leads_where_the_table_says() -> None:
     assert PASSES == 3
     seen = sweep(

@@ -308,6 +308,7 @@ def state_of(machine: LedgerRecovery) -> str:
     return machine.phase.name
 
 
+@pytest.mark.long
 def test_every_event_in_every_phase_leads_where_the_table_says() -> None:
     seen = {}
     for build in SITUATIONS.values():

@@ -209,6 +209,7 @@ def state_of(machine: LedgerWrite) -> str:
     return machine.state.name
 
 
+@pytest.mark.long
 def test_every_event_in_every_state_leads_where_the_table_says() -> None:
     seen = sweep(
         SITUATIONS,

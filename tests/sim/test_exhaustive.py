@@ -36,8 +36,11 @@ def searched(name: str) -> Result:
 @pytest.mark.rule("P11")
 @pytest.mark.parametrize(
     "name",
-    ["pair", "pair-crash", "change", "change-lost", "close-and-recovery"]
-    + [pytest.param(name, marks=pytest.mark.long) for name in ("degraded", "two-recoveries-one-copy")],
+    ["pair", "change", "change-lost"]
+    + [
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("pair-crash", "close-and-recovery", "degraded", "two-recoveries-one-copy")
+    ],
 )
 def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
     found = searched(name)

@@ -232,6 +232,7 @@ def asked(request: tuple[int, int]) -> Iterable[ev.Event]:
     yield from (ev.WatchLacRequested(request, LEDGER, lac, ms) for lac, ms in ((-1, 1000), (50, 1000), (50, 0)))
 
 
+@pytest.mark.long
 def test_every_event_in_every_state_leads_where_the_table_says() -> None:
     seen = sweep(
         {name: lambda build=build: Bookie(build) for name, build in SITUATIONS.items()},
