@@ -163,10 +163,12 @@ def read(story: Story) -> None:
 
 
 def tail(story: Story) -> None:
-    """Entries reach a tail when they are confirmed, not when a poll has timed out; then the ledger ends. Where writer,
-    bookies and reader are all Apache's some of its polls do time out; that is not ours to judge."""
+    """Entries reach a tail when they are confirmed, not when a poll has timed out; then the ledger ends.
+
+    Apache's writer tells the LAC with its next entry only: of a striped ledger a bookie may not hear of it, and a poll
+    that waits there times out. So its ledger is on all bookies."""
     for party in (story.actor, *story.others):
-        writer = story.create(party)
+        writer = story.create(party, story.sizes if party.is_ours else WHOLE)
         writer.add(20, SMALL, first=0, window=1)
         shown = 20 if party.is_ours else 19  # Apache's writer shows an entry with the next one
         reader = story.actor.open(writer.ledger_id, story.digest, recover=False)
@@ -178,9 +180,7 @@ def tail(story: Story) -> None:
             came = follow.take(1, within_s=TAKE_S)
             same("the next entry", (came.last, came.checksum), (shown + k, SMALL.checksum(shown + k, shown + k)))
         took = time.monotonic() - began
-        ours = party.is_ours or story.actor.is_ours or story.cell.bookies != "apache"
-        slow = f"{party.name}'s entries took {took:.1f} s to {story.actor.name}: its long polls time out"
-        true(slow, took < WOKEN_S or not ours)
+        true(f"{party.name}'s entries took {took:.1f} s to {story.actor.name}: its long polls time out", took < WOKEN_S)
         writer.close()
         rest = follow.take(10, within_s=TAKE_S)
         same("the end", (rest.ended, rest.count), (True, 20 - shown))
