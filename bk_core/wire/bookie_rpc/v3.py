@@ -96,7 +96,7 @@ def request(operation: pb.OperationType, txn: int, priority: int = 0) -> pb.Requ
 def answer(asked: pb.Request, status: Status = Status.EOK) -> pb.Response:
     """The answer to a request of which the header and both statuses are filled in, and the ids of the request where the
     answer has them. The caller adds the rest."""
-    made = pb.Response(status=int(status))  # type: ignore[arg-type]
+    made = pb.Response(status=int(status))  # type: ignore[arg-type]  # the stubs ask for their own enum
     made.header.version = pb.VERSION_THREE
     made.header.operation = asked.header.operation
     made.header.txnId = asked.header.txnId
@@ -118,7 +118,12 @@ def refusal(single: Single) -> bytes:
     asked = single.request
     if asked.header.operation in _FIELDS:
         return framed(answer(asked, single.status))
-    return framed(pb.Response(header=asked.header, status=int(single.status)))  # type: ignore[arg-type]
+    return framed(header_only(asked, single.status))
+
+
+def header_only(asked: pb.Request, status: Status) -> pb.Response:
+    """What Apache's bookies answer to an operation that has no answer of its own: the request's header and a status."""
+    return pb.Response(header=asked.header, status=int(status))  # type: ignore[arg-type]  # as above
 
 
 def _parsed(kind: type[pb.Request] | type[pb.Response], data: bytes) -> pb.Request | pb.Response:

@@ -254,12 +254,12 @@ class Connection:
         if answer is not None and wire is v2:
             self._send(v2.auth(answer))
         elif answer is not None:
-            made = _header_only(request, Status.EOK)
+            made = v3.header_only(request, Status.EOK)
             made.authResponse.CopyFrom(answer)
             self._send(v3.framed(made))
         else:
             if wire is v3:
-                self._send(v3.framed(_header_only(request, Status.EUA)))
+                self._send(v3.framed(v3.header_only(request, Status.EUA)))
             self.close("the client is refused")
 
     def _unauthenticated(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
@@ -273,7 +273,7 @@ class Connection:
         elif wire is v2:
             self._send(v2.refusal(Single(item.frame, item.request, Status.EUA)))
         else:
-            self._send(v3.framed(_header_only(item.request, Status.EUA)))
+            self._send(v3.framed(v3.header_only(item.request, Status.EUA)))
 
     # --- stories ---
 
@@ -372,7 +372,3 @@ class Connection:
 def _may_come_first(item: AddRun | ReadRun | Single | BatchRead) -> bool:
     """Whether a client that is not authenticated may ask this."""
     return isinstance(item, Single) and item.request.header.operation in (pb.AUTH, pb.START_TLS)
-
-
-def _header_only(request: pb.Request, status: Status) -> pb.Response:
-    return pb.Response(header=request.header, status=int(status))  # type: ignore[arg-type]

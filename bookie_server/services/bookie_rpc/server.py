@@ -12,6 +12,7 @@ import logging
 import math
 import socket
 import time
+from collections.abc import Callable
 from typing import cast
 
 from bk_core.errors import PortInUseError
@@ -203,9 +204,9 @@ class _Peer(asyncio.BufferedProtocol):
         if not self.connection.taken:
             self.connection.cut("nothing came on this connection")
 
-    def _timer(self, name: str, delay_s: float, call: object) -> None:
+    def _timer(self, name: str, delay_s: float, call: Callable[[], object]) -> None:
         self._stop_timer(name)
-        self._timers[name] = self._loop.call_later(delay_s, call)  # type: ignore[arg-type]
+        self._timers[name] = self._loop.call_later(delay_s, call)
 
     def _stop_timer(self, name: str) -> None:
         timer = self._timers.pop(name, None)
