@@ -50,7 +50,7 @@ def burst_cases(wire: object, version: int, size: int, count: int) -> Iterator[C
         rows = np.frombuffer(entries, np.uint8).reshape(count, width).copy()
         rows[:, 8:16] = ids.astype(">i8").view(np.uint8).reshape(-1, 8)
         each = Bodies.of_entries(rows.tobytes(), np.full(count, width, dtype=np.int64))
-        bursts.append(b"".join(map(bytes, wire.add_requests(ids, 5, ids, KEY, each))))  # type: ignore[attr-defined]
+        bursts.append(b"".join(map(bytes, wire.add_requests(ids, 5, ids, KEY, each))))
 
     bursts: list[bytes] = []
     adds()
@@ -74,7 +74,7 @@ def burst_cases(wire: object, version: int, size: int, count: int) -> Iterator[C
     begun[0] = 0
     adds()
     client.ask(bursts.pop())
-    asked = wire.read_requests(ids, 5, ids)  # type: ignore[attr-defined]
+    asked = wire.read_requests(ids, 5, ids)
 
     def read() -> None:
         client.connection.receive(memoryview(asked))

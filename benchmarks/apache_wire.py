@@ -73,19 +73,19 @@ def burst_cases(name: str, batch: EntryBatch) -> Iterator[Case]:
         assert isinstance(asked, ReadRun)
         found = b"".join(wire.read_answers(asked.txns, asked.ledger_ids, asked.entry_ids, run.bodies(), max_lacs=7))
 
-        def build_adds(wire=wire, txns=txns):  # type: ignore[no-untyped-def]
+        def build_adds(wire=wire, txns=txns):
             return wire.add_requests(txns, LEDGER, ids, KEY, plain)
 
-        def build_digested(wire=wire, txns=txns):  # type: ignore[no-untyped-def]
+        def build_digested(wire=wire, txns=txns):
             return wire.add_requests(txns, LEDGER, ids, KEY, Bodies.of_batch(batch, digester))
 
-        def build_acks(wire=wire, run=run):  # type: ignore[no-untyped-def]
+        def build_acks(wire=wire, run=run):
             return wire.add_answers(run.txns, run.ledger_ids, run.entry_ids)
 
-        def build_reads(wire=wire, txns=txns):  # type: ignore[no-untyped-def]
+        def build_reads(wire=wire, txns=txns):
             return wire.read_requests(txns, LEDGER, ids)
 
-        def build_found(wire=wire, asked=asked, run=run):  # type: ignore[no-untyped-def]
+        def build_found(wire=wire, asked=asked, run=run):
             return wire.read_answers(asked.txns, asked.ledger_ids, asked.entry_ids, run.bodies(), max_lacs=7)
 
         of = f"v{version} {name}"

@@ -163,8 +163,8 @@ def client(rig: Rig, runs: int, scale: float) -> list[Figure]:
                 f"append_{label}",
                 unit,
                 runs,
-                lambda size=size, per=per: append_rate(bookkeeper, data, size, total) / per,  # type: ignore[misc]
-                lambda size=size, per=per: java.append(size, total) / per,  # type: ignore[misc]
+                lambda size=size, per=per: append_rate(bookkeeper, data, size, total) / per,
+                lambda size=size, per=per: java.append(size, total) / per,
                 total,
                 wanted_ratio=1.0,
                 note="our client on three Apache bookies; peer: Apache's client on them",
@@ -174,8 +174,8 @@ def client(rig: Rig, runs: int, scale: float) -> list[Figure]:
                 f"read_{label}",
                 unit,
                 runs,
-                lambda per=per, at=ledger_id, n=entries: n / read_all(bookkeeper, at, n) / per,  # type: ignore[misc]
-                lambda per=per, at=ledger_id: java.read(at) / per,  # type: ignore[misc]
+                lambda per=per, at=ledger_id, n=entries: n / read_all(bookkeeper, at, n) / per,
+                lambda per=per, at=ledger_id: java.read(at) / per,
                 total,
                 wanted_ratio=1.0,
                 note="the same for a sequential read",
@@ -196,8 +196,8 @@ def bookie(rig: Rig, runs: int, scale: float) -> list[Figure]:
                     f"java_v{wire}_append_{label}",
                     unit,
                     runs,
-                    lambda size=size, per=per, java=here: java.append(size, total) / per,  # type: ignore[misc]
-                    lambda size=size, per=per, java=there: java.append(size, total) / per,  # type: ignore[misc]
+                    lambda size=size, per=per, java=here: java.append(size, total) / per,
+                    lambda size=size, per=per, java=there: java.append(size, total) / per,
                     total,
                     wanted_ratio=wanted,
                     note="Apache's client on three of our bookies; peer: on three of Apache's",
@@ -219,13 +219,13 @@ def single(rig: Rig, runs: int, scale: float) -> list[Figure]:
             here, there = rig.java(rig.ours, wire), rig.java(uri, wire)
             values, others = side_by_side(
                 runs,
-                lambda java=here: java.single(100, count),  # type: ignore[misc]
-                lambda java=there: java.single(100, count),  # type: ignore[misc]
+                lambda java=here: java.single(100, count),
+                lambda java=there: java.single(100, count),
             )
             note = f"median of {count} adds, one at a time; peer: Apache's bookies with {what}"
             more = {"peer": "apache", "peer_values": others, "wanted_ratio": wanted, "note": note}
             figures.append(
-                Figure(f"java_v{wire}_single_{name}", "ms", values, less_is_better=True, lane="bookie-rpc", **more)  # type: ignore[arg-type]
+                Figure(f"java_v{wire}_single_{name}", "ms", values, less_is_better=True, lane="bookie-rpc", **more)
             )
     return figures
 
@@ -244,7 +244,7 @@ def recovery(rig: Rig, runs: int, _scale: float) -> list[Figure]:
         f"{RECOVERED:,} entries of 100 B that Apache's client wrote and did not close; peer: Apache's client recovers"
     )
     more = {"peer": "apache", "peer_values": others, "wanted_ratio": 2.0, "note": note}
-    return [Figure("recovery", "s", values, less_is_better=True, lane="bookie-rpc", **more)]  # type: ignore[arg-type]
+    return [Figure("recovery", "s", values, less_is_better=True, lane="bookie-rpc", **more)]
 
 
 def _recovery_s(bookkeeper: BookKeeper, ledger_id: int) -> float:
@@ -277,4 +277,4 @@ def spark(rig: Rig, runs: int, scale: float) -> list[Figure]:
             session.stop()
     note = "Spark reads rows of 1 KB from Apache's bookies; peer: our client reads the same ledger alone"
     more = {"peer": "client", "peer_values": others, "wanted_ratio": 0.8, "note": note}
-    return [Figure("spark_read_1kb", "MB/s", values, lane="bookie-rpc", **more)]  # type: ignore[arg-type]
+    return [Figure("spark_read_1kb", "MB/s", values, lane="bookie-rpc", **more)]

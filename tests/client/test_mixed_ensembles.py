@@ -45,7 +45,7 @@ async def mixed_cluster(
         transport = LaneTransport(Caller(store.instance_id(), connect_timeout_s=2))
         async with BookKeeper(open_store(uri), transport, instance_id=store.instance_id(), config=config) as client:
             chosen = [bookie.bookie_id for bookie in ours] + [f"127.0.0.1:{server.port}" for server in theirs]
-            client._choose = lambda writable, size, *_: tuple(chosen[:size])  # type: ignore[method-assign]
+            client._choose = lambda writable, size, *_: tuple(chosen[:size])
             yield client, ours, theirs
 
 

@@ -43,7 +43,7 @@ def bookies(*hosts: str) -> dict[BookieId, BookieServiceInfo]:
 
 
 def surveyed(config: ClientConfig, known: dict[BookieId, BookieServiceInfo], transport: object = None) -> Landscape:
-    surveyor = Surveyor(transport, config)  # type: ignore[arg-type]
+    surveyor = Surveyor(transport, config)
     surveyor.know(known)
     return asyncio.run(surveyor.landscape())
 
@@ -73,7 +73,7 @@ def test_a_script_gets_addresses_and_prints_racks_in_their_order(tmp_path: Path)
     config = ClientConfig(rack_script=script(tmp_path / "racks", text))
 
     async def work() -> None:
-        surveyor = Surveyor(None, config)  # type: ignore[arg-type]
+        surveyor = Surveyor(None, config)
         surveyor.know(bookies("127.0.0.1", "localhost", "127.0.0.3"))
         assert dict((await surveyor.landscape()).racks) == {"b0": "/rack-1", "b1": "/rack-1", "b2": "/rack-3"}
         surveyor.know(bookies("127.0.0.1", "localhost", "127.0.0.3", "127.0.0.4"))
@@ -112,7 +112,7 @@ def test_a_file_names_addresses_hosts_and_bookies(tmp_path: Path, caplog: pytest
 
 def test_script_and_file_at_once_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="from a script or from a file"):
-        Surveyor(None, ClientConfig(rack_script="a", rack_file="b"))  # type: ignore[arg-type]
+        Surveyor(None, ClientConfig(rack_script="a", rack_file="b"))
 
 
 @pytest.mark.rule("P14")
@@ -120,7 +120,7 @@ def test_bookies_are_asked_for_their_space_once_in_a_while() -> None:
     spaces = Spaces({"b0": 5, "b1": 7})
 
     async def work() -> None:
-        surveyor = Surveyor(spaces, ClientConfig(disk_weight_placement=True, disk_weight_ms=200))  # type: ignore[arg-type]
+        surveyor = Surveyor(spaces, ClientConfig(disk_weight_placement=True, disk_weight_ms=200))
         surveyor.know(bookies("127.0.0.1", "127.0.0.1"))
         for _ in range(3):
             assert dict((await surveyor.landscape()).weights) == {"b0": 5, "b1": 7}

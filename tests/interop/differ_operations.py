@@ -421,8 +421,8 @@ class Epoch:
             behind = ledger.key + body if operation == 1 else ids
             word = struct.pack(">I", version << 24 | operation << 16 | rng.choice((0, 0, 1, 2, 4, 0xFFFF)))
             return frame(word + behind + rng.choice((b"", bytes(20), bytes(7))))
-        request = v3.request(rng.choice(pb.OperationType.values()), self._next())  # type: ignore[arg-type]
-        request.header.version = rng.choice(pb.ProtocolVersion.values())  # type: ignore[assignment]
+        request = v3.request(rng.choice(pb.OperationType.values()), self._next())
+        request.header.version = rng.choice(pb.ProtocolVersion.values())
         if rng.random() < 0.5:
             request.readRequest.ledgerId, request.readRequest.entryId = ledger.number, at
         return v3.framed(request)

@@ -272,7 +272,7 @@ class OurParty:
             client = BookKeeper(store, transport, instance_id=instance_id, config=self._config)
             if bookies:
                 _see_only(store, bookies)
-                client._choose = lambda writable, size, *_: tuple(bookies[:size])  # type: ignore[method-assign]
+                client._choose = lambda writable, size, *_: tuple(bookies[:size])
             return client
 
         self._clients.append(self.call(made()))
@@ -342,7 +342,7 @@ def _see_only(store: TreeStore, bookies: Sequence[str]) -> None:
     def others() -> dict[BookieId, BookieServiceInfo]:
         return {**{id: info for id, info in writable().items() if id not in bookies}, **read_only()}
 
-    store.writable_bookies, store.read_only_bookies = chosen, others  # type: ignore[method-assign]
+    store.writable_bookies, store.read_only_bookies = chosen, others
 
 
 class OurWriter:

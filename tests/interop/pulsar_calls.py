@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pulsar  # type: ignore[import-not-found]
+import pulsar
 
 from tests.interop.pattern import Pattern, checksum
 

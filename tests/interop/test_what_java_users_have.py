@@ -45,7 +45,7 @@ async def some_of_ours(apache: ApacheCluster, path: Path, mixed: bool, client: B
     ours = await Bookie.start(bookie_config(path / "ours", apache.uri))
     try:
         chosen = [ours.bookie_id, *(bookie.bookie_id for bookie in apache.bookies[:2])]
-        client._choose = lambda writable, size, *_: tuple(chosen[:size])  # type: ignore[method-assign]
+        client._choose = lambda writable, size, *_: tuple(chosen[:size])
         yield
     finally:
         await ours.stop()
@@ -53,7 +53,7 @@ async def some_of_ours(apache: ApacheCluster, path: Path, mixed: bool, client: B
 
 def run(apache: ApacheCluster, story: Story, path: Path, *, mixed: bool = False, **config: float | str) -> None:
     async def told() -> None:
-        settings = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500, **config)  # type: ignore[arg-type]
+        settings = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500, **config)
         async with (
             asyncio.timeout(STORY_S),
             await connect(apache.uri, config=settings) as client,
@@ -146,7 +146,7 @@ def test_a_bookie_that_dies_before_the_force_gets_everything_again(
 
     async def story(client: BookKeeper) -> None:
         chosen = [mortal.bookie_id, *(bookie.bookie_id for bookie in apache.bookies[:2])]
-        client._choose = lambda writable, size, *_: tuple(chosen[:size])  # type: ignore[method-assign]
+        client._choose = lambda writable, size, *_: tuple(chosen[:size])
         writer = await client.create_ledger(deferred_sync=True, password=PASSWORD)
         await append(writer, 0, 999)
         mortal.kill()

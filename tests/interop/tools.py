@@ -58,7 +58,7 @@ class World:
 
     def of_java(self, *, count: int = ENTRIES, close: bool = True, **create: int) -> int:
         """A ledger of the pattern that Java wrote; if it is not closed, its writer does nothing more."""
-        ledger = self.java.create(**{"ensemble_size": 3, "write_quorum_size": 2, **create})  # type: ignore[arg-type]
+        ledger = self.java.create(**{"ensemble_size": 3, "write_quorum_size": 2, **create})
         ledger.add(count, PATTERN)
         if close:
             ledger.close()

@@ -114,7 +114,7 @@ def told(effects: list[object]) -> list[object]:
 def deferred(*steps: object) -> LedgerWrite:
     machine = new(deferred_sync=True)
     for step in steps:
-        machine.step(step(machine))  # type: ignore[operator]
+        machine.step(step(machine))
     return machine
 
 

@@ -294,7 +294,7 @@ class ApacheLine:
     def _lost(self, why: str) -> None:
         self.exchange.lost(TransportError(why))
         for request in tuple(self.requests):
-            self.inbox.append(lambda request=request: request.failed(why))  # type: ignore[misc]
+            self.inbox.append(lambda request=request: request.failed(why))
         self._tell()
 
     def _ended(self) -> None:

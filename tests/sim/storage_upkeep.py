@@ -35,7 +35,7 @@ def maintenance_on(
         recycle(generation)
         recycled(generation)
 
-    opened.log.pool.recycle = heard  # type: ignore[method-assign]
+    opened.log.pool.recycle = heard
 
     def copy(frames: Sequence[bytes | bytearray | memoryview]) -> list[Place]:
         return opened.log.append_group(frames, reserve=True)

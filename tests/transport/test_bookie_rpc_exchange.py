@@ -467,7 +467,7 @@ def test_a_fencing_range_fences_before_it_reads() -> None:
 def test_a_range_that_could_not_fence_fails() -> None:
     for status, reason in ((Status.EUA, Reason.UNAUTHORIZED), (Status.EIO, Reason.IO_ERROR)):
         world = holding(500, 10)
-        world.bookie.refuse = lambda what, ledger, k, status=status: status if what == "read" else None  # type: ignore[misc]
+        world.bookie.refuse = lambda what, ledger, k, status=status: status if what == "read" else None
         said = world.read(0, 9, key=KEY)
         assert isinstance(said.end, RefusedError)
         assert said.end.reason is reason
@@ -541,7 +541,7 @@ NONSENSE: dict[str, Callable[[AddRun, ReadRun], bytes]] = {
     "a frame that is too long": lambda a, r: b"\x7f\xff\xff\xff",
     "noise": lambda a, r: b"\0\0\0\x10" + bytes(range(200, 216)),
     "EOK and nothing else": lambda a, r: v3.framed(
-        pb.Response(header=v3.request(pb.ADD_ENTRY, int(a.txns[0])).header, status=0)  # type: ignore[arg-type]
+        pb.Response(header=v3.request(pb.ADD_ENTRY, int(a.txns[0])).header, status=0)
     ),
 }  # fmt: skip
 
@@ -636,7 +636,7 @@ def test_long_runs_of_everything_at_once() -> None:
         rng = random.Random(seed)
         world = World(seed, shuffled=True)
         rate = rng.choice([0.0, 0.02, 0.3])
-        world.bookie.refuse = lambda what, ledger, k, rng=rng, rate=rate: (  # type: ignore[misc]
+        world.bookie.refuse = lambda what, ledger, k, rng=rng, rate=rate: (
             rng.choice([Status.EIO, Status.ETOOMANYREQUESTS]) if rng.random() < rate else None
         )
         sessions = {number: Said() for number in range(1, 6)}

@@ -143,7 +143,7 @@ def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
         assert refused.value.reason is Reason.TIMEOUT
         parts = link.read(99, 0, 9, bytes_max=1 << 20, fence_key=KEY, deadline_s=0.1)
         with pytest.raises(RefusedError) as late:
-            await anext(parts)  # type: ignore[call-overload]
+            await anext(parts)
         assert late.value.reason is Reason.TIMEOUT
         server.bookie.release()
         assert (await link.read_lac(LEDGER, deadline_s=5)).last_entry_id == 0

@@ -157,7 +157,7 @@ def entry_is(other: Callable[[bytes], bytes]) -> Lie:
 
 def status_is(status: int, to: int) -> Lie:
     def change(said: pb.Response) -> Iterable[pb.Response]:
-        said.status = status  # type: ignore[assignment]
+        said.status = status
         yield said
 
     return answered(change, to=to)
@@ -257,4 +257,4 @@ def test_a_bookie_that_lies_on_apaches_wire_keeps_nobody_either(name: str) -> No
 def _first(client: BookKeeper, liar: Liar | ApacheLiar) -> None:
     """The liar is in every ensemble."""
     others = lambda writable: [b for b in writable if b != liar.bookie_id]  # noqa: E731
-    client._choose = lambda writable, size, *_: (liar.bookie_id, *others(writable))[:size]  # type: ignore[method-assign]
+    client._choose = lambda writable, size, *_: (liar.bookie_id, *others(writable))[:size]

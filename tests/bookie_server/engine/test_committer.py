@@ -82,7 +82,7 @@ class Rig:
     def _maintenance(self, loop: asyncio.AbstractEventLoop) -> Maintenance:
         storage = self.storage
         # Tells what is sealed, instead of taking it into an index.
-        storage.index.seal = lambda generation, summary: self._sealed(generation)  # type: ignore[method-assign]
+        storage.index.seal = lambda generation, summary: self._sealed(generation)
         return Maintenance(
             storage.directory, storage.log, LoopIndexPort(storage.index, loop), storage.reader,
             newest=storage.report.checkpoint, release=storage.reader.release, give_up=storage.reader.release,
@@ -387,7 +387,7 @@ def test_a_failed_sync_on_the_loop_is_final(tmp_path: Path) -> None:
         def fail(handle: Handle) -> None:
             raise OSError(errno.EIO, "the disk is gone")
 
-        rig.files.sync_data = fail  # type: ignore[method-assign]
+        rig.files.sync_data = fail
         with pytest.raises(StorageFailedError):
             await rig.commit(entries(1, [100]))
         rig.committer.put([entries(1, [101])])

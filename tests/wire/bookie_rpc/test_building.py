@@ -47,11 +47,11 @@ MANY_ROWS = st.lists(st.tuples(EDGES, EDGES, EDGES, st.binary(max_size=4)), min_
 COPIES = st.sampled_from([0, 50, 1 << 20])
 
 
-def i64(values: list[int]) -> np.ndarray:  # type: ignore[type-arg]
+def i64(values: list[int]) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-def u64(values: list[int]) -> np.ndarray:  # type: ignore[type-arg]
+def u64(values: list[int]) -> np.ndarray:
     return np.array(values, dtype=np.uint64)
 
 
@@ -121,10 +121,10 @@ def test_reads_and_plain_answers_are_protobufs_own_bytes(rows: list[tuple[int, i
         request.readRequest.ledgerId, request.readRequest.entryId = ledger, entry
         reads.append(v3.framed(request))
         refused.append(v3.framed(v3.answer(request, status)))
-        response = pb.Response(status=int(status))  # type: ignore[arg-type]
+        response = pb.Response(status=int(status))
         header(response, pb.ADD_ENTRY, txn)
         answer = response.addResponse
-        answer.status, answer.ledgerId, answer.entryId = int(status), ledger, entry  # type: ignore[assignment]
+        answer.status, answer.ledgerId, answer.entryId = int(status), ledger, entry
         adds.append(v3.framed(response))
     numbers = u64(txns), i64(ledgers), i64(entries)
     assert v3.read_requests(*numbers, priority=100) == b"".join(reads)
@@ -258,7 +258,7 @@ def test_an_entry_of_the_greatest_size_fits_into_a_frame_of_each_kind() -> None:
         txn = 2**63 - 1 if module is v3 else 2
         more = {} if module is v2 else {"write_flags": -1}
         head = {"recovery": True, "priority": 2**32 - 1}
-        added = module.add_requests(txn, -1, greatest, KEY, bodies, **head, **more)  # type: ignore[arg-type]
+        added = module.add_requests(txn, -1, greatest, KEY, bodies, **head, **more)
         assert sum(map(len, added)) <= FRAME_BYTES_MAX
         read = module.read_answers(txn, -1, greatest, bodies, max_lacs=-1, lac_times=-1)
         assert sum(map(len, read)) <= FRAME_BYTES_MAX

@@ -98,7 +98,7 @@ def test_what_we_build_from_captured_frames_says_the_same(direction: str, burst:
             parts.append(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, item.statuses))
         else:
             continue
-        rebuilt = b"".join(parts)  # type: ignore[arg-type]
+        rebuilt = b"".join(parts)
         again = RequestReader() if isinstance(reader, RequestReader) else AnswerReader(version)
         assert _without_frames(told(again.read(rebuilt).items)) == _without_frames(told([item]))
 

@@ -68,7 +68,7 @@ def _later(item: object, by: int) -> object:
     """The item as if ``by`` frames had come before it in the same burst."""
     if isinstance(item, tuple):
         return (*item[:2], item[2] + by, *item[3:]) if isinstance(item[0], str) else (item[0] + by, *item[1:])
-    values = {name: getattr(item, name) for name in item.__dataclass_fields__}  # type: ignore[attr-defined]
+    values = {name: getattr(item, name) for name in item.__dataclass_fields__}
     return type(item)(**{**values, "frame": values["frame"] + by})
 
 

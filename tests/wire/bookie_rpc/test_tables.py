@@ -61,7 +61,7 @@ def test_a_fence_and_a_wrong_key_are_told_from_all_else() -> None:
     assert reason_of(Status.EFENCED) is Reason.FENCED
 
 
-def i64(values: list[int]) -> np.ndarray:  # type: ignore[type-arg]
+def i64(values: list[int]) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 

@@ -59,7 +59,7 @@ def read(ledger_id: int, *ids: int, wire: Any = v3) -> bytes:
 
 
 def request(operation: int, field: str, txn: int = 1, **fields: Any) -> bytes:
-    made = v3.request(operation, txn)  # type: ignore[arg-type]
+    made = v3.request(operation, txn)
     body = getattr(made, field)
     body.SetInParent()
     for name, value in fields.items():
@@ -271,10 +271,10 @@ def test_sessions_that_are_not_used_are_let_go(monkeypatch: pytest.MonkeyPatch) 
     bookie, client = story()
     for ledger_id in range(20):
         assert statuses(client.ask(add(ledger_id, 0))) == {0: EOK}
-    assert bookie.machine._handlers[ev.SessionAttached].__self__._sessions <= 4  # type: ignore[attr-defined]
+    assert bookie.machine._handlers[ev.SessionAttached].__self__._sessions <= 4
     assert statuses(client.ask(add(0, 1))) == {1: EOK}
     client.connection.end()
-    assert bookie.machine._handlers[ev.SessionAttached].__self__._sessions == 0  # type: ignore[attr-defined]
+    assert bookie.machine._handlers[ev.SessionAttached].__self__._sessions == 0
 
 
 # --- reads ---
@@ -408,8 +408,8 @@ def test_neighbouring_reads_are_one_request_and_reads_far_apart_are_not() -> Non
     bookie, client = story()
     client.ask(b"".join(add(7, k) for k in range(0, 200, 2)))
     asked: list[ev.Event] = []
-    feed, bookie.feed = bookie.feed, lambda event: (asked.append(event), feed(event))[1]  # type: ignore[method-assign]
-    client.connection._engine.feed = bookie.feed  # type: ignore[method-assign]
+    feed, bookie.feed = bookie.feed, lambda event: (asked.append(event), feed(event))[1]
+    client.connection._engine.feed = bookie.feed
     ids = [*range(0, 60, 2), 100, 190, 4, 2, 2]
     got = client.ask(read(7, *ids))
     ranges = [(each.first, each.last) for each in asked if isinstance(each, ev.ReadRequested)]

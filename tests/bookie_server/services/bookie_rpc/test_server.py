@@ -172,7 +172,7 @@ def test_a_frame_that_never_ends_costs_no_more_than_what_came(tmp_path: Path) ->
         peer.writer.write(struct.pack(">I", FRAME_BYTES_MAX - 4) + bytes(100_000))
         await peer.writer.drain()
         await asyncio.sleep(0.2)
-        (socket,) = bookie._services[0]._open  # type: ignore[attr-defined]
+        (socket,) = bookie._services[0]._open
         assert len(socket._buffer) <= 4 * 100_000
         (stream,) = bookie._clients.streams
         assert stream.reading_since < asyncio.get_running_loop().time(), "it is silent when memory is short"
@@ -211,7 +211,7 @@ def test_a_client_that_takes_nothing_is_not_read_and_is_cut_off_when_others_wait
         out: list[Any] = []
         while not out:
             await asyncio.sleep(0.01)
-            out = [each for each in bookie._services[0]._open if not each._writable]  # type: ignore[attr-defined]
+            out = [each for each in bookie._services[0]._open if not each._writable]
         assert len(out) == 1
         assert not out[0]._reading
         assert out[0]._transport.get_write_buffer_size() < 8 << 20
