@@ -11,8 +11,8 @@ PREFIX = (EXCHANGE + "the_acked_frames_are_whole_and_a_prefix_whatever_the_order
 EVERY_ID = (EXCHANGE + "every_id_is_found_absent_or_unknown",)
 NONSENSE = (EXCHANGE + "nonsense_loses_the_connection",)
 FOLDER = "bk_core/transport/bookie_rpc/"
-ADDS, READS, PACKING, EXCHANGE_PY, LACS, LINK_PY = (
-    FOLDER + name for name in ("adds.py", "reads.py", "packing.py", "exchange.py", "lac.py", "link.py")
+ADDS, READS, PACKING, EXCHANGE_PY, LACS, LINK_PY, CONNECTION = (
+    FOLDER + name for name in ("adds.py", "reads.py", "packing.py", "exchange.py", "lac.py", "link.py", "connection.py")
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a silent bookie is waited for",
-        LINK_PY,
+        CONNECTION,
         "            if self._heard == heard and self._transport is not None:\n",
         "            if False:\n",
         (LINK + "a_bookie_that_owes_answers_and_says_nothing_is_given_up",),
@@ -275,7 +275,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the socket's buffer takes everything",
-        LINK_PY,
+        CONNECTION,
         "        while self._transport is not None and self._writable:\n",
         "        while self._transport is not None:\n",
         (LINK + "what_the_socket_does_not_take_stays_in_the_exchange",),

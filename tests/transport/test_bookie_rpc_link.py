@@ -10,7 +10,7 @@ import pytest
 
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from bk_core.transport.bookie_rpc import link as link_module
+from bk_core.transport.bookie_rpc import connection as connection_module
 from bk_core.transport.bookie_rpc.link import BookieRpcLane, BookieRpcLink
 from bk_core.transport.port import Caller, ReadPart, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
@@ -120,7 +120,7 @@ def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
 
 
 def test_a_bookie_that_owes_answers_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "SILENCE_S", 0.2)
+    monkeypatch.setattr(connection_module, "SILENCE_S", 0.2)
 
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         await written(link)
@@ -178,7 +178,7 @@ def test_what_the_socket_does_not_take_stays_in_the_exchange() -> None:
             link.send(1, frame(LEDGER, first, [bytes(1 << 20)], session=1))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        transport = link._transport
+        transport = link._connection._transport
         assert transport is not None
         assert transport.get_write_buffer_size() < 4 << 20
         await listener.acked(1, 40)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TCP connection below an exchange.
+
+What is sent in one turn of the loop leaves together (L4). The socket takes a few pieces at a time, so that what waits
+stays in the exchange, where it is counted. A connection on which a bookie owes answers and says nothing for
+``SILENCE_S`` is broken: TCP alone would wait for a machine that is gone for many minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from bk_core.errors import BookKeeperError, TransportError
+from bk_core.model import BookieId, Endpoint
+from bk_core.transport.lane_streams import unreachable
+from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, Buffer
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 64 << 10
+RECEIVE_BYTES_MAX = 1 << 20
+"""A connection receives into a buffer of so many bytes: of few, and of more each time that it was full."""
+
+UNSENT_BYTES = 1 << 20
+"""The socket's buffer takes this much more than the kernel takes."""
+
+SILENCE_S = 15.0
+
+
+class Talk(Protocol):
+    """What is said over a connection."""
+
+    def next_buffers(self) -> list[Buffer] | None: ...
+    def receive(self, received: Buffer) -> int: ...
+    @property
+    def owes(self) -> bool: ...
+
+
+class Connection:
+    """It connects when there is something to send, and breaks once: ``failed`` hears why. ``turn`` is called at the end
+    of each turn of the loop in which something happened, before what is next is sent."""
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        endpoint: Endpoint,
+        connect_timeout_s: float,
+        talk: Talk,
+        *,
+        turn: Callable[[], None],
+        failed: Callable[[TransportError], None],
+    ) -> None:
+        self._bookie_id, self._endpoint, self._connect_timeout_s = bookie_id, endpoint, connect_timeout_s
+        self._talk, self._turn, self._failed = talk, turn, failed
+        self.broken: TransportError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._connecting: asyncio.Task[None] | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._ended = self._loop.create_future()
+        self._writable = True
+        self._flushing = self._watched = False
+        self._heard = 0  # answers so far
+
+    def wake(self) -> None:
+        """Sends what there is, at the end of this turn of the loop."""
+        if not self._flushing and self.broken is None:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+            if self._connecting is None:
+                self._connecting = self._loop.create_task(self._connect(), name=f"bookie-rpc {self._bookie_id}")
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.broken is not None:
+            return
+        self._turn()
+        talk = self._talk
+        while self._transport is not None and self._writable:
+            buffers = talk.next_buffers()
+            if buffers is None:
+                break
+            self._transport.writelines(buffers)
+        if talk.owes and not self._watched:
+            self._watched = True
+            self._loop.call_later(SILENCE_S, self._look_for_silence, self._heard)
+
+    def _look_for_silence(self, heard: int) -> None:
+        self._watched = False
+        if self.broken is None and self._talk.owes:
+            if self._heard == heard and self._transport is not None:
+                self._lost(f"it owes answers and said nothing for {SILENCE_S:g} s")
+            else:
+                self.wake()
+
+    async def _connect(self) -> None:
+        endpoint = self._endpoint
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await self._loop.create_connection(lambda: _Socket(self), endpoint.host, endpoint.port)
+        except TimeoutError:
+            self._lost("no answer in time")
+        except OSError as error:
+            self._lost(str(error))
+
+    def connected(self, transport: asyncio.WriteTransport) -> None:
+        if self.broken is not None:
+            transport.abort()
+            return
+        self._transport = transport
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        _set_options(transport.get_extra_info("socket"))
+        self.wake()
+
+    def set_writable(self, writable: bool) -> None:
+        self._writable = writable
+        if writable:
+            self._flush()
+
+    def receive(self, received: memoryview) -> int:
+        """Takes what was received; returns how many bytes of it are dealt with."""
+        self._heard += 1
+        try:
+            used = self._talk.receive(received)
+        except BookKeeperError as error:
+            self._turn()
+            logger.warning("bookie %s: %s", self._bookie_id, error)
+            broken = TransportError(f"the connection to bookie {self._bookie_id} was closed", value=str(error))
+            broken.__cause__ = error
+            self._fail(broken)
+            return len(received)
+        self._flush()
+        return used
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+        self._lost(str(error) if error else "the bookie closed it")
+
+    def _lost(self, detail: str) -> None:
+        where = f"{self._endpoint.host}:{self._endpoint.port}"
+        if self._transport is None:
+            self._fail(unreachable(self._bookie_id, where, detail))
+        else:
+            self._fail(TransportError(f"the connection to bookie {self._bookie_id} broke", value=f"{where}: {detail}"))
+
+    def _fail(self, error: TransportError) -> None:
+        if self.broken is not None:
+            return
+        self.broken = error
+        self._failed(error)
+        if self._transport is None:
+            if self._connecting is not None:
+                self._connecting.cancel()
+            if not self._ended.done():
+                self._ended.set_result(None)
+            return
+        with contextlib.suppress(OSError):  # a forked child may hold the socket: closing it would not end it
+            self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self._transport.abort()
+
+    async def close(self, error: TransportError) -> None:
+        """Breaks the connection; returns once it has ended."""
+        self._fail(error)
+        if self._connecting is not None:
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        await self._ended
+
+
+class _Socket(asyncio.BufferedProtocol):
+    """What the connection's socket receives: it is taken from one buffer, which grows to the longest frame."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._buffer, self._filled, self._full = bytearray(RECEIVE_BYTES), 0, False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._connection.connected(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        size = len(self._buffer)
+        if self._filled == size or (self._full and size < RECEIVE_BYTES_MAX):
+            grown = bytearray(min(2 * size, FRAME_BYTES_MAX + RECEIVE_BYTES_MAX))
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer, self._full = grown, False
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        filled = self._filled + nbytes
+        self._full = filled == len(self._buffer)
+        used = self._connection.receive(memoryview(self._buffer)[:filled])
+        self._filled = filled - used
+        if used and self._filled:
+            self._buffer[: self._filled] = self._buffer[used:filled]
+
+    def pause_writing(self) -> None:
+        self._connection.set_writable(False)
+
+    def resume_writing(self) -> None:
+        self._connection.set_writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+
+def _set_options(sock: Any) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
