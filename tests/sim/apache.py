@@ -10,6 +10,7 @@ their order and may be cut anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +20,7 @@ from bk_core.protocol.events import FramesAcked, SessionBroken, SessionEnded
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs
 from bk_core.transport.bookie_rpc.packing import Packer
-from bk_core.transport.bookie_rpc.reads import RangeRead
+from bk_core.transport.bookie_rpc.reads import RangeRead, refused
 from bk_core.transport.port import LacEvidence, ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import AttachMode, Reason
@@ -36,6 +37,15 @@ Feed = Callable[[Any], None]
 PAUSE_MS = 10.0
 _ID: ev.RequestId = (0, 0)  # nobody asks for it
 _READ_BYTES_MAX = 64 << 20
+_NAMES = {"add": "an add", "fence": "a fence"}
+
+
+@dataclass(frozen=True, slots=True)
+class ForceRequested:
+    """A force in a session; bookies of ours are not asked for one."""
+
+    ledger_id: LedgerId
+    session: int
 
 
 class Watcher(Protocol):
@@ -155,8 +165,8 @@ class ApacheSimBookie:
         if waiting and in_commit and random.random() < self.knobs.torn_commit:
             self.scheduler.reached("crash in a commit")
             kept = random.randint(0, len(waiting))
-        if any(doing.answered for doing in waiting[kept:]):
-            self.scheduler.reached("a fence of which the answer had left was lost")
+        for kind in sorted({doing.kind for doing in waiting[kept:] if doing.answered}):
+            self.scheduler.reached(f"{_NAMES[kind]} of which the answer had left was lost")
         self.inner.kill(kept)
         self._group = 0
         for line in tuple(self.lines):
@@ -193,9 +203,19 @@ class ApacheLine:
 
     # --- out ---
 
-    def attach(self, session: int, ledger_id: LedgerId, key: bytes, mode: AttachMode, index: int, feed: Feed) -> None:
+    def attach(
+        self,
+        session: int,
+        ledger_id: LedgerId,
+        key: bytes,
+        mode: AttachMode,
+        index: int,
+        feed: Feed,
+        *,
+        deferred: bool = False,
+    ) -> None:
         self.sessions[session] = index, feed
-        self.exchange.adds.attach(ledger_id, key, mode, session, self)
+        self.exchange.adds.attach(ledger_id, key, mode, session, self, deferred=deferred)
         self.wake()
 
     def send(self, session: int, frame: Any) -> None:
@@ -330,6 +350,12 @@ class ApacheRequest:
                 line.lacs.watch(ledger_id, previous, timeout_ms, self._told)
             case ev.WriteLacRequested(_, ledger_id, key, body):
                 line.lacs.write(ledger_id, key, body, self._told)
+            case ForceRequested(ledger_id, session):
+                if line.exchange.adds.has(session):
+                    line.exchange.force(ledger_id, self._forced)
+                else:
+                    line.network.scheduler.reached("a force found its session over")
+                    self._told(RefusedError(Reason.NOT_ATTACHED, "the session is over"))
             case _:
                 raise AssertionError(f"Apache's bookies are not asked {event}")
         line.wake()
@@ -350,6 +376,9 @@ class ApacheRequest:
             self._say(ev.SendLac(_ID, said))
         else:
             self._say(ev.SendReply(_ID, *((said.reason, said.what) if said is not None else ())))
+
+    def _forced(self, status: Status) -> None:
+        self._told(None if status is Status.EOK else refused(status, "the log could not be forced"))
 
     def _say(self, effect: Any) -> None:
         assert self._line is not None

@@ -148,12 +148,14 @@ class Checker:
         self.truth(writer.ledger_id).closing = True
 
     def writer_stepped(self, writer: WriterHost) -> None:
-        """I13: a writer keeps no frame that every bookie has, unless a failed one is to be replaced (MUST 6)."""
+        """I13: a writer keeps no frame of which it knows that every bookie has it on disk, unless a failed one is to be
+        replaced (MUST 6)."""
         delivery = writer.machine.delivery
         lanes = [lane for lane in delivery.lanes if not lane.abandoned]
         if not delivery.packets or any(lane.state is LaneState.FAILED for lane in lanes):
             return
-        if all(lane.watermark >= delivery.packets[0].last for lane in lanes):
+        marks = [lane.durable if delivery.deferred else lane.watermark for lane in lanes]
+        if all(mark >= delivery.packets[0].last for mark in marks):
             self.fail("I13", f"{writer.name} keeps {writer.machine.retained_bytes} bytes that every bookie has")
 
     def writer_closed(self, writer: WriterHost, record: Versioned[LedgerMetadata]) -> None:

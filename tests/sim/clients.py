@@ -69,10 +69,13 @@ class WriterHost(Host):
             ),
             new_session=self.sessions,
             random=Random(world.random.random()),
+            deferred_sync=world.knobs.deferred is not None,
         )
         self.error: BookKeeperError | None = None
         self.closed: Versioned[LedgerMetadata] | None = None
         self._handlers |= {
+            pe.SendForce: self._send_force,
+            pe.Acked: lambda _: None,
             pe.Confirm: self._confirm,
             pe.Fail: self._fail,
             pe.FailClose: lambda _: None,
@@ -92,9 +95,10 @@ class WriterHost(Host):
 
     @property
     def busy(self) -> bool:
-        """Something of it has not ended: appends without an answer, or a close."""
+        """Something of it has not ended: appends without an answer, a force, or a close."""
         machine = self.machine
-        return not self.dead and not self.over and (not machine.idle or machine.state is WriterState.CLOSING)
+        owed = not machine.idle or machine.lac < machine.forced_to or machine.state is WriterState.CLOSING
+        return not self.dead and not self.over and owed
 
     def append(self, count: int) -> None:
         """The application's next ``count`` entries."""
@@ -102,6 +106,12 @@ class WriterHost(Host):
             payloads = self.world.checker.new_entries(self, count)
             self.scheduler.note(f"{self.name} appends {count}")
             self.feed(pe.Append(EntryBatch.from_list(payloads)))
+
+    def force(self) -> None:
+        """The application wants on disk what it was told is acked, and all else."""
+        if self.can_append:
+            self.scheduler.note(f"{self.name} forces")
+            self.feed(pe.Force())
 
     def close(self) -> None:
         if not self.dead and self.paused is None and self.machine.state is WriterState.OPEN:
@@ -129,6 +139,18 @@ class WriterHost(Host):
         self.scheduler.note(f"{self.name} closed at {effect.metadata.value.last_entry_id}")
         self.closed, self.over = effect.metadata, True
         self.world.checker.writer_closed(self, effect.metadata)
+
+    def _send_force(self, effect: pe.SendForce) -> None:
+        index, session = effect.index, effect.session
+        self.network.force(
+            self.name,
+            effect.bookie,
+            self.ledger_id,
+            session,
+            answer=lambda: self.feed(pe.Forced(index, session)),
+            fail=lambda why: self.feed(pe.ForceFailed(index, session, why)),
+            deadline_ms=WRITER.add_timeout_ms,
+        )
 
     def _send_lac(self, effect: pe.SendLac) -> None:
         self.scheduler.reached("explicit LAC")

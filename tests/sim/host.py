@@ -94,7 +94,15 @@ class Host:
 
     def _attach(self, effect: pe.AttachSession) -> None:
         self.network.attach(
-            self.name, effect.bookie, effect.session, self.ledger_id, self.key, effect.mode, effect.index, self.feed
+            self.name,
+            effect.bookie,
+            effect.session,
+            self.ledger_id,
+            self.key,
+            effect.mode,
+            effect.index,
+            self.feed,
+            deferred=effect.deferred,
         )
 
     def _send(self, effect: pe.SendFrame) -> None:

@@ -59,6 +59,7 @@ class Knobs:
     tails: int = 1
     delay_ensemble_change: bool = False
     allow_degraded_writes: bool = False
+    deferred: float | None = None  # bookies may ack before they sync; so many appends are followed by a force
     dead_at_the_end: bool = False  # Qa − 1 bookies stay dead in the liveness phase
 
 

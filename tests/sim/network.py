@@ -17,7 +17,7 @@ from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.wire.lane import AttachMode
 from bookie_server.machine import events as ev
 from tests.sim import lies
-from tests.sim.apache import ApacheLine, ApacheRequest, ApacheSimBookie
+from tests.sim.apache import ApacheLine, ApacheRequest, ApacheSimBookie, ForceRequested
 from tests.sim.bookie import SimBookie
 from tests.sim.frames import contents
 from tests.sim.knobs import Knobs
@@ -243,6 +243,8 @@ class SimNetwork:
         mode: AttachMode,
         index: int,
         feed: Feed,
+        *,
+        deferred: bool = False,
     ) -> None:
         connection = self._connection(client, bookie_id)
         if connection is None:
@@ -256,7 +258,7 @@ class SimNetwork:
             )
             return
         if isinstance(connection, ApacheLine):
-            connection.attach(session, ledger_id, key, mode, index, feed)
+            connection.attach(session, ledger_id, key, mode, index, feed, deferred=deferred)
             return
         connection.sessions[session] = (index, feed)
         connection.sending.add(session)
@@ -281,6 +283,39 @@ class SimNetwork:
         elif connection is not None and session in connection.sending:
             connection.sending.discard(session)
             connection.tell(ev.SessionsDetached(connection.stream, [session]), f"detach {session}")
+
+    def force(
+        self,
+        client: str,
+        bookie_id: BookieId,
+        ledger_id: LedgerId,
+        session: int,
+        *,
+        answer: Callable[[], None],
+        fail: Feed,
+        deadline_ms: float,
+    ) -> None:
+        """Have the bookie sync what it acked. A bookie of ours has done so: no message is sent."""
+        if not isinstance(self.bookies[bookie_id], ApacheSimBookie):
+            self.scheduler.at(0, f"{client} clock", f"{client} need not force {bookie_id}", answer)
+            return
+
+        def said(reply: Any) -> None:
+            if reply.reason:
+                fail(f"{bookie_id}: {reply.reason.name}")
+            else:
+                self.scheduler.reached("a force was answered")
+                answer()
+
+        self.request(
+            client,
+            bookie_id,
+            lambda request: ForceRequested(ledger_id, session),
+            "force",
+            answer=said,
+            fail=fail,
+            deadline_ms=deadline_ms,
+        )
 
     def _connection(self, client: str, bookie_id: BookieId) -> Connection | ApacheLine | None:
         found = self.connections.get((client, bookie_id))

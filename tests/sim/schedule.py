@@ -21,6 +21,8 @@ from tests.sim.world import World
 
 ENGINES = ("uniform", "swarm", "pct")
 CHAOS_MS = 400.0
+DEFERRED = {"protocol": 0.1, "apache": 0.4}
+"""The part of schedules whose writer has deferred syncs. Our own bookies sync before they ack all the same."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,10 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
         knobs = replace(knobs, entry_bytes=random.choice((400, 0)))
     if profile == "apache":
         knobs = replace(knobs, apache=random.choice((1.0, 1.0, 0.5)), busy=random.choice((0.0, 0.0, 0.05)))
+    if profile in DEFERRED:
+        draw = Random(f"{seed}:{engine}:{profile}:deferred")  # by itself: other seeds stay what they were
+        if draw.random() < DEFERRED[profile]:
+            knobs = replace(knobs, deferred=draw.choice((0.2, 0.6, 1.0)))
     world = World(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
     plan = Plan(world, omit)
     plan.lay()
@@ -166,6 +172,8 @@ class Plan:
         for _ in range(knobs.batches):
             at += self.random.expovariate(1.0) * knobs.think_ms if knobs.think_ms else 0.0
             self._at(at, "append", writer.append, self.random.randint(1, knobs.entries_max))
+            if knobs.deferred is not None and self.random.random() < knobs.deferred:
+                self._at(at + self.random.expovariate(1 / 3.0), "force", writer.force)
         if self.random.random() < knobs.writer_dies:
             self._at(self.random.uniform(0, at + 60), "the writer dies", self._die, writer)
         elif self.random.random() < 0.6:

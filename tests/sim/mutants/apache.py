@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from bk_core.protocol.delivery import Delivery, Lane, LaneState
 from bk_core.transport.bookie_rpc import reads
 from bk_core.transport.bookie_rpc.adds import Adds
 from bk_core.transport.bookie_rpc.exchange import Exchange
@@ -66,6 +67,53 @@ def refused_adds_are_skipped() -> AbstractContextManager[None]:
     return patched((Adds, "_refused", mutant))
 
 
+# --- deferred syncs (P12) ---
+
+
+def acks_confirm() -> AbstractContextManager[None]:
+    """What is acked before it is on disk counts for the LAC."""
+    return patched((Delivery, "_marks", lambda self: [lane.watermark for lane in self.lanes]))
+
+
+def a_force_covers_later_acks() -> AbstractContextManager[None]:
+    """The answer to a force covers what was acked after it was sent."""
+    forced = Delivery.forced
+
+    def mutant(self: Delivery, event: Any) -> None:
+        lane = self.lanes[event.index]
+        lane.forcing = lane.watermark if lane.forcing is not None else None
+        forced(self, event)
+
+    return patched((Delivery, "forced", mutant))
+
+
+def acks_outlive_their_session() -> AbstractContextManager[None]:
+    """What a bookie acked and has not on disk is not sent again over the next session."""
+    rewind = Delivery._rewind
+
+    def mutant(self: Delivery, lane: Lane, state: LaneState) -> None:
+        watermark = lane.watermark
+        rewind(self, lane, state)
+        lane.watermark, lane.next_number = watermark, self._first_above(watermark)
+
+    return patched((Delivery, "_rewind", mutant))
+
+
+def what_is_acked_is_not_kept() -> AbstractContextManager[None]:
+    """Packets are let go when all bookies have acked them."""
+    release = Delivery._release
+
+    def mutant(self: Delivery) -> None:
+        durable = [lane.durable for lane in self.lanes]
+        for lane in self.lanes:
+            lane.durable = lane.watermark
+        release(self)
+        for lane, mark in zip(self.lanes, durable, strict=True):
+            lane.durable = mark
+
+    return patched((Delivery, "_release", mutant))
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "A-force",
@@ -77,4 +125,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("A-fence", "denials count behind a fence", nothing_fences),
     Mutant("A-absence", "only ENOENTRY and ENOLEDGER are absence", trouble_is_absence),
     Mutant("A-refused", "a refused entry ends its session", refused_adds_are_skipped),
+    Mutant("P12-acks", "an ack before the sync does not confirm", acks_confirm),
+    Mutant("P12-later", "a force covers what was acked when it was sent", a_force_covers_later_acks),
+    Mutant("P12-again", "what was not forced is sent again", acks_outlive_their_session),
+    Mutant("P12-kept", "what was not forced is kept", what_is_acked_is_not_kept),
 )
