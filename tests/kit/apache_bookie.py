@@ -412,12 +412,15 @@ def _fields(asked: BatchRead) -> dict[str, Any]:
 
 
 class ApacheServer:
-    """A bookie behind a port of loopback. ``lie``: what leaves instead of a frame."""
+    """A bookie behind a port of loopback. ``lie``: what leaves instead of a frame; ``pace_s``: how long each takes, of
+    whichever connection, also if nobody waits for it any more."""
 
     def __init__(self, bookie: ApacheBookie | None = None) -> None:
         self.bookie = bookie or ApacheBookie(asyncio.get_running_loop().call_later)
         self.lie: Callable[[bytes], Sequence[bytes]] = lambda frame: [frame]
+        self.pace_s = 0.0
         self.port = 0
+        self._busy_until = 0.0
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> ApacheServer:
@@ -435,10 +438,18 @@ class ApacheServer:
         for writer in tuple(self._writers):
             writer.transport.abort()
 
+    def _write_slowly(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self._busy_until = max(self._busy_until, loop.time()) + self.pace_s
+        loop.call_at(self._busy_until, writer.write, frame)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         def write(frame: bytes) -> None:
             for said in self.lie(frame):
-                writer.write(said)
+                if self.pace_s:
+                    self._write_slowly(writer, said)
+                else:
+                    writer.write(said)
 
         connection = ApacheConnection(self.bookie, write)
         self._writers.add(writer)

@@ -266,6 +266,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a machine that is gone holds up every call until its deadline, for ever",
     ),
     Mutant(
+        "a slow bookie is taken for a silent one",
+        LINK_PY,
+        "                if not asked.hurry() and left_s <= PART_S:\n",
+        "                if left_s <= PART_S:\n",
+        (LINK + "a_bookie_that_is_slow_is_not_silent",),
+        "a read of slow bookies gives each of them up, one after the other, with all that it has answered",
+    ),
+    Mutant(
         "who polls for a LAC owes an answer",
         READS,
         "        return self.in_flight > self.polls\n",

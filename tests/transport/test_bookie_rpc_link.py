@@ -151,6 +151,18 @@ def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
     told(story)
 
 
+def test_a_bookie_that_is_slow_is_not_silent() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await written(link, 100)
+        server.pace_s = 0.02
+        parts = 0
+        async for part in link.read(LEDGER, 0, 99, bytes_max=1 << 20, deadline_s=1.0):  # together they take two seconds
+            parts += isinstance(part, ReadPart)
+        assert parts > 3
+
+    told(story)
+
+
 @pytest.mark.rule("MUST3")
 @pytest.mark.rule("D6")
 def test_a_fence_that_finds_nothing_is_answered_when_it_is_on_disk() -> None:

@@ -31,6 +31,9 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import HINT_IDS_MAX, AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
+PART_S = 0.25
+"""What has come of a range is passed on after this time, although it is little: a slow bookie is not a silent one."""
+
 PAUSE_S = 0.01
 PAUSE_S_MAX = 1.0
 _WATCH_SLACK_S = 5.0
@@ -123,11 +126,7 @@ class BookieRpcLink:
         self._connection.wake()
         try:
             while True:
-                try:
-                    async with asyncio.timeout(deadline_s):
-                        answer = await answers.queue.get()
-                except TimeoutError as error:
-                    raise too_late(self.bookie_id, deadline_s) from error
+                answer = await self._next_answer(asked, answers, deadline_s)
                 if isinstance(answer, BookKeeperError):
                     raise answer
                 yield answer
@@ -135,6 +134,19 @@ class BookieRpcLink:
                     return
         finally:
             asked.forget()
+
+    async def _next_answer(
+        self, asked: RangeRead, answers: _Answers, deadline_s: float
+    ) -> ReadPart | ReadTrailer | BookKeeperError:
+        end = self._loop.time() + deadline_s
+        while True:
+            left_s = end - self._loop.time()
+            try:
+                async with asyncio.timeout(min(left_s, PART_S)):
+                    return await answers.queue.get()
+            except TimeoutError as error:
+                if not asked.hurry() and left_s <= PART_S:
+                    raise too_late(self.bookie_id, deadline_s) from error
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         return await self._evidence(lambda told: self._lacs.fence(ledger_id, ledger_key, told), deadline_s)

@@ -42,7 +42,7 @@ ABSENT_MAX = 256
 """An answer ends behind so many absent entries in a row: who asks for more than there is need not hear it of each."""
 
 PART_BYTES = 512 << 10
-"""Entries are gathered into frames of about this size, as long as more are on their way."""
+"""Entries are gathered into frames of about this size, as long as more are on their way and nobody hurries."""
 
 FRAME_ENTRY_BYTES = 12
 """The bytes of a frame for an entry beside the entry: its length and its id."""
@@ -267,6 +267,12 @@ class RangeRead:
             entries = gathered[0][0] if len(gathered) == 1 else b"".join([piece for piece, *_ in gathered])
             lengths, ids = (np.concatenate([one[k] for one in gathered]) for k in (1, 2))
             self.taker.part(apache_frame(self.ledger_id, entries, lengths, ids, max(lac for *_, lac in gathered)))
+
+    def hurry(self) -> bool:
+        """Passes on what is next in order, although it is little; False if it is nothing."""
+        some = bool(self.gathered)
+        self._part()
+        return some
 
     def _end(self) -> None:
         self._part()
