@@ -104,8 +104,8 @@ class Window:
     def fail(self, request: int, problem: str) -> None:
         """The answer failed or broke off: the bookie says UNKNOWN of every id that it was asked for."""
         answer = self.answers[request]
-        answer.through = self.last
-        answer.unknown, answer.problem, answer.failed = (EntryRange(answer.first, self.last),), problem, True
+        answer.through = answer.last
+        answer.unknown, answer.problem, answer.failed = (EntryRange(answer.first, answer.last),), problem, True
 
     def pending(self) -> list[tuple[int, Answer]]:
         """Requests that have not ended."""

@@ -9,12 +9,14 @@ denies an entry, it is lost: an error, never skipped. If no replica gives it and
 
 The reader asks the fewest bookies that together hold a window of ids: one bookie where E = Qw, every Qw-th index where
 entries are striped, other bookies in the next window. It then asks the other replicas for what is missing, one at a
-time. A bookie that is silent for ``speculative_ms`` is late: others are asked too, and the first good answer wins.
+time. A bookie that is silent for ``speculative_ms`` is late: others are asked too, and the first good answer wins; the
+late one goes on, because a busy bookie answers what was cancelled before it answers what was asked again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from bk_core import quorum
@@ -23,7 +25,7 @@ from bk_core.entries.digest import Digester
 from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryError
 from bk_core.model import BookieId, DigestType, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
-from bk_core.protocol.answers import Window
+from bk_core.protocol.answers import Answer, Window
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 ReadEvent: TypeAlias = ev.ReadEvent | ev.TimerFired
@@ -64,6 +66,7 @@ class RangeRead:
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
         self._request = 0
+        self._reach = 0  # how far behind the first missing entry a bookie is asked for a gap
         self._said: dict[int, str] = {}  # index → its answer about `next`: "" is ABSENT, else why UNKNOWN
         self._passes = 0
         self._fragment = -1
@@ -94,12 +97,18 @@ class RangeRead:
         return self._settle(window)
 
     # --- asking ------------------------------------------------------------------------------------------------------
-    def _open_window(self) -> list[ReadEffect]:
+    def _open_window(self, answers: Mapping[int, Answer] = MappingProxyType({})) -> list[ReadEffect]:
+        """``answers``: those to the window before that concern the next entry. Who gave them is not asked for the same
+        again: each gap, and each slow bookie, would cost all of the rest."""
         if self.next > self.last:
             self.done = True
             return [ev.FinishRead()]
         window = self._new_window()
-        return self._ask_more(window) or self._exhausted()
+        window.answers.update(answers)
+        asks = self._ask_more(window)
+        if not asks and window.pending():  # the last who may have the next entry
+            return [ev.SetTimer("late", self.speculative_ms)]
+        return asks or self._exhausted()
 
     def _new_window(self) -> Window:
         fragments, at = self.metadata.fragments, self.metadata.fragment_index_of(self.next)
@@ -113,7 +122,8 @@ class RangeRead:
 
     def _ask_more(self, window: Window) -> list[ReadEffect]:
         """Asks bookies that were not asked in this window: several for all the rest if those asked before had failed,
-        else one for the gap. Returns nothing if no bookie is left that may have the first missing entry."""
+        else one for the gap, and, with each gap in a row, for more behind it. Returns nothing if no bookie is left that
+        may have the first missing entry."""
         wanted = window.run_end()
         asked = {answer.index for answer in window.answers.values()}
         fresh = [index for index in self._replicas(wanted) if index not in self._said and index not in asked]
@@ -123,9 +133,12 @@ class RangeRead:
         cover = [index for index in self._cover() if index not in asked] if failed else []
         if any(index in fresh for index in cover):  # else the same bookies would be asked about `wanted` for ever
             asks = [self._ask(window, index, wanted, window.last) for index in cover]
+            self._reach = 0
         else:
             fresh.sort(key=self._is_avoided)
-            asks = [self._ask(window, fresh[0], wanted, min(window.last, window.next_found_after(wanted) - 1))]
+            until = max(window.next_found_after(wanted) - 1, wanted + self._reach)
+            asks = [self._ask(window, fresh[0], wanted, min(window.last, until))]
+            self._reach = 4 * self._reach + 3
         return [*asks, ev.SetTimer("late", self.speculative_ms)]
 
     def _cover(self) -> list[int]:
@@ -234,7 +247,15 @@ class RangeRead:
             self._note_what_was_said(window)
         if window.pending() and window.cursor == window.first:
             return self._ask_more(window)  # if nobody is left to ask, wait for the late ones
-        return [*effects, *window.cancel_pending(), *self._open_window()]
+        kept = {request: answer for request, answer in window.answers.items() if self._concerns_next(answer)}
+        cancelled = [ev.CancelRead(request) for request, _ in window.pending() if request not in kept]
+        return [*effects, *cancelled, *self._open_window(kept)]
+
+    def _concerns_next(self, answer: Answer) -> bool:
+        """Whether the answer may still give the next entry, or says why it does not."""
+        if not answer.finished:
+            return answer.last >= self.next
+        return answer.answers(self.next) and answer.index in self._said and not answer.failed
 
     def _note_what_was_said(self, window: Window) -> None:
         for answer in window.answers.values():

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,5 +87,30 @@ def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int], dige
             assert await entries(client, dead.ledger_id, recover=True) == wanted
             with pytest.raises(LedgerFencedError):
                 await append(dead, 900, 900)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)], ids=["whole", "striped"])
+def test_bookies_that_are_all_slow_are_asked_for_little_more_than_there_is(
+    sizes: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """A read is no worse than its bookies: who is slow is not given up, and asked again, with every silence."""
+    count, per_s = 1200, 400
+    config = replace(FAST, speculative_read_ms=500, read_timeout_ms=1_500, add_timeout_ms=5_000)
+
+    async def story() -> None:
+        async with asyncio.timeout(40), mixed_cluster(tmp_path, config) as (client, _, theirs):
+            chosen = [f"127.0.0.1:{server.port}" for server in theirs]
+            client._choose = lambda writable, size, *_: tuple(chosen[:size])  # type: ignore[method-assign]
+            writer = await client.create_ledger(
+                ensemble_size=sizes[0], write_quorum_size=sizes[1], ack_quorum_size=sizes[2]
+            )
+            await append(writer, 0, count - 1)
+            await writer.close()
+            for server in theirs:
+                server.pace_s, server.bookie.asked["read"] = 1 / per_s, 0
+            assert await entries(client, writer.ledger_id, recover=False) == [b"entry %d" % k for k in range(count)]
+            assert sum(server.bookie.asked["read"] for server in theirs) < 4 * count
 
     asyncio.run(story())

@@ -9,6 +9,7 @@ ROOM = "tests/client/test_room.py::"
 BUDGET = "tests/client/test_process_budget.py::"
 CLOSED = "tests/client/test_closed_clients.py::"
 AGAIN = "tests/client/test_second_tries.py::"
+HEDGES = "tests/protocol/test_reader_hedges.py::"
 BLOCKING = "tests/client/test_blocking.py::"
 INTERRUPTS = "tests/client/test_interrupts.py::"
 
@@ -124,6 +125,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "aclosing(self._range(first, last))",
         (AGAIN + "test_a_read_that_fails_half_way_and_is_tried_again_gives_each_entry_once",),
         "entries are read twice",
+    ),
+    Mutant(
+        "what a bookie denied is asked of it again",
+        "bk_core/protocol/reader.py",
+        "        return answer.answers(self.next) and answer.index in self._said and not answer.failed\n",
+        "        return False\n",
+        (HEDGES + "test_entries_that_are_missing_here_and_there_do_not_cost_the_rest_each_time",),
+        "a ledger with gaps is read again for each of them",
+    ),
+    Mutant(
+        "each gap costs a round trip",
+        "bk_core/protocol/reader.py",
+        "            self._reach = 4 * self._reach + 3\n",
+        "",
+        (HEDGES + "test_entries_that_are_missing_here_and_there_do_not_cost_the_rest_each_time",),
+        "a ledger that a bookie lacks half of is read entry by entry",
+    ),
+    Mutant(
+        "a late bookie is given up, and asked anew",
+        "bk_core/protocol/reader.py",
+        "            return answer.last >= self.next\n",
+        "            return False\n",
+        (HEDGES + "test_who_was_late_goes_on_with_what_it_was_asked_for",),
+        "bookies that are busy get ever more to do",
     ),
     Mutant(
         "each attempt to ask a bookie has the whole time",

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from bk_core.entries.batch import EntryBatch
@@ -178,6 +181,52 @@ def test_only_the_gap_is_asked_of_another_bookie() -> None:
     assert (read.first, read.last) == (5, 5)
     effects = list(machine.step(ev.FramesRead(read.request, plain(5, 5))))
     assert delivered(effects + list(machine.step(ev.ReadAnswered(read.request, 5)))) == VALUES[5:]
+
+
+@pytest.mark.parametrize(("shape", "lacking", "avoid"), [((3, 3), 2, []), ((4, 3), 1, ["b2", "b3"])])
+def test_entries_that_are_missing_here_and_there_do_not_cost_the_rest_each_time(
+    shape: tuple[int, int], lacking: int, avoid: list[str]
+) -> None:
+    values = [b"value %d" % k for k in range(400)]
+    batch = EntryBatch.from_list(values)
+    frame = encode_frame(batch, digester=digester(), ledger_id=LEDGER, first_entry_id=0, lac=-1, length_before=0)
+    whole = decode_frame(bytes(frame))
+    machine = RangeRead(metadata(*shape, 1).value, digester(), 0, 399, bytes_max=1 << 20, avoid=avoid)
+    todo, got, asked, turns = sends(list(machine.start())), list[bytes](), 0, 0
+    while todo:
+        read, effects, turns = todo.pop(0), list[object](), turns + 1
+        index, ids = int(read.bookie[1:]), np.arange(read.first, read.last + 1)
+        asked += ids.size
+        has = ((index - ids) % shape[0] < shape[1]) & ((index != lacking) | (ids % 10 != 5))
+        if has.any():
+            part = encode_frame(whole.select(ids[has]), digester=None)
+            effects += machine.step(ev.FramesRead(read.request, memoryview(bytes(part))))
+        absent = tuple(EntryRange(k, k) for k in ids[~has].tolist())
+        effects += machine.step(ev.ReadAnswered(read.request, read.last, absent))
+        todo, got = todo + sends(effects), got + delivered(effects)
+    assert got == values
+    assert asked < 4 * len(values)
+    assert turns < 20
+
+
+def test_who_was_late_goes_on_with_what_it_was_asked_for() -> None:
+    machine, effects = started(4, 2)
+    asked = [*sends(effects), *sends(list(machine.step(LATE)))]
+    assert len({read.bookie for read in asked}) == 4
+    for read in asked:
+        machine.step(ev.FramesRead(read.request, part_of(read, (4, 2), 6)))
+    machine.step(LATE)
+    effects = list(machine.step(LATE))  # all have fallen silent again
+    assert delivered(effects) == VALUES[:6]
+    assert (cancels(effects), sends(effects)) == ([], [])
+    assert ev.SetTimer("late", 2_000) in effects
+    for read in asked:
+        rest = replace(read, first=6)
+        effects += machine.step(ev.FramesRead(read.request, part_of(rest, (4, 2), 6)))
+    for read in asked:
+        effects += machine.step(ev.ReadAnswered(read.request, 11))
+    assert delivered(effects) == VALUES
+    assert machine.done
 
 
 def test_a_gap_is_asked_last_of_a_bookie_known_to_be_slow() -> None:
