@@ -258,6 +258,8 @@ class Round:
         self._threads = ThreadPoolExecutor(max_workers=24, thread_name_prefix=f"round-{number}")
         self._ours: list[OurParty] = []
         self._away: dict[int, str] = {}  # bookie → how
+        self._left: set[int] = set()  # bookies that do not serve
+        self._absences: list[tuple[int, float]] = []  # bookie, and until when it did not serve
         self._returns: list[Future[None]] = []
 
     def run(self) -> Report:
@@ -338,18 +340,30 @@ class Round:
         return calls
 
     def _recover(self, told: Told, client: ClientPlan) -> None:
-        with _listening(told, f"recover {client.kind}"):
+        with self._listening(told, f"recover {client.kind}"):
             reader = self._party(client).open(told.ledger_id, told.plan.digest, recover=True)
             told.ends.append((str(client), reader.lac))
             if not reader.closed:
                 told.problems.append(f"NOT CLOSED: after the recovery by {client}")
 
     def _peek(self, told: Told, client: ClientPlan) -> None:
-        with _listening(told, f"open {client.kind}"):
+        with self._listening(told, f"open {client.kind}"):
             reader = self._party(client).open(told.ledger_id, told.plan.digest, recover=False)
             told.lacs.append((str(client), reader.lac))
             if reader.lac >= 0 and reader.read(0, reader.lac).checksum != told.pattern.checksum(0, reader.lac):
                 told.problems.append(f"CHANGED: {client} read other bytes than were written, up to LAC {reader.lac}")
+
+    @contextmanager
+    def _listening(self, told: Told, what: str) -> Iterator[None]:
+        """A refusal is what faults explain; silence is not."""
+        began = time.monotonic()
+        try:
+            yield
+        except (PeerError, BookKeeperError) as error:
+            away = self._left | {bookie for bookie, until in self._absences if until > began}
+            told.errors.append(f"{what} with {len(away)} bookies away: {said(error)}")
+        except (KitError, TimeoutError) as error:
+            told.problems.append(f"HANG: {what}: {error}")
 
     def _end_writer(self, writer: Writer, adding: Adding, told: Told) -> None:
         try:
@@ -377,6 +391,8 @@ class Round:
                 told.problems.append(
                     f"HANG: {client} cannot open the ledger, though everything was healed: {said(error)}"
                 )
+            except (KitError, TimeoutError) as error:
+                told.problems.append(f"HANG: {client} does not come to the end of the ledger: {error}")
 
     # --- bookies ---
 
@@ -387,15 +403,25 @@ class Round:
         else:
             bookie.pause()
         self._away[fault.bookie] = fault.kind
+        self._left.add(fault.bookie)
         self._report.counts[f"{fault.kind} of {'ours' if bookie.is_ours else 'Apache'}"] += 1
 
     def _end(self, index: int) -> None:
         how = self._away.pop(index, None)
         bookie = self._cluster.bookies[index]
         if how == "kill":
-            self._returns.append(self._threads.submit(bookie.start))
+            self._returns.append(self._threads.submit(self._start, index))
         elif how == "stop":
             bookie.resume()
+            self._is_back(index)
+
+    def _start(self, index: int) -> None:
+        self._cluster.bookies[index].start()
+        self._is_back(index)
+
+    def _is_back(self, index: int) -> None:
+        self._absences.append((index, time.monotonic()))
+        self._left.discard(index)
 
     def _heal(self) -> None:
         """Everything serves again. A bookie whose session ended while it was stopped may have ended itself."""
@@ -430,17 +456,6 @@ class Round:
         )
         counts["ledgers closed by their writer"] += told.closed_by_writer
         self._report.errors.update(": ".join(text.split(": ")[:2]) for text in told.errors)
-
-
-@contextmanager
-def _listening(told: Told, what: str) -> Iterator[None]:
-    """A refusal is what faults explain; silence is not."""
-    try:
-        yield
-    except (PeerError, BookKeeperError) as error:
-        told.errors.append(f"{what}: {said(error)}")
-    except (KitError, TimeoutError) as error:
-        told.problems.append(f"HANG: {what}: {error}")
 
 
 def _wait_for(true: Callable[[], bool]) -> None:
