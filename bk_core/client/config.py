@@ -27,6 +27,8 @@ class ClientConfig:
     ledger under-replicated. A deletion waits at most ``delete_hint_timeout_ms`` to tell the bookies. A bookie that
     failed is not chosen for ``quarantine_ms`` unless too few others are left.
 
+    ``batch_reads``: read long ranges from Apache's bookies in batches, over a second connection to each (version 2).
+
     ``rack_script`` and ``rack_file`` say which rack a bookie is in (docs/python.md): then write sets get members in
     ``racks_min`` racks where there are so many, and with ``enforce_racks`` no ledger is made elsewhere.
     ``disk_weight_placement``: bookies with more free space are chosen more often; they are asked for it at most every
@@ -47,6 +49,7 @@ class ClientConfig:
     read_timeout_ms: float = 10_000
     read_bytes_max: int = 8 << 20
     speculative_read_ms: float = 2_000  # after this silence of a bookie another one is asked too
+    batch_reads: bool = True
     lac_timeout_ms: float = 5_000
     lac_stall_ms: float = 2_000
     watch_timeout_ms: float = 10_000
@@ -91,7 +94,7 @@ class ClientConfig:
 
     def caller(self, instance_id: str) -> Caller:
         """The settings for connections to the bookies of a cluster."""
-        return Caller(instance_id)
+        return Caller(instance_id, batch_reads=bool(self.batch_reads))
 
     def writer(self) -> WriterConfig:
         return WriterConfig(

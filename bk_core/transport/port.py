@@ -174,12 +174,14 @@ class Caller:
     """What the links of a client have in common.
 
     ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
-    bookie's log. ``connect_timeout_s`` bounds connecting and hello together.
+    bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``batch_reads``: a lane that reads entry
+    by entry may open a second connection on which it need not.
     """
 
     instance_id: str = ""
     client: str = "pyspark-bookkeeper"
     connect_timeout_s: float = 5.0
+    batch_reads: bool = True
 
 
 class Link(Protocol):

@@ -19,8 +19,8 @@ import numpy as np
 from bk_core.entries.digest import crc32c
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
-from bk_core.wire.bookie_rpc.connection import RequestReader
-from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, ReadRun, Single
+from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
+from bk_core.wire.bookie_rpc.runs import AddRun, BatchAnswer, BatchRead, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
@@ -62,15 +62,16 @@ class ApacheBookie:
     """What is on disk survives :meth:`kill`. While commits are held nothing gets there, but by :meth:`sync`.
 
     ``refuse``: the status for an operation, ledger and entry, or None; ``compares``: an add over an entry with another
-    payload, and a LAC body that is wrong, are refused, as our bookies do it; Apache's take both. ``order`` shuffles the
-    answers to a burst, and those to what one sync made durable. ``on_disk`` hears of what was made durable.
+    payload, and a LAC body that is wrong, are refused, as our bookies do it; Apache's take both. ``batches``: whether
+    it knows batch reads, as Apache's do since 4.17. ``order`` shuffles the answers to a burst, and those to what one
+    sync made durable. ``on_disk`` hears of what was made durable.
     """
 
     def __init__(self, later: Later, *, order: random.Random | None = None, compares: bool = False) -> None:
         self._later = later
         self.order, self.compares = order, compares
         self.refuse: Callable[[str, int, int], Status | None] = lambda what, ledger, entry: None
-        self.read_only = False
+        self.read_only, self.batches = False, True
         self.ledgers: dict[int, Ledger] = {}
         self.asked: dict[str, int] = {}  # how often, by operation
         self.held = False
@@ -298,6 +299,8 @@ class ApacheConnection:
             elif isinstance(item, ReadRun):
                 self._reads(item)
             elif isinstance(item, BatchRead):
+                if not self.bookie.batches:
+                    return False  # bookies before 4.17 do not know the operation
                 self._batch(item)
             else:
                 self._single(item)
@@ -310,8 +313,12 @@ class ApacheConnection:
         return burst.fault is None
 
     @property
+    def version(self) -> int:
+        return self._reader.version
+
+    @property
     def _wire(self) -> Any:
-        return v3 if self._reader.version == 3 else v2
+        return v3 if self.version == 3 else v2
 
     def _adds(self, run: AddRun) -> None:
         entries = list(map(bytes, run.bodies().pieces()))
@@ -343,10 +350,12 @@ class ApacheConnection:
         self.write(b"".join(self._wire.read_answers(txns, ledger_id, ids, bodies, max_lacs=max_lac if lac else None)))
 
     def _batch(self, asked: BatchRead) -> None:
+        self.bookie._count("batch")
         entries: list[bytes] = []
+        size = 36
         while len(entries) < (asked.max_count if asked.max_count > 0 else 1 << 20):
             status, entry, _ = self.bookie.read(asked.ledger_id, asked.first_entry_id + len(entries))
-            size = sum(map(len, entries)) + 4 * len(entries) + len(entry) + 40
+            size += len(entry) + 4
             if status is not Status.EOK or (entries and size > (asked.max_bytes if asked.max_bytes > 0 else 5 << 20)):
                 break
             entries.append(entry)
@@ -411,13 +420,20 @@ def _fields(asked: BatchRead) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in BatchRead.__slots__}
 
 
+def _entries_in(answer: bytes) -> int:
+    (item,) = AnswerReader(2).read(answer).items
+    return len(item.bodies) if isinstance(item, BatchAnswer) else 1
+
+
 class ApacheServer:
-    """A bookie behind a port of loopback. ``lie``: what leaves instead of a frame; ``pace_s``: how long each takes, of
-    whichever connection, also if nobody waits for it any more."""
+    """A bookie behind a port of loopback. ``lie``: what leaves instead of a frame of version 3, ``lie_2`` of one of
+    version 2; ``pace_s``: how long each of its entries takes, of whichever connection, also if nobody waits for it
+    any more."""
 
     def __init__(self, bookie: ApacheBookie | None = None) -> None:
         self.bookie = bookie or ApacheBookie(asyncio.get_running_loop().call_later)
         self.lie: Callable[[bytes], Sequence[bytes]] = lambda frame: [frame]
+        self.lie_2: Callable[[bytes], Sequence[bytes]] = lambda frame: [frame]
         self.pace_s = 0.0
         self.port = 0
         self._busy_until = 0.0
@@ -438,16 +454,16 @@ class ApacheServer:
         for writer in tuple(self._writers):
             writer.transport.abort()
 
-    def _write_slowly(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
+    def _write_slowly(self, writer: asyncio.StreamWriter, frame: bytes, entries: int) -> None:
         loop = asyncio.get_running_loop()
-        self._busy_until = max(self._busy_until, loop.time()) + self.pace_s
+        self._busy_until = max(self._busy_until, loop.time()) + self.pace_s * entries
         loop.call_at(self._busy_until, writer.write, frame)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         def write(frame: bytes) -> None:
-            for said in self.lie(frame):
+            for said in (self.lie if connection.version == 3 else self.lie_2)(frame):
                 if self.pace_s:
-                    self._write_slowly(writer, said)
+                    self._write_slowly(writer, said, _entries_in(said) if connection.version == 2 else 1)
                 else:
                     writer.write(said)
 

@@ -126,9 +126,10 @@ async def cluster_with_a_liar(
 
 @contextlib.asynccontextmanager
 async def apache_cluster_with_a_liar(
-    lie: Lie, config: ClientConfig, *, bookies: int = 4
+    lie: Lie, config: ClientConfig, *, bookies: int = 4, batches: bool = False
 ) -> AsyncIterator[tuple[BookKeeper, ApacheLiar]]:
-    """The same on Apache's wire. ``lie`` gets each frame that the first bookie answers."""
+    """The same on Apache's wire. ``lie`` gets each frame that the first bookie answers; with ``batches`` those of batch
+    reads, else there are none."""
     store = open_store(f"memory://{uuid.uuid4().hex}")
     store.initialize_cluster()
     async with contextlib.AsyncExitStack() as stack:
@@ -136,8 +137,8 @@ async def apache_cluster_with_a_liar(
         for server in servers:
             stack.push_async_callback(server.stop)
             store.register_bookie(legacy_service_info(f"127.0.0.1:{server.port}"))
-        liar = ApacheLiar(servers[0], lie)
-        transport = LaneTransport(Caller(store.instance_id(), connect_timeout_s=2))
+        liar = ApacheLiar(servers[0], lie, batches=batches)
+        transport = LaneTransport(Caller(store.instance_id(), connect_timeout_s=2, batch_reads=batches))
         async with BookKeeper(store, transport, instance_id=store.instance_id(), config=config) as client:
             yield client, liar
 
@@ -145,9 +146,12 @@ async def apache_cluster_with_a_liar(
 class ApacheLiar:
     """Changes what a bookie answers, unless it is about space; ``told`` counts that."""
 
-    def __init__(self, server: ApacheServer, lie: Lie) -> None:
+    def __init__(self, server: ApacheServer, lie: Lie, *, batches: bool) -> None:
         self.bookie_id, self.told, self._lie = f"127.0.0.1:{server.port}", 0, lie
-        server.lie = self._tell
+        if batches:
+            server.lie_2 = self._tell
+        else:
+            server.lie = self._tell
 
     def _tell(self, frame: bytes) -> list[bytes]:
         said = list(self._lie(frame))

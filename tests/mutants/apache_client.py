@@ -6,13 +6,14 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 EXCHANGE = "tests/transport/test_bookie_rpc_exchange.py::test_"
+BATCH = "tests/transport/test_bookie_rpc_batches.py::test_"
 LINK = "tests/transport/test_bookie_rpc_link.py::test_"
 PREFIX = (EXCHANGE + "the_acked_frames_are_whole_and_a_prefix_whatever_the_order",)
 EVERY_ID = (EXCHANGE + "every_id_is_found_absent_or_unknown",)
 NONSENSE = (EXCHANGE + "nonsense_loses_the_connection",)
 FOLDER = "bk_core/transport/bookie_rpc/"
-ADDS, READS, PACKING, EXCHANGE_PY, LACS, LINK_PY, CONNECTION = (
-    FOLDER + name for name in ("adds.py", "reads.py", "packing.py", "exchange.py", "lac.py", "link.py", "connection.py")
+ADDS, READS, BATCHES, PACKING, EXCHANGE_PY, LACS, LINK_PY, CONNECTION = (
+    f"{FOLDER}{name}.py" for name in ("adds", "reads", "batches", "packing", "exchange", "lac", "link", "connection")
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -301,9 +302,130 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "calls are not failed when the link breaks",
         LINK_PY,
-        "            if not call.done():\n                call.set_exception(error)\n        self._exchange",
-        "            pass\n        self._exchange",
+        "            if not call.done():\n                call.set_exception(error)\n        self._second",
+        "            pass\n        self._second",
         (LINK + "a_connection_that_is_cut_breaks_all_that_waits",),
         "a caller waits until its deadline for a bookie that is gone",
+    ),
+    Mutant(
+        "what a batch did not give is not asked for again",
+        BATCHES,
+        "            self._rests.append(rest)\n",
+        "            pass\n",
+        (BATCH + "batches_answer_every_id_as_single_reads_do",),
+        "a range has no end",
+        "P4",
+    ),
+    Mutant(
+        "what stands behind a short batch is taken for its rest",
+        READS,
+        "        self.asked.insert(at + bool(count), rest)\n",
+        "        self.asked.append(rest)\n",
+        (BATCH + "batches_answer_every_id_as_single_reads_do",),
+        "entries come out of order",
+        "P4",
+    ),
+    Mutant(
+        "the ids of a batch's answer are not compared",
+        BATCHES,
+        "    if (answer.ledger_id, answer.first_entry_id) != (batch.ledger_id, batch.first_entry_id):\n",
+        "    if False:\n",
+        (BATCH + "nonsense_ends_the_second_connection_and_the_range_goes_on",),
+        "a bookie that mixes up its answers is believed",
+        "MUST4",
+    ),
+    Mutant(
+        "a batch may be of any size",
+        BATCHES,
+        "    if count > most or (count > 1 and size + LENGTH_BYTES * count > batch.max_bytes):\n",
+        "    if count > most:\n",
+        (BATCH + "nonsense_ends_the_second_connection_and_the_range_goes_on",),
+        "memory for as much as a bookie likes to send",
+        "P4",
+    ),
+    Mutant(
+        "a batch may have more entries than were asked for",
+        BATCHES,
+        "    if count > most or (count",
+        "    if (count",
+        (BATCH + "nonsense_ends_the_second_connection_and_the_range_goes_on",),
+        "an answer ends the client's loop",
+        "MUST4",
+    ),
+    Mutant(
+        "other entries of a batch are taken for unknown ones",
+        READS,
+        "        right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + np.arange(len(bodies)))\n",
+        "        right = inside[:, 0] == self.ledger_id\n",
+        (BATCH + "entries_that_nobody_asked_for_are_none",),
+        "one wrong entry of a batch costs all behind it",
+        "MUST4",
+    ),
+    Mutant(
+        "a range that fences is read in batches",
+        BATCHES,
+        "not self.over and asked.fence_key is None and",
+        "not self.over and",
+        (BATCH + "a_fencing_range_and_a_short_one_are_read_one_by_one",),
+        "an entry is read before the ledger is fenced",
+        "D1",
+    ),
+    Mutant(
+        "any number of batches is gathered at a time",
+        BATCHES,
+        "        if len(self._flight) >= BATCHES_MAX:\n",
+        "        if False:\n",
+        (BATCH + "a_bookie_gathers_a_few_batches_at_a_time",),
+        "a client fills the memory of a bookie",
+    ),
+    Mutant(
+        "a range asks for batches beyond its limit",
+        BATCHES,
+        "        return min(most, max(room, 0) // mean + 1, BATCH",
+        "        return min(most, BATCH",
+        (BATCH + "batches_stop_at_the_limit_and_ask_for_little_beyond_it",),
+        "bookies read and send what nobody takes",
+    ),
+    Mutant(
+        "a first batch has all that fits",
+        BATCHES,
+        "        most = min(left, max(IDS_AT_FIRST, asked.allowed))\n",
+        "        most = min(left, 5000)\n",
+        (LINK + "a_bookie_that_is_slow_is_not_silent",),
+        "a slow bookie's answer is given up and asked of the others, which are slow too",
+    ),
+    Mutant(
+        "batches are asked for of a bookie that has none",
+        BATCHES,
+        "        self.over = True\n",
+        "",
+        (BATCH + "a_bookie_that_knows_no_batch_reads_is_asked_once",),
+        "a read of an old bookie never ends",
+        "MUST12",
+    ),
+    Mutant(
+        "what the second connection owed is lost with it",
+        BATCHES,
+        "                self._read_singly(run.owner, run.owner.unanswered(run))\n",
+        "                pass\n",
+        (BATCH + "batches_answer_every_id_as_single_reads_do",),
+        "a range has no end",
+        "P4",
+    ),
+    Mutant(
+        "the second connection outlives the first",
+        LINK_PY,
+        "        self._second.fail(error)\n",
+        "",
+        (LINK + "the_second_connection_ends_with_the_first",),
+        "each broken link leaves a connection behind",
+    ),
+    Mutant(
+        "batch reads cannot be turned off",
+        LINK_PY,
+        "        self._batches.over = not caller.batch_reads\n",
+        "",
+        (LINK + "long_ranges_come_over_a_second_connection_as_long_as_there_is_one",),
+        "nobody gets around a bookie whose batch reads are broken",
     ),
 )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from bk_core.entries.frame import parse_header
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.transport.bookie_rpc import connection as connection_module
@@ -35,9 +36,10 @@ def told(story: Callable[[ApacheServer, BookieRpcLink], Awaitable[None]]) -> Non
     asyncio.run(run())
 
 
-def linked(port: int, connect_timeout_s: float = 2.0) -> BookieRpcLink:
+def linked(port: int, *, batch_reads: bool = True) -> BookieRpcLink:
     endpoint = Endpoint("bookie", "127.0.0.1", port, BOOKIE_RPC)
-    return BookieRpcLane().connect(BookieServiceInfo("b"), endpoint, Caller(connect_timeout_s=connect_timeout_s))
+    caller = Caller(connect_timeout_s=2.0, batch_reads=batch_reads)
+    return BookieRpcLane().connect(BookieServiceInfo("b"), endpoint, caller)
 
 
 async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> Listener:
@@ -47,6 +49,12 @@ async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> 
         link.send(1, frame(LEDGER, first, [entry], session=1))
     await listener.acked(1, frames)
     return listener
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.01)
 
 
 def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None:
@@ -153,12 +161,16 @@ def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
 
 def test_a_bookie_that_is_slow_is_not_silent() -> None:
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
-        await written(link, 100)
-        server.pace_s = 0.02
-        parts = 0
-        async for part in link.read(LEDGER, 0, 99, bytes_max=1 << 20, deadline_s=1.0):  # together they take two seconds
-            parts += isinstance(part, ReadPart)
-        assert parts > 3
+        await written(link, 250)
+        server.pace_s = 0.01
+        singly = linked(server.port, batch_reads=False)
+        for each in link, singly:
+            parts = 0
+            async for part in each.read(LEDGER, 0, 249, bytes_max=1 << 20, deadline_s=1.2):  # together: 2.5 seconds
+                parts += isinstance(part, ReadPart)
+            assert parts > 3
+        assert server.bookie.asked["batch"] > 3
+        await singly.close()
 
     told(story)
 
@@ -216,15 +228,53 @@ def test_explicit_lacs_are_asked_for_when_a_watch_hears_of_one() -> None:
     told(story)
 
 
-def test_closing_ends_the_connection_at_the_bookie() -> None:
+async def read_100(link: BookieRpcLink) -> int:
+    parts = link.read(LEDGER, 0, 99, bytes_max=1 << 20, deadline_s=5)
+    frames = [part.frames async for part in parts if isinstance(part, ReadPart)]
+    return sum(parse_header(one).count for one in frames)
+
+
+def test_long_ranges_come_over_a_second_connection_as_long_as_there_is_one() -> None:
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         await written(link)
-        assert len(server._writers) == 1
+        link.send(1, frame(LEDGER, 1, [b"more"] * 99, session=1))
+        assert await read_100(link) == 100
+        assert (server.bookie.asked["batch"], len(server._writers)) == (2, 2), "the first is a short one"
+        server.bookie.batches = False
+        for _ in range(2):
+            assert await read_100(link) == 100
+        assert (server.bookie.asked["batch"], link.broken) == (2, None)
+        await until(lambda: len(server._writers) == 1)
+        server.bookie.batches = True
+        other = linked(server.port, batch_reads=False)
+        assert await read_100(other) == 100
+        await other.close()
+        assert server.bookie.asked["batch"] == 2
+
+    told(story)
+
+
+def test_the_second_connection_ends_with_the_first() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await written(link)
+        await read_100(link)
+        assert len(server._writers) == 2
+        server.lie = lambda said: [said, said]
+        with pytest.raises(TransportError):
+            await link.read_lac(LEDGER, deadline_s=5)
+        await until(lambda: not server._writers)
+
+    told(story)
+
+
+def test_closing_ends_the_connections_at_the_bookie() -> None:
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await written(link)
+        await read_100(link)
+        assert len(server._writers) == 2
         await link.close()
         await link.close()
-        async with asyncio.timeout(5):
-            while server._writers:
-                await asyncio.sleep(0.01)
+        await until(lambda: not server._writers)
 
     told(story)
 

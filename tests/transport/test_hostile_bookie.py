@@ -211,6 +211,13 @@ APACHE_LIES: dict[str, Lie] = {
 }
 
 
+BATCH_LIES: dict[str, Lie] = {
+    "nothing at all": lambda frame: [],
+    "noise": lambda frame: [NOISE],
+    "entries with another payload": lambda frame: [frame[:-1] + bytes((frame[-1] ^ 1,))],
+}
+
+
 async def one_story(client: BookKeeper) -> None:
     writer, dead = await client.create_ledger(password=b"secret"), await client.create_ledger(password=b"secret")
     for one in (writer, dead):
@@ -247,6 +254,20 @@ def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(nam
 def test_a_bookie_that_lies_on_apaches_wire_keeps_nobody_either(name: str) -> None:
     async def run() -> None:
         async with asyncio.timeout(DEADLINE_S), apache_cluster_with_a_liar(APACHE_LIES[name], FAST) as (client, liar):
+            _first(client, liar)
+            await one_story(client)
+            assert liar.told
+
+    asyncio.run(run())
+
+
+@pytest.mark.long
+@pytest.mark.rule("MUST4")
+@pytest.mark.parametrize("name", BATCH_LIES)
+def test_a_bookie_that_lies_in_batches_keeps_nobody_either(name: str) -> None:
+    async def run() -> None:
+        cluster = apache_cluster_with_a_liar(BATCH_LIES[name], FAST, batches=True)
+        async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
             _first(client, liar)
             await one_story(client)
             assert liar.told

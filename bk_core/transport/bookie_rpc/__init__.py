@@ -3,6 +3,6 @@
 (docs/decisions/0036).
 
 ``packing`` makes requests of a frame once for all bookies; ``adds`` and ``reads`` are the two halves of a connection;
-``exchange`` is the whole of it, without a socket; ``lac`` asks for LACs and fences over it; ``connection`` has the
-socket, ``link`` the calls.
+``exchange`` is the whole of it, without a socket; ``batches`` is what a second connection reads; ``lac`` asks for LACs
+and fences; ``connection`` has the socket, ``link`` the calls.
 """

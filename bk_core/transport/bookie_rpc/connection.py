@@ -131,7 +131,7 @@ class Connection:
             logger.warning("bookie %s: %s", self._bookie_id, error)
             broken = TransportError(f"the connection to bookie {self._bookie_id} was closed", value=str(error))
             broken.__cause__ = error
-            self._fail(broken)
+            self.fail(broken)
             return len(received)
         self._flush()
         return used
@@ -144,11 +144,12 @@ class Connection:
     def _lost(self, detail: str) -> None:
         where = f"{self._endpoint.host}:{self._endpoint.port}"
         if self._transport is None:
-            self._fail(unreachable(self._bookie_id, where, detail))
+            self.fail(unreachable(self._bookie_id, where, detail))
         else:
-            self._fail(TransportError(f"the connection to bookie {self._bookie_id} broke", value=f"{where}: {detail}"))
+            self.fail(TransportError(f"the connection to bookie {self._bookie_id} broke", value=f"{where}: {detail}"))
 
-    def _fail(self, error: TransportError) -> None:
+    def fail(self, error: TransportError) -> None:
+        """Breaks the connection."""
         if self.broken is not None:
             return
         self.broken = error
@@ -165,7 +166,7 @@ class Connection:
 
     async def close(self, error: TransportError) -> None:
         """Breaks the connection; returns once it has ended."""
-        self._fail(error)
+        self.fail(error)
         if self._connecting is not None:
             await asyncio.gather(self._connecting, return_exceptions=True)
         await self._ended

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lane's link: the calls of a transport, over an :class:`~bk_core.transport.bookie_rpc.exchange.Exchange`."""
+"""The lane's link: the calls of a transport, over an :class:`~bk_core.transport.bookie_rpc.exchange.Exchange`, and a
+second connection for :class:`~bk_core.transport.bookie_rpc.batches.Batches`, made when a long range is read."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.transport.bookie_rpc.batches import Batches
 from bk_core.transport.bookie_rpc.connection import Connection
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs, Told
@@ -30,6 +33,8 @@ from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import HINT_IDS_MAX, AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 PART_S = 0.25
 """What has come of a range is passed on after this time, although it is little: a slow bookie is not a silent one."""
@@ -62,9 +67,11 @@ class BookieRpcLink:
         self._lacs = Lacs(self._exchange, info.bookie_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
-        self._connection = Connection(
-            info.bookie_id, endpoint, caller.connect_timeout_s, self._exchange, turn=self._turn, failed=self._failed
-        )
+        at = info.bookie_id, endpoint, caller.connect_timeout_s
+        self._connection = Connection(*at, self._exchange, turn=self._turn, failed=self._failed)
+        self._batches = Batches(packer, self._exchange.reads)
+        self._batches.over = not caller.batch_reads
+        self._second = Connection(*at, self._batches, turn=self._connection.wake, failed=self._no_batches)
         self._resuming = False
 
     @property
@@ -122,8 +129,12 @@ class BookieRpcLink:
             raise self.broken
         answers = _Answers()
         asked = RangeRead(ledger_id, first, last, bytes_max or READ_BYTES_MAX, fence_key, answers)
-        self._exchange.read(asked)
-        self._connection.wake()
+        if self._batches.suit(asked):
+            self._batches.read(asked)
+            self._second.wake()
+        else:
+            self._exchange.read(asked)
+        self._connection.wake()  # in any case: what batches do not give comes over it
         try:
             while True:
                 answer = await self._next_answer(asked, answers, deadline_s)
@@ -243,10 +254,20 @@ class BookieRpcLink:
         for call in tuple(self._calls):
             if not call.done():
                 call.set_exception(error)
+        self._second.fail(error)
         self._exchange.lost(error)
 
+    def _no_batches(self, error: TransportError) -> None:
+        """The second connection is gone: what it owes is asked over the first one."""
+        if self.broken is None:
+            logger.info("bookie %s gives no batches of entries, so they are read one by one: %s", self.bookie_id, error)
+        self._batches.lost()
+        self._connection.wake()
+
     async def close(self) -> None:
-        await self._connection.close(TransportError("the transport was closed"))
+        error = TransportError("the transport was closed")
+        await self._connection.close(error)
+        await self._second.close(error)
 
 
 class _Answers:

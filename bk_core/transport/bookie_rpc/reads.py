@@ -165,11 +165,45 @@ class RangeRead:
             run.statuses[places[~whole]] = _NONSENSE
             places, offsets, lengths = places[whole], offsets[whole], lengths[whole]
         if places.size:
-            self._keep(run, places, Bodies(answers.buffer, offsets, lengths))
+            bodies = Bodies(answers.buffer, offsets, lengths)
+            self._keep(run, places, bodies, _headers(bodies))
 
-    def _keep(self, run: AskedRun, places: I64, bodies: Bodies) -> None:
-        """Copies entries out of what was received. An entry that says that it is another one is none."""
-        inside = _headers(bodies)
+    def hear_batch(self, run: AskedRun, bodies: Bodies) -> AskedRun | None:
+        """Takes the answer to a run that was asked for as a batch: its first entries, as far as they are what they have
+        to be. The run ends behind them. Returns what is to be asked for again, as :meth:`_cut`."""
+        inside = bodies.headers()
+        right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + np.arange(len(bodies)))
+        count = len(bodies) if right.all() else int(right.argmin())
+        self.pending -= count
+        self.allowed = min(READS_MAX, self.allowed + count)
+        if count:
+            run.statuses[:count] = Status.EOK
+            self._keep(run, np.arange(count), bodies.slice(0, count), inside[:count])
+        return self._cut(run, count) if count < run.count else None
+
+    def unanswered(self, run: AskedRun) -> AskedRun | None:
+        """Nothing of a run was answered, and it will not be."""
+        return self._cut(run, 0)
+
+    def _cut(self, run: AskedRun, count: int) -> AskedRun | None:
+        """A run ends behind its first ``count`` entries. Returns what is left of it, as a run to be asked again; or
+        None if that is asked for with all that was not asked for yet, because nothing behind it was."""
+        at, left = self.asked.index(run), run.count - count
+        last = at == len(self.asked) - 1
+        run.count, run.statuses = count, run.statuses[:count]
+        if not count:
+            del self.asked[at]
+        if last:
+            self.pending -= left
+            self.next = run.first + count
+            return None
+        rest = AskedRun.of(self, 0, run.first + count, left)
+        self.asked.insert(at + bool(count), rest)
+        return rest
+
+    def _keep(self, run: AskedRun, places: I64, bodies: Bodies, inside: I64) -> None:
+        """Copies entries, with these headers, out of what was received. An entry that says that it is another one is
+        none."""
         right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + places)
         size = int(bodies.lengths.sum())
         self.found, self.found_bytes = self.found + places.size, self.found_bytes + size
@@ -269,7 +303,9 @@ class RangeRead:
             self.taker.part(apache_frame(self.ledger_id, entries, lengths, ids, max(lac for *_, lac in gathered)))
 
     def hurry(self) -> bool:
-        """Passes on what is next in order, although it is little; False if it is nothing."""
+        """Passes on what is next in order, although it is little; False if it is nothing. A bookie from which so little
+        comes is asked for less at a time."""
+        self.allowed = max(READS_AT_FIRST, self.allowed // 2)
         some = bool(self.gathered)
         self._part()
         return some
@@ -340,6 +376,7 @@ class Reads:
         self._ranges: deque[RangeRead] = deque()
         self._flight: Waiting[AskedRun | SingleRead] = Waiting()
         self._singles: deque[bytes] = deque()
+        self._again: deque[AskedRun] = deque()  # that batches did not give
         self.in_flight = 0
         self.polls = 0
 
@@ -400,6 +437,15 @@ class Reads:
         self._singles.append(v3.framed(request))
         return single
 
+    def go_on(self, asked: RangeRead) -> None:
+        """Goes on with a range that was read in batches."""
+        self._ranges.append(asked)
+
+    def again(self, run: AskedRun) -> None:
+        """Asks for a run that a batch did not give."""
+        run.first_txn = self._packer.txns(run.count)
+        self._again.append(run)
+
     # --- out ---
 
     def next_buffers(self) -> list[Buffer] | None:
@@ -408,6 +454,13 @@ class Reads:
             buffers: list[Buffer] = [b"".join(self._singles)]
             self._singles.clear()
             return buffers
+        while self._again:
+            run = self._again[0]
+            if run.owner is not None and run.count > READS_MAX + self.polls - self.in_flight:
+                return None
+            self._again.popleft()
+            if run.owner is not None:
+                return self._send(run, run.owner.ledger_id)
         for _ in range(len(self._ranges)):
             asked = self._ranges[0]
             if asked.over:
@@ -416,13 +469,14 @@ class Reads:
             self._ranges.rotate(-1)
             count = min(asked.wanted(), READS_MAX + self.polls - self.in_flight)
             if count > 0:
-                run = asked.ask(count, self._packer.txns(count))
-                self._flight.add(run)
-                self.in_flight += count
-                txns = np.arange(run.first_txn, run.first_txn + count, dtype=np.uint64)
-                ids = np.arange(run.first, run.first + count, dtype=np.int64)
-                return [v3.read_requests(txns, asked.ledger_id, ids)]
+                return self._send(asked.ask(count, self._packer.txns(count)), asked.ledger_id)
         return None
+
+    def _send(self, run: AskedRun, ledger_id: LedgerId) -> list[Buffer]:
+        self._flight.add(run)
+        self.in_flight += run.count
+        txns = np.arange(run.first_txn, run.first_txn + run.count, dtype=np.uint64)
+        return [v3.read_requests(txns, ledger_id, np.arange(run.first, run.first + run.count, dtype=np.int64))]
 
     # --- in ---
 
@@ -477,6 +531,7 @@ class Reads:
         """The connection broke."""
         ranges, self._ranges = self._ranges, deque()
         self._flight, self.in_flight, self.polls = Waiting(), 0, 0
+        self._again.clear()
         for asked in ranges:
             asked.finish(error)
 

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Range reads over the batch reads of version 2, on a connection of their own beside that of version 3. Pure.
+
+A batch read asks for consecutive entries, and is answered with as many as the bookie has and as fit. So a batch gives
+entries, and nothing else: whatever it does not give is asked for again, in the end by single reads over version 3. They
+alone say that an entry is absent or unknown. It is the same for a bookie that does not know batch reads and closes the
+connection, for a striped ledger, of which a bookie has no long run, and for a connection that breaks.
+
+States: *open*, until the connection is gone for any reason; then *over*: all ranges are read one by one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bk_core.errors import RemoteProtocolError
+from bk_core.transport.bookie_rpc.packing import Packer, nobody_asked
+from bk_core.transport.bookie_rpc.reads import FRAME_ENTRY_BYTES, AskedRun, RangeRead, Reads
+from bk_core.wire.bookie_rpc import v2
+from bk_core.wire.bookie_rpc.connection import AnswerReader
+from bk_core.wire.bookie_rpc.frames import LENGTH_BYTES, Buffer
+from bk_core.wire.bookie_rpc.runs import BatchAnswer, BatchRead
+from bk_core.wire.bookie_rpc.status import Status
+
+BATCH_BYTES = 1 << 20
+"""A batch has so many bytes, or one entry: enough that requests cost nothing, and little to wait for."""
+
+BATCHES_MAX = 8
+"""The most batches that a bookie gathers for a client at a time; it holds each of them in memory."""
+
+IDS_AT_FIRST = 64
+"""A range's first batch has at most so many entries, later ones more if it came soon: of a batch nothing is heard until
+the bookie has all of it, and one that needs milliseconds for an entry is not to be taken for a silent one."""
+
+BATCHES_OF_RANGE = 2
+"""While one batch of a range is taken, the bookie gathers the next."""
+
+WORTH_IDS = 33
+"""Fewer entries are as soon read one by one."""
+
+
+class Batches:
+    """The batch reads of one connection. ``reads`` are those of the connection of version 3 to the same bookie."""
+
+    def __init__(self, packer: Packer, reads: Reads) -> None:
+        self._packer, self._reads = packer, reads
+        self._reader = AnswerReader(2)
+        self._ranges: deque[RangeRead] = deque()
+        self._rests: deque[AskedRun] = deque()  # of batches that were cut short, before others that are under way
+        self._flight: dict[int, tuple[BatchRead, AskedRun]] = {}  # by request
+        self.over = False
+
+    def suit(self, asked: RangeRead) -> bool:
+        """Whether a range is to be read in batches. One that fences is not: it is read behind its fence."""
+        return not self.over and asked.fence_key is None and 0 <= asked.first <= asked.last + 1 - WORTH_IDS
+
+    def read(self, asked: RangeRead) -> None:
+        self._ranges.append(asked)
+
+    # --- out ---
+
+    def next_buffers(self) -> list[Buffer] | None:
+        """The next request to send, or None."""
+        if len(self._flight) >= BATCHES_MAX:
+            return None
+        while self._rests:
+            rest = self._rests.popleft()
+            if rest.owner is not None:
+                return [self._ask(rest.owner, rest)]
+        for _ in range(len(self._ranges)):
+            asked = self._ranges[0]
+            if asked.over:
+                self._ranges.popleft()
+                continue
+            self._ranges.rotate(-1)
+            count = self._wanted(asked)
+            if count:
+                return [self._ask(asked, asked.ask(count, 0))]
+        return None
+
+    def _wanted(self, asked: RangeRead) -> int:
+        """How many more entries of a range to ask for. Of the first batch also the bookie's limit decides; later ones
+        are asked for by the mean size of the entries, with something to spare, so that few are cut short."""
+        left, under_way = asked.last + 1 - asked.next, sum(run.owner is asked for _, run in self._flight.values())
+        most = min(left, max(IDS_AT_FIRST, asked.allowed))
+        if not asked.found:
+            return 0 if under_way else most
+        if under_way >= BATCHES_OF_RANGE:
+            return 0
+        mean = asked.found_bytes // asked.found + FRAME_ENTRY_BYTES
+        room = asked.bytes_max - asked.passed_bytes - asked.held_bytes - asked.pending * mean
+        return min(most, max(room, 0) // mean + 1, BATCH_BYTES * 3 // 4 // mean + 1)
+
+    def _ask(self, asked: RangeRead, run: AskedRun) -> bytes:
+        request = self._packer.txns(1)
+        most = min(BATCH_BYTES, asked.bytes_max)
+        batch = BatchRead(0, v2.VERSION, asked.ledger_id, run.first, request, run.count, most)
+        self._flight[request] = batch, run
+        return v2.batch_read(batch)
+
+    # --- in ---
+
+    def receive(self, received: Buffer) -> int:
+        """As an exchange's."""
+        replies = self._reader.read(received)
+        for answer in replies.items:
+            if not isinstance(answer, BatchAnswer):
+                raise RemoteProtocolError("a bookie answers a batch read with something else")
+            self._take(answer)
+        if replies.fault is not None:
+            raise replies.fault
+        return replies.used
+
+    def _take(self, answer: BatchAnswer) -> None:
+        batch, run = self._flight.get(answer.request_id, (None, None))
+        if batch is None or run is None:
+            raise nobody_asked(answer.request_id)
+        _check(batch, answer)
+        del self._flight[answer.request_id]
+        asked = run.owner
+        if asked is None:
+            return
+        rest = asked.hear_batch(run, answer.bodies)
+        if rest is not None and run.count:
+            self._rests.append(rest)
+        elif not run.count:
+            self._read_singly(asked, rest)
+        asked.pass_on()
+
+    def _read_singly(self, asked: RangeRead, rest: AskedRun | None) -> None:
+        """A range goes on in single reads, after those of ``rest``."""
+        if rest is not None:
+            self._reads.again(rest)
+        if asked in self._ranges:
+            self._ranges.remove(asked)
+            self._reads.go_on(asked)
+
+    # --- ends ---
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.over = True
+        runs = [run for _, run in self._flight.values()] + list(self._rests)
+        self._flight.clear()
+        self._rests.clear()
+        for run in sorted(runs, key=lambda run: -run.first):
+            if run.owner is not None:
+                self._read_singly(run.owner, run.owner.unanswered(run))
+        ranges, self._ranges = self._ranges, deque()
+        for asked in ranges:
+            self._reads.go_on(asked)
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._flight)
+
+
+def _check(batch: BatchRead, answer: BatchAnswer) -> None:
+    """Raises RemoteProtocolError for an answer that no batch read has. What its entries are is looked at later."""
+    if (answer.ledger_id, answer.first_entry_id) != (batch.ledger_id, batch.first_entry_id):
+        raise RemoteProtocolError("a bookie answers a batch read with the ids of another one")
+    count, size = len(answer.bodies), int(answer.bodies.lengths.sum())
+    most = batch.max_count if answer.status is Status.EOK else 0
+    if count > most or (count > 1 and size + LENGTH_BYTES * count > batch.max_bytes):
+        raise RemoteProtocolError("a bookie gives more than was asked for", value=f"{count} entries, {size} bytes")
