@@ -23,7 +23,7 @@ from tests.sim.wanted import WANTED
 
 ROOT = Path(__file__).parents[2]
 
-SHORT = (("protocol", 3400), ("apache", 1200), ("storage", 1800), ("disk", 600), ("logs", 1000), ("threads", 600))
+SHORT = (("protocol", 2400), ("apache", 800), ("storage", 1000), ("disk", 400), ("logs", 700), ("threads", 400))
 """The short form: profiles and how many schedules; by number, so that a slow machine reaches the same states."""
 
 SHORT_SCOPES = ("pair", "one-recovery", "pair-crash", "change", "change-lost", "close-and-recovery")

@@ -228,6 +228,9 @@ class RecoveryHost(Host):
             if self.written_back[0] != self.machine.attempt:
                 self.written_back = (self.machine.attempt, self.machine._end - count + 1)
             self.world.checker.entries_recovered(self, count)
+        if self.changed_ensemble and self.world.random.random() < self.world.knobs.recoverer_dies:
+            self.die()
+            self.network.leave(self.name)
 
     def _back_off(self, effect: pe.BackOff) -> None:
         self.scheduler.reached("a recoverer waited for another")

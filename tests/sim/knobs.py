@@ -40,6 +40,7 @@ class Knobs:
     crashes: int = 1  # bookies killed, back after a while
     pauses: int = 0  # clients stopped for a while
     writer_dies: float = 0.3
+    recoverer_dies: float = 0.25  # at each event after it changed the ensemble, before anybody knows of it
     read_only: int = 0
     wipes: int = 0  # a bookie comes back empty, in limbo (RULES S8)
     no_space: int = 0
@@ -132,6 +133,7 @@ def quiet(e: int = 3, qw: int = 3, qa: int = 2, **changes: object) -> Knobs:
         cuts=0,
         crashes=0,
         writer_dies=0,
+        recoverer_dies=0,
         tails=0,
         batches=0,
         second_recoverer=0,

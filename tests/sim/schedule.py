@@ -51,7 +51,7 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
     knobs = uniform(random) if engine == "uniform" else swarm(random)
     change_points = random.randint(1, 5) if engine == "pct" else 0
     if profile == "storage":
-        knobs = replace(knobs, entry_bytes=random.choice((400, 0)))
+        knobs = replace(knobs, entry_bytes=random.choice((900, 400, 0)))
     if profile == "apache":
         knobs = replace(knobs, apache=random.choice((1.0, 1.0, 0.5)), busy=random.choice((0.0, 0.0, 0.05)))
     if profile in DEFERRED:

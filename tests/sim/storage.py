@@ -176,7 +176,7 @@ class StorageBackEnd:
         self.disk.crash_at(random.randint(1, 3) if random.random() < 0.8 else random.randint(1, 12))
         with contextlib.suppress(SimulatedCrash, BookKeeperError):
             self.commit(frames)
-        self.crash(random)
+        self.crash(random, random.choice((None, "some sectors")))  # a hole in a group is rare otherwise
 
     # --- damage -----------------------------------------------------------------------------------------------------
 

@@ -220,6 +220,7 @@ class World:
             store_stale_read=0,
             hostile=0,
             busy=0,
+            recoverer_dies=0,
             latency_ms=min(self.knobs.latency_ms, 1.0),
             sync_ms=min(self.knobs.sync_ms, 1.0),
             store_ms=min(self.knobs.store_ms, 1.0),
