@@ -10,7 +10,20 @@ from pathlib import Path
 import pytest
 
 from bk_cli.zookeeper_server import ZooKeeperServer
-from tests.interop.chaos import APACHE, OURS, Arena, Figures, Report, Round, Told, judge, plan_of
+from tests.interop.chaos import (
+    APACHE,
+    OURS,
+    Arena,
+    ClientPlan,
+    Figures,
+    LedgerPlan,
+    Report,
+    Round,
+    Told,
+    judge,
+    plan_of,
+)
+from tests.interop.jars import MAIN
 from tests.interop.parties import FENCED, Ended
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import Read
@@ -46,11 +59,17 @@ def test_bookies_of_both_kinds_die_and_no_acknowledged_entry_is_lost(arena: Aren
     assert faults == {name for name in counts if name.startswith(("kill", "stop"))}
 
 
+def by(writer: str, recoverer: str) -> LedgerPlan:
+    return LedgerPlan(
+        ClientPlan(writer, "v3", True), (3, 3, 2), "CRC32C", 10, ((0.5, ClientPlan(recoverer, "v3", True)),), ()
+    )
+
+
 def told(*, acked: int = 10, said: str = FENCED, late: str = FENCED, end: int = 9) -> Told:
     """What a round without a broken promise looks like."""
     read = Read(0, end, end + 1, 0, PATTERN.checksum(0, end), ())
     return Told(
-        plan_of(SEED, 0).ledgers[0],
+        by("ours", "ours"),
         7,
         PATTERN,
         ended=Ended(acked, said),
@@ -85,8 +104,26 @@ def test_a_round_is_judged_by_all_that_clients_were_told() -> None:
     del unread.reads[0]
     assert broken(unread) == {"UNREADABLE"}
     hanging = told()
-    hanging.ended = None
+    hanging.ended, hanging.taken_over = None, True
     assert broken(hanging) == {"HANG"}
+
+
+def test_what_apaches_client_does_everywhere_is_no_problem_of_a_round() -> None:
+    lagging = told()
+    lagging.lacs.append(("ours", 10))
+    lagging.plan = by("ours", MAIN)
+    assert broken(lagging) == set()
+    lagging.ended = Ended(11, FENCED)
+    assert broken(lagging) == {"LOST"}, "what was acknowledged is another matter"
+    lagging.plan, lagging.ended = by(MAIN, "ours"), Ended(10, FENCED)
+    assert broken(lagging) == {"LOST"}, "our recovery tells no such LAC"
+    hanging = told()
+    hanging.plan, hanging.ended, hanging.hangs_at = by(MAIN, "ours"), None, 9
+    assert broken(hanging) == {"HANG"}, "nobody took its ledger"
+    hanging.taken_over = True
+    assert broken(hanging) == set()
+    hanging.hangs_at = 10
+    assert broken(hanging) == {"LOST"}
 
 
 def test_the_plan_of_a_round_comes_from_its_seed() -> None:
