@@ -13,7 +13,7 @@ from tests.trials.spark.rig import Rig
 
 SEED = 1
 HAPPENED = {  # kind, first round, rounds: what must have come up in them
-    ("exceptions", 0, 2): ("faults", "jobs"),
+    ("exceptions", 0, 1): ("faults", "jobs"),
     ("kills", 10, 2): ("faults", "micro-batches"),
     ("answers", 3, 1): ("head multi answer lost",),
     ("answers", 5, 1): ("ledger close request lost",),
