@@ -21,12 +21,14 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def free_ports(count: int, host: str = "127.0.0.1", *, above: int = 0) -> tuple[int, ...]:
-    """Different ports that nobody uses, nor the port so much ``above`` each; all are held until all are found. Raises
-    PortInUseError."""
+    """Different ports that nobody uses, nor the port so much ``above`` each, which is one of ``PORTS`` too; all are
+    held until all are found. Raises PortInUseError."""
     held: list[socket.socket] = []
     found: list[int] = []
     try:
         for port in random.sample(PORTS, len(PORTS)):
+            if port + above not in PORTS:
+                continue
             pair = [socket.socket() for _ in {port, port + above}]
             held += pair
             try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bk_cli import children
 from bk_cli.zookeeper_server import ZooKeeperServer
 from tests.kit import amount
 from tests.kit import memory_store as memory_store  # for memory://
@@ -34,8 +35,17 @@ SLOW_TEST_S = 300
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_START)
+    children.PORTS = _own_ports(children.PORTS)
     if config.getoption("--few"):
         amount.try_few()
+
+
+def _own_ports(ports: range) -> range:
+    """This worker's part: what one has killed, to start it again, leaves a port free that another would take."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    share = len(ports) // workers
+    return ports[number * share : (number + 1) * share]
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest chooses by marks in the same hook, and xdist reads them
