@@ -401,8 +401,8 @@ class Epoch:
         reader = RequestReader()
         items = reader.read(made).items
         notes, touched = _looked_at(items[0], {one.number: one for one in self._live}) if items else (set(), set())
-        if "harmful" in notes:
-            return None
+        if "harmful" in notes or any(not 0 <= number - self._base < LEDGERS_AN_EPOCH for number in touched):
+            return None  # a ledger of no epoch, or of another one: what differs there would show in a later one
         for known in self._live:
             known.spent = known.spent or known.number in touched
         self._touched |= {number - self._base for number in touched}
