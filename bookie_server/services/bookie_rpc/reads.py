@@ -255,6 +255,8 @@ class Read:
                 return []
         last = last_entry_of(effect.evidence) if isinstance(effect, events.SendLac) else None
         status = lac_status(effect, last)
+        if status is Status.ENOENTRY and self._piggyback and self._lac is not None and self._lac >= 0:
+            return self._answer(None, self._lac, NO_ENTRY)  # an explicit LAC is all there is
         if status is not Status.EOK or last is None:
             return self._refuse(status)
         lac = effect.lac if isinstance(effect, events.SendLac) and not self.fences else None

@@ -478,6 +478,21 @@ def test_a_long_poll_is_answered_by_the_add_that_raises_the_lac_or_when_its_time
     assert (run.entry_ids.tolist(), run.max_lacs.tolist(), run.body_lengths.tolist()) == ([-1], [0], [-1])
 
 
+@pytest.mark.parametrize("previous", [-2, -1, 2, 3])
+def test_a_poll_with_its_entry_is_told_an_explicit_lac_where_there_is_no_entry(previous: int) -> None:
+    _, client = story()
+    assert statuses(client.ask(fence(7))) == {-1: ENOENTRY}
+    poll = request(1, "readRequest", ledgerId=7, entryId=-1, previousLAC=previous, flag=pb.ReadRequest.ENTRY_PIGGYBACK)
+    if previous == -2:
+        assert statuses(client.ask(poll)) == {-1: ENOENTRY}
+    body = struct.pack(">qq", 7, 3)
+    body += Digester(DigestType.CRC32C, PASSWORD, 7).digest16(body)
+    client.ask(request(6, "writeLacRequest", ledgerId=7, lac=3, masterKey=KEY, body=body))
+    (run,) = answers(client.ask(poll), 3)
+    assert (run.statuses.tolist(), run.entry_ids.tolist(), run.max_lacs.tolist()) == ([EOK], [-1], [3])
+    assert run.body_lengths.tolist() == [-1]
+
+
 # --- version 2 ---
 
 
