@@ -406,7 +406,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what the second connection owed is lost with it",
         BATCHES,
-        "                self._read_singly(run.owner, run.owner.unanswered(run))\n",
+        "                self._read_singly(run.owner, run.owner.cut(run, 0))\n",
         "                pass\n",
         (BATCH + "batches_answer_every_id_as_single_reads_do",),
         "a range has no end",

@@ -15,7 +15,7 @@ from collections import deque
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.transport.bookie_rpc.packing import Packer, nobody_asked
-from bk_core.transport.bookie_rpc.reads import FRAME_ENTRY_BYTES, AskedRun, RangeRead, Reads
+from bk_core.transport.bookie_rpc.reads import FRAME_ENTRY_BYTES, AskedRun, RangeRead, Reads, in_turn
 from bk_core.wire.bookie_rpc import v2
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.frames import LENGTH_BYTES, Buffer
@@ -67,12 +67,7 @@ class Batches:
             rest = self._rests.popleft()
             if rest.owner is not None:
                 return [self._ask(rest.owner, rest)]
-        for _ in range(len(self._ranges)):
-            asked = self._ranges[0]
-            if asked.over:
-                self._ranges.popleft()
-                continue
-            self._ranges.rotate(-1)
+        for asked in in_turn(self._ranges):
             count = self._wanted(asked)
             if count:
                 return [self._ask(asked, asked.ask(count, 0))]
@@ -145,7 +140,7 @@ class Batches:
         self._rests.clear()
         for run in sorted(runs, key=lambda run: -run.first):
             if run.owner is not None:
-                self._read_singly(run.owner, run.owner.unanswered(run))
+                self._read_singly(run.owner, run.owner.cut(run, 0))
         ranges, self._ranges = self._ranges, deque()
         for asked in ranges:
             self._reads.go_on(asked)

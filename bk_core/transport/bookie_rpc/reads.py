@@ -13,7 +13,7 @@ the bookie has forced its log; *reading*; *over*. Over, its answers are awaited 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,6 +52,15 @@ HEADER_BYTES = 32
 # What became of an entry: not answered yet; values of Status; an answer that is no entry; no room for it.
 _OPEN, _NONSENSE, _NO_ROOM = -1, -2, -3
 _ABSENT = (int(Status.ENOENTRY), int(Status.ENOLEDGER))
+
+
+def in_turn(ranges: deque[RangeRead]) -> Iterator[RangeRead]:
+    """Each range once, beginning behind the one that was given last. Those that are over are dropped."""
+    for _ in range(len(ranges)):
+        asked = ranges.popleft()
+        if not asked.over:
+            ranges.append(asked)
+            yield asked
 
 
 class RangeTaker(Protocol):
@@ -170,7 +179,7 @@ class RangeRead:
 
     def hear_batch(self, run: AskedRun, bodies: Bodies) -> AskedRun | None:
         """Takes the answer to a run that was asked for as a batch: its first entries, as far as they are what they have
-        to be. The run ends behind them. Returns what is to be asked for again, as :meth:`_cut`."""
+        to be. The run ends behind them. Returns what is to be asked for again, as :meth:`cut`."""
         inside = bodies.headers()
         right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + np.arange(len(bodies)))
         count = len(bodies) if right.all() else int(right.argmin())
@@ -179,15 +188,12 @@ class RangeRead:
         if count:
             run.statuses[:count] = Status.EOK
             self._keep(run, np.arange(count), bodies.slice(0, count), inside[:count])
-        return self._cut(run, count) if count < run.count else None
+        return self.cut(run, count) if count < run.count else None
 
-    def unanswered(self, run: AskedRun) -> AskedRun | None:
-        """Nothing of a run was answered, and it will not be."""
-        return self._cut(run, 0)
-
-    def _cut(self, run: AskedRun, count: int) -> AskedRun | None:
-        """A run ends behind its first ``count`` entries. Returns what is left of it, as a run to be asked again; or
-        None if that is asked for with all that was not asked for yet, because nothing behind it was."""
+    def cut(self, run: AskedRun, count: int) -> AskedRun | None:
+        """A run ends behind its first ``count`` entries: no more of it are answered. Returns what is left of it, as a
+        run to be asked again; or None if that is asked for with all that was not asked for yet, because nothing behind
+        it was."""
         at, left = self.asked.index(run), run.count - count
         last = at == len(self.asked) - 1
         run.count, run.statuses = count, run.statuses[:count]
@@ -461,12 +467,7 @@ class Reads:
             self._again.popleft()
             if run.owner is not None:
                 return self._send(run, run.owner.ledger_id)
-        for _ in range(len(self._ranges)):
-            asked = self._ranges[0]
-            if asked.over:
-                self._ranges.popleft()
-                continue
-            self._ranges.rotate(-1)
+        for asked in in_turn(self._ranges):
             count = min(asked.wanted(), READS_MAX + self.polls - self.in_flight)
             if count > 0:
                 return self._send(asked.ask(count, self._packer.txns(count)), asked.ledger_id)
