@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieId, LedgerId
-from bk_core.protocol.events import FramesAcked, SessionBroken, SessionEnded
+from bk_core.protocol.events import AttachSession, FramesAcked, SessionBroken, SessionEnded
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
 from bk_core.transport.port import LacEvidence, ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import Reason
 from bookie_server.machine import events as ev
 from tests.kit.apache_bookie import ApacheBookie, ApacheConnection, Doing
 from tests.sim.knobs import Knobs
@@ -203,19 +203,9 @@ class ApacheLine:
 
     # --- out ---
 
-    def attach(
-        self,
-        session: int,
-        ledger_id: LedgerId,
-        key: bytes,
-        mode: AttachMode,
-        index: int,
-        feed: Feed,
-        *,
-        deferred: bool = False,
-    ) -> None:
-        self.sessions[session] = index, feed
-        self.exchange.adds.attach(ledger_id, key, mode, session, self, deferred=deferred)
+    def attach(self, asked: AttachSession, ledger_id: LedgerId, key: bytes, feed: Feed) -> None:
+        self.sessions[asked.session] = asked.index, feed
+        self.exchange.adds.attach(ledger_id, key, asked.mode, asked.session, self, deferred=asked.deferred)
         self.wake()
 
     def send(self, session: int, frame: Any) -> None:

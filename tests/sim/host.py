@@ -93,17 +93,7 @@ class Host:
     # --- effects every machine may have ---
 
     def _attach(self, effect: pe.AttachSession) -> None:
-        self.network.attach(
-            self.name,
-            effect.bookie,
-            effect.session,
-            self.ledger_id,
-            self.key,
-            effect.mode,
-            effect.index,
-            self.feed,
-            deferred=effect.deferred,
-        )
+        self.network.attach(self.name, effect, self.ledger_id, self.key, self.feed)
 
     def _send(self, effect: pe.SendFrame) -> None:
         self.network.send(self.name, effect.bookie, effect.session, effect.frame)

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bk_core.model import BookieId, LedgerId
-from bk_core.protocol.events import FramesAcked, SessionBroken, SessionEnded
+from bk_core.protocol.events import AttachSession, FramesAcked, SessionBroken, SessionEnded
 from bk_core.transport.bookie_rpc.packing import Packer
-from bk_core.wire.lane import AttachMode
 from bookie_server.machine import events as ev
 from tests.sim import lies
 from tests.sim.apache import ApacheLine, ApacheRequest, ApacheSimBookie, ForceRequested
@@ -233,34 +232,23 @@ class SimNetwork:
 
     # --- sessions ---
 
-    def attach(
-        self,
-        client: str,
-        bookie_id: BookieId,
-        session: int,
-        ledger_id: LedgerId,
-        key: bytes,
-        mode: AttachMode,
-        index: int,
-        feed: Feed,
-        *,
-        deferred: bool = False,
-    ) -> None:
+    def attach(self, client: str, asked: AttachSession, ledger_id: LedgerId, key: bytes, feed: Feed) -> None:
+        bookie_id, session, mode = asked.bookie, asked.session, asked.mode
         connection = self._connection(client, bookie_id)
         if connection is None:
             self.scheduler.add(
                 f"{client} hears",
                 f"{client} cannot reach {bookie_id}",
                 feed,
-                SessionBroken(index, session, "unreachable"),
+                SessionBroken(asked.index, session, "unreachable"),
                 mean_ms=self.knobs.latency_ms,
                 fifo=True,
             )
             return
         if isinstance(connection, ApacheLine):
-            connection.attach(session, ledger_id, key, mode, index, feed, deferred=deferred)
+            connection.attach(asked, ledger_id, key, feed)
             return
-        connection.sessions[session] = (index, feed)
+        connection.sessions[session] = (asked.index, feed)
         connection.sending.add(session)
         connection.bookie.modes[session] = mode
         connection.tell(
