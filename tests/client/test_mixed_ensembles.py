@@ -102,7 +102,7 @@ def test_bookies_that_are_all_slow_are_asked_for_little_more_than_there_is(
     async def story() -> None:
         async with asyncio.timeout(40), mixed_cluster(tmp_path, config) as (client, _, theirs):
             chosen = [f"127.0.0.1:{server.port}" for server in theirs]
-            client._choose = lambda writable, size, *_: tuple(chosen[:size])  # type: ignore[method-assign]
+            client._choose = lambda writable, size, *_: tuple(chosen[:size])
             writer = await client.create_ledger(
                 ensemble_size=sizes[0], write_quorum_size=sizes[1], ack_quorum_size=sizes[2]
             )

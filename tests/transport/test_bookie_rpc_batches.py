@@ -96,7 +96,7 @@ def test_batches_answer_every_id_as_single_reads_do() -> None:
         refused = {k for k in range(count) if rng.random() < rng.choice([0, 0.02])}
         world.bookie.refuse = refusing(refused)
         rate = rng.choice([0.0, 0.2])
-        world.breaks = lambda rng=rng, rate=rate: rng.random() < rate  # type: ignore[misc]
+        world.breaks = lambda rng=rng, rate=rate: rng.random() < rate
         bytes_max = rng.choice([1, 5_000, 400_000, 64 << 20])
         ranges = [world.begin(0, count - 1, bytes_max=bytes_max) for _ in range(rng.choice([1, 3]))]
         world.pump()
@@ -218,15 +218,20 @@ NONSENSE: dict[str, Lie] = {
 }
 
 
-@pytest.mark.rule("MUST4")
-@pytest.mark.parametrize("name", NONSENSE)
-def test_nonsense_ends_the_second_connection_and_the_range_goes_on(name: str) -> None:
+def asked_for_a_batch() -> tuple[TwoConnections, Said, BatchRead]:
     world = TwoConnections()
     world.hold(dict.fromkeys(range(100), 10))
     said = world.begin(0, 99)
     (sent,) = iter(world.batches.next_buffers, None)
     (asked,) = RequestReader().read(b"".join(map(bytes, sent))).items
     assert isinstance(asked, BatchRead)
+    return world, said, asked
+
+
+@pytest.mark.rule("MUST4")
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_ends_the_second_connection_and_the_range_goes_on(name: str) -> None:
+    world, said, asked = asked_for_a_batch()
     with pytest.raises(RemoteProtocolError):
         world.batches.receive(NONSENSE[name](asked))
     world.batches.lost()
@@ -237,12 +242,7 @@ def test_nonsense_ends_the_second_connection_and_the_range_goes_on(name: str) ->
 @pytest.mark.parametrize("given_ids", [(0, 0), (1, 3), (5, 2)])
 def test_entries_that_nobody_asked_for_are_none(given_ids: tuple[int, int]) -> None:
     """None at all, or others: what was asked for is read one by one."""
-    world = TwoConnections()
-    world.hold(dict.fromkeys(range(100), 10))
-    said = world.begin(0, 99)
-    (sent,) = iter(world.batches.next_buffers, None)
-    (asked,) = RequestReader().read(b"".join(map(bytes, sent))).items
-    assert isinstance(asked, BatchRead)
+    world, said, asked = asked_for_a_batch()
     world.batches.receive(given(asked, *given_ids))
     world.pump()
     assert (said.ids, world.bookie.asked.get("batch")) == (list(range(100)), None)

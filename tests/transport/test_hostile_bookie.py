@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -277,5 +277,8 @@ def test_a_bookie_that_lies_in_batches_keeps_nobody_either(name: str) -> None:
 
 def _first(client: BookKeeper, liar: Liar | ApacheLiar) -> None:
     """The liar is in every ensemble."""
-    others = lambda writable: [b for b in writable if b != liar.bookie_id]  # noqa: E731
-    client._choose = lambda writable, size, *_: (liar.bookie_id, *others(writable))[:size]
+
+    def choose(writable: Sequence[str], size: int, *_: object) -> tuple[str, ...]:
+        return (liar.bookie_id, *(each for each in writable if each != liar.bookie_id))[:size]
+
+    client._choose = choose
