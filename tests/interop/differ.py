@@ -41,7 +41,7 @@ SETTLE_S = 0.04
 SILENT_S = 0.3
 """An operation by itself that was not answered after so long is not answered."""
 AGAIN_S, AGAIN_MAX = 0.3, 10
-"""A list of entries that differs is asked for anew: Apache's bookie may leave out for a moment what it has acked."""
+"""A list of entries that differs is asked for anew: once in 60,000 operations Apache's had an acked entry not yet."""
 SHRINKS_MAX = 60
 LEDGER_BASES = (4_000_000, 2**31 + 1_000_000, 2**32 + 5_000_000, 2**40)
 """Far from where numbers get longer: frames of a repeated epoch have the same length."""
