@@ -247,7 +247,7 @@ class Read:
                 return self._refuse(Status.ENOLEDGER)
             self._lac = effect.lac
             previous = self._request.previousLAC
-            if self._piggyback and self._lac <= previous:
+            if self._piggyback and (self._lac <= previous or self._next < NO_ENTRY):  # no entry has such an id
                 return self._answer(None, self._lac, NO_ENTRY)
             if self._piggyback or self._entry_id != NO_ENTRY:
                 self._learnt_ms = self._clock_ms() if self._piggyback and self._request.timeOut > 0 else None

@@ -478,7 +478,7 @@ def test_a_long_poll_is_answered_by_the_add_that_raises_the_lac_or_when_its_time
     assert (run.entry_ids.tolist(), run.max_lacs.tolist(), run.body_lengths.tolist()) == ([-1], [0], [-1])
 
 
-@pytest.mark.parametrize("previous", [-2, -1, 2, 3])
+@pytest.mark.parametrize("previous", [-(1 << 50), -2, -1, 2, 3])
 def test_a_poll_with_its_entry_is_told_an_explicit_lac_where_there_is_no_entry(previous: int) -> None:
     _, client = story()
     assert statuses(client.ask(fence(7))) == {-1: ENOENTRY}
