@@ -54,6 +54,7 @@ APACHE_CONF = {
 }
 """The ledgers of this test have no metadata, so garbage collection would take them away."""
 
+NO_ENTRY = b"\xff" * 8
 Address = tuple[str, int]
 
 
@@ -158,7 +159,9 @@ def said_of(content: bytes) -> Said:
     code = int.from_bytes(content[4:8], "big", signed=True)
     if operation == 3:
         return Said("v2", None, repr(content))
-    return Said("v2", BY_CODE.get(code), f"version {version} operation {operation} code {code} {content[8:].hex()}")
+    last = _id_in(content[24:]) if content[16:24] == NO_ENTRY else None
+    told = f"version {version} operation {operation} code {code} {content[8:].hex()}"
+    return Said("v2", BY_CODE.get(code), told, last=last)
 
 
 def _said_of_v3(told: pb.Response) -> Said:
@@ -168,9 +171,14 @@ def _said_of_v3(told: pb.Response) -> Said:
         if told.getBookieInfoResponse.HasField(name):
             setattr(told.getBookieInfoResponse, name, 1)
     inner = next((body.status for _, body in told.ListFields() if hasattr(body, "status")), 0)
-    body = told.readLacResponse.lacBody
-    lac = int.from_bytes(body[8:16], "big", signed=True) if body else None
-    return Said("v3", Status(told.status or inner), " ".join(str(told).split()), lac)
+    lac = _id_in(told.readLacResponse.lacBody)
+    last = _id_in(told.readResponse.body if told.readResponse.entryId == -1 else told.readLacResponse.lastEntryBody)
+    return Said("v3", Status(told.status or inner), " ".join(str(told).split()), lac, last=last)
+
+
+def _id_in(entry: bytes) -> int | None:
+    """The id, or of an explicit LAC the LAC, in Apache's header."""
+    return int.from_bytes(entry[8:16], "big", signed=True) if entry else None
 
 
 def key_of(content: bytes, wire: int) -> object:
