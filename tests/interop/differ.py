@@ -274,17 +274,17 @@ class Pair:
         """The answers are not the same bytes. Operations of one key have their answers in any order."""
         apache, ours = (sorted(map(said_of, each), key=str) for each in (left, right))
         if apache != ours:
-            self._judge(max(asked, key=lambda one: len(one.notes)), apache, ours)
+            self._judge(asked, apache, ours)
 
-    def _judge(self, one: Operation, apache: list[Said], ours: list[Said]) -> None:
+    def _judge(self, asked: Sequence[Operation], apache: list[Said], ours: list[Said]) -> None:
         if len(apache) == len(ours):
             pairs = [(a, b) for a, b in zip(apache, ours, strict=True) if a != b]
-            rules = [next((rule for rule in RULES if rule.fits(one, *pair)), None) for pair in pairs]
+            rules = [next((rule for rule in RULES for one in asked if rule.fits(one, *pair)), None) for pair in pairs]
             if None not in rules:
                 self.tally.rules.update(rule.name for rule in rules if rule is not None)
                 return
-        difference = Difference(one, apache, ours)
-        if one.kind != "list":
+        difference = Difference(asked[0], apache, ours)
+        if asked[0].kind != "list":
             raise difference
         self._doubtful.append(difference)
 
@@ -315,7 +315,7 @@ class Pair:
         self.tally.kinds[one.kind] += 1
         apache, ours = said
         if apache != ours:
-            self._judge(one, [apache], [ours])
+            self._judge([one], [apache], [ours])
 
     async def _ask(self, line: Line, one: Operation) -> Said:
         line.send(one.frame)
