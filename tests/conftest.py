@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -53,7 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what needs servers, and what ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what
     shares a cluster, or a file. A mode has a Java of its own, which costs as much as thirty tests until it is warm."""
     groups = {item: _group(item) for item in items}
-    items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
     for item in items:
         if any(map(item.get_closest_marker, REAL)):
             item.add_marker(pytest.mark.real)
@@ -61,6 +60,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = item.get_closest_marker("spark") or item.get_closest_marker("long")
         if slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TEST_S))
+    items.sort(key=_turns(items, groups))
+
+
+def _turns(items: list[pytest.Item], groups: dict[pytest.Item, str]) -> Callable[[pytest.Item], tuple[int, bool]]:
+    """The longest groups first, and by turns one that waits for servers and one that computes."""
+    numbers: dict[bool, dict[str, int]] = {True: {name: k for k, name in enumerate(LONGEST)}, False: {}}
+
+    def turn(item: pytest.Item) -> tuple[int, bool]:
+        real = item.get_closest_marker("real") is not None
+        of_kind = numbers[real]
+        return of_kind.setdefault(groups[item], len(of_kind)), real
+
+    return turn
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
