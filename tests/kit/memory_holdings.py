@@ -45,6 +45,12 @@ class StoredFrame:
             entry_id += 1
         return entry_id
 
+    def least_from(self, entry_id: EntryId) -> EntryId:
+        """The least id held from ``entry_id`` on; the frame's last id is not before it."""
+        if self.ids is None:
+            return max(entry_id, self.extent.first)
+        return min(held for held in self.ids if held >= entry_id)
+
 
 @dataclass
 class StoredLedger:
@@ -117,9 +123,8 @@ class MemoryHoldings:
                 end = min([bad.run_end(at), last, *(other - 1 for other in others)])
                 unknown.append(EntryRange(at, end, Reason.DAMAGED))
             else:
-                later = [f.extent.first for f in (*frames, *broken) if f.extent.first > at]
-                inside = any(f.extent.first <= at <= f.extent.last for f in (*frames, *broken))
-                end = at if inside else min([last, *(other - 1 for other in later)])
+                later = [f.least_from(at) for f in (*frames, *broken) if f.extent.last > at]
+                end = min([last, *(other - 1 for other in later)])
                 (unknown if trouble else absent).append(EntryRange(at, end, trouble))
             at = end + 1
         return Plan(tuple(pieces), tuple(absent), tuple(unknown), (), at - 1)
