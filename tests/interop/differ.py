@@ -40,8 +40,6 @@ SETTLE_S = 0.04
 """After so long polls wait at the bookie."""
 SILENT_S = 0.3
 """An operation by itself that was not answered after so long is not answered."""
-AGAIN_S, AGAIN_MAX = 0.3, 10
-"""A list of entries that differs is asked for anew: once in 60,000 operations Apache's had an acked entry not yet."""
 SHRINKS_MAX = 60
 LEDGER_BASES = (4_000_000, 2**31 + 1_000_000, 2**32 + 5_000_000, 2**40)
 """Far from where numbers get longer: frames of a repeated epoch have the same length."""
@@ -67,14 +65,12 @@ class Tally:
     seconds: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
-    again: int = 0  # lists of entries that were the same only when they were asked for again
 
     def add(self, other: Tally) -> None:
         self.operations += other.operations
         self.seconds += other.seconds
         self.kinds.update(other.kinds)
         self.rules.update(other.rules)
-        self.again += other.again
 
 
 @dataclass(eq=False)
@@ -171,9 +167,10 @@ def _said_of_v3(told: pb.Response) -> Said:
         if told.getBookieInfoResponse.HasField(name):
             setattr(told.getBookieInfoResponse, name, 1)
     inner = next((body.status for _, body in told.ListFields() if hasattr(body, "status")), 0)
+    listed = told.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger
     lac = _id_in(told.readLacResponse.lacBody)
     last = _id_in(told.readResponse.body if told.readResponse.entryId == -1 else told.readLacResponse.lastEntryBody)
-    return Said("v3", Status(told.status or inner), " ".join(str(told).split()), lac, last=last)
+    return Said("v3", Status(told.status or inner), " ".join(str(told).split()), lac, last=last, listed=listed)
 
 
 def _id_in(entry: bytes) -> int | None:
@@ -203,7 +200,6 @@ class Pair:
         self._bases = base
         self.tally = Tally()
         self.lines: list[tuple[Line, Line]] = []
-        self._doubtful: list[Difference] = []
 
     def next_base(self, number: int) -> int:
         """The first id of ledgers that nobody has used."""
@@ -244,8 +240,6 @@ class Pair:
             for line in self.lines[connection]:
                 await line.until(len(asked), ANSWERS_S)
             self._compare(connection, asked)
-        while self._doubtful:
-            await self._again(self._doubtful.pop())
         for one in burst.loose:
             await self._alone(one)
 
@@ -283,25 +277,7 @@ class Pair:
             if None not in rules:
                 self.tally.rules.update(rule.name for rule in rules if rule is not None)
                 return
-        difference = Difference(asked[0], apache, ours)
-        if asked[0].kind != "list":
-            raise difference
-        self._doubtful.append(difference)
-
-    async def _again(self, found: Difference) -> None:
-        """Asks for a list again until both say the same. Nobody has added to its ledger meanwhile."""
-        for _ in range(AGAIN_MAX):
-            await asyncio.sleep(AGAIN_S)
-            lines = await self._open()
-            try:
-                apache, ours = await asyncio.gather(*(self._ask(line, found.operation) for line in lines))
-            finally:
-                for line in lines:
-                    line.close()
-            if apache == ours and [ours.text] == [said.text for said in found.ours]:
-                self.tally.again += 1
-                return
-        raise found
+        raise Difference(asked[0], apache, ours)
 
     async def _alone(self, one: Operation) -> None:
         """An operation with a connection of its own: its answer, and whether the connection goes on."""
@@ -409,8 +385,6 @@ def report(tally: Tally, seed: int, version: str) -> Iterator[str]:
     for rule in RULES:
         count = tally.rules[rule.name]
         yield f"{count or 'NEVER':>12}  {rule.name}"
-    yield ""
-    yield f"{tally.again:>12}  lists of entries were the same only when they were asked for again"
 
 
 @contextlib.contextmanager

@@ -6,9 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from bk_core.wire.bookie_rpc.availability import encode_availability
 from bk_core.wire.bookie_rpc.connection import RequestReader
+from bk_core.wire.bookie_rpc.status import Status
 from tests.interop.differ_operations import WIRES, Burst, Epoch, Operation
-from tests.interop.differ_rules import ELSEWHERE, RULES
+from tests.interop.differ_rules import ELSEWHERE, RULES, Said
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
@@ -26,6 +31,27 @@ def operations_of(burst: Burst) -> list[Operation]:
 
 def test_each_listed_difference_has_a_rule_or_is_seen_elsewhere() -> None:
     assert sorted([*(rule.name for rule in RULES), *ELSEWHERE]) == sorted(listed())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "listed"),
+    [
+        ([(0, 0)], [], True),
+        ([(0, 1024)], [(0, 1023)], True),
+        ([(5, 9), (2048, 2048)], [(5, 9)], True),
+        ([(0, 1)], [(0, 0)], False),
+        ([(0, 2048)], [(0, 2046)], False),
+        ([(0, 1024)], [(1, 1023)], False),
+    ],
+)
+def test_a_list_may_lack_its_last_entry_only_where_a_page_of_javas_index_begins(
+    ours: list[tuple[int, int]], theirs: list[tuple[int, int]], listed: bool
+) -> None:
+    (rule,) = [rule for rule in RULES if rule.name == "list of entries"]
+    asked = Operation(1, "list", 3, b"", None, 7, "")
+    columns = [np.array(each, dtype=np.int64).reshape(-1, 2).T for each in (theirs, ours)]
+    apache, own = (Said("v3", Status.EOK, listed=encode_availability(*each)) for each in columns)
+    assert rule.fits(asked, apache, own) is listed
 
 
 def test_an_epoch_is_the_same_each_time_whatever_its_ledgers_are_called() -> None:
