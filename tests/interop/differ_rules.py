@@ -137,19 +137,17 @@ def _lower_last(one: Operation, apache: Said, ours: Said) -> bool:
     return apache.last < ours.last and apache.status is ours.status is Status.EOK
 
 
-def _list_without_its_last(one: Operation, apache: Said, ours: Said) -> bool:
-    """Java lists the pages of its index up to the last entry, without that one if it is the first of its page."""
+def _list_without_one(one: Operation, apache: Said, ours: Said) -> bool:
+    """Java lists the pages of its index up to the last entry there, without that one if it is the first of its page."""
     if not (apache.listed and ours.listed):
         return False
-    (firsts, lasts), theirs = decode_availability(ours.listed), decode_availability(apache.listed)
-    last = int(lasts[-1]) if lasts.size else -1
-    if last < 0 or last % _IDS_A_PAGE:
-        return False
-    if firsts[-1] == last:
-        firsts, lasts = firsts[:-1], lasts[:-1]
-    else:
-        lasts[-1] -= 1
-    return [firsts.tolist(), lasts.tolist()] == [each.tolist() for each in theirs]
+    held, listed = _ids(ours.listed), _ids(apache.listed)
+    return listed < held and [each % _IDS_A_PAGE for each in held - listed] == [0]
+
+
+def _ids(listed: bytes) -> set[int]:
+    ranges = zip(*(each.tolist() for each in decode_availability(listed)), strict=True)
+    return {each for first, last in ranges for each in range(first, last + 1)}
 
 
 def _wrong_digest(one: Operation, apache: Said, ours: Said) -> bool:
@@ -197,7 +195,7 @@ RULES: tuple[Rule, ...] = (
     Rule("a request of v3 without its message", _without_message),
     Rule("a read of an id below −1", _read_below_0),
     Rule("an explicit LAC below the one before", _lower_lac),
-    Rule("list of entries", _list_without_its_last),
+    Rule("list of entries", _list_without_one),
     Rule("the last entry, where ids did not come in order", _lower_last),
     Rule("an explicit LAC with a wrong CRC32 or CRC32C", _wrong_digest),
     Rule("a long poll on a ledger unknown here", _poll_of_unknown_ledger),

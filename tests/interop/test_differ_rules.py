@@ -39,12 +39,15 @@ def test_each_listed_difference_has_a_rule_or_is_seen_elsewhere() -> None:
         ([(0, 0)], [], True),
         ([(0, 1024)], [(0, 1023)], True),
         ([(5, 9), (2048, 2048)], [(5, 9)], True),
+        ([(0, 10), (12, 16)], [(1, 10), (12, 16)], True),
         ([(0, 1)], [(0, 0)], False),
+        ([(0, 9)], [(0, 1024)], False),
         ([(0, 2048)], [(0, 2046)], False),
         ([(0, 1024)], [(1, 1023)], False),
+        ([(7, 7)], [(7, 7)], False),
     ],
 )
-def test_a_list_may_lack_its_last_entry_only_where_a_page_of_javas_index_begins(
+def test_a_list_may_lack_an_entry_only_where_a_page_of_javas_index_begins(
     ours: list[tuple[int, int]], theirs: list[tuple[int, int]], listed: bool
 ) -> None:
     (rule,) = [rule for rule in RULES if rule.name == "list of entries"]
