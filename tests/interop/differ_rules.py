@@ -4,6 +4,7 @@ differs, and why") that a client can see in an answer. A rule fits one kind of r
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -187,12 +188,18 @@ def _batch_below_0(one: Operation, apache: Said, ours: Said) -> bool:
     return isinstance(asked, BatchRead) and asked.first_entry_id < 0 and ours.status is Status.EBADREQ
 
 
+def _too_large_a_number(one: Operation, apache: Said, ours: Said) -> bool:
+    """A varint whose tenth byte has more than the one bit that is left."""
+    return apache.wire in ("v3", "silent", "closed") and re.search(rb"[\x80-\xff]{9}[\x02-\x7f]", one.frame) is not None
+
+
 RULES: tuple[Rule, ...] = (
     Rule("a normal add over an existing id with another payload", _another_payload),
     Rule("an add whose request names other ids than its entry", _other_ids),
     Rule("an add whose entry has 16 to 31 bytes", _short_entry),
     Rule("an add with a ledger key of other than 20 bytes", _odd_key),
     Rule("a request of v3 without its message", _without_message),
+    Rule("a number of more than 64 bits on v3", _too_large_a_number),
     Rule("a read of an id below −1", _read_below_0),
     Rule("an explicit LAC below the one before", _lower_lac),
     Rule("list of entries", _list_without_one),
