@@ -115,7 +115,11 @@ def _read_below_0(one: Operation, apache: Said, ours: Said) -> bool:
         if ids[0] < -1 and apache.wire == "silent" and "body:" not in ours.text:
             return True  # a poll with its entry: ours tells the LAC
     known = (Status.ENOENTRY, Status.ENOLEDGER, Status.EBADREQ)
-    return ids[0] < -1 and ours.status in known and (apache.status in (*known, Status.EIO) or apache.wire == "silent")
+    return (
+        ids[0] < -1
+        and ours.status in known
+        and (apache.status in (*known, Status.EIO, Status.EUA) or apache.wire == "silent")
+    )
 
 
 def _read_by(asked: pb.ReadRequest) -> int:
