@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from bk_cli.children import free_port, free_ports
+from bk_cli.children import free_ports
 from bk_core.errors import DataDirectoryError, InvalidArgumentError
 
 HOST = "127.0.0.1"
@@ -58,11 +58,12 @@ def choose(data_dir: Path, wanted: Wanted) -> Layout:
 def _first(wanted: Wanted) -> Layout:
     count = BOOKIES if wanted.bookies is None else wanted.bookies
     first = BOOKIE_PORT if wanted.port is None else wanted.port
-    ports = tuple(first + i for i in range(count)) if first else free_bookie_ports(count)
+    *free, last = free_bookie_ports(count + 1)  # at once: none of them is found free twice
+    ports = tuple(first + i for i in range(count)) if first else tuple(free)
     if wanted.zookeeper_uri is not None:
         return Layout(0, ports, wanted.apache)
     chosen = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
-    return Layout(chosen or free_port(), ports, wanted.apache)
+    return Layout(chosen or last, ports, wanted.apache)
 
 
 def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bk_cli.children import free_port
+from bk_cli.children import free_ports
 from bk_cli.zookeeper_server import ZooKeeperServer
 from tests.trials.proxy import FaultProxy, ProxyThread
 
@@ -40,8 +40,7 @@ class EnsembleServer(ZooKeeperServer):
         super().__init__(tick_ms=TICK_MS, durable=False, heap_mb=96)
         self.number, self._path = number, path
         self.main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self.quorum_port, self.election_port = free_port(), free_port()
-        self.port = free_port()
+        self.quorum_port, self.election_port, self.port = free_ports(3)
         self.links: dict[int, FaultProxy] = {}  # to the quorum ports of the others, by their numbers
         self._others: Sequence[EnsembleServer] = ()
 
