@@ -34,7 +34,13 @@ BYTES = 100_000_000
 IN_FLIGHT = 5000
 SINGLE = 1000
 RECOVERED = 100_000
-SETTINGS: dict[str, object] = {"journalPreAllocSizeMB": 16, "journalMaxSizeMB": 512, "skipListSizeLimit": 64 << 20}
+SETTINGS: dict[str, object] = {
+    "journalPreAllocSizeMB": 16,
+    "journalMaxSizeMB": 512,
+    "skipListSizeLimit": 64 << 20,
+    # Apache's client bounds what waits for two bookies of three; the third would refuse what is beyond 10,000.
+    "maxPendingAddRequestsPerThread": 0,
+}
 
 
 @dataclass
