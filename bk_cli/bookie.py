@@ -39,7 +39,8 @@ def bookie() -> None:
     help="Settings in a TOML file (docs/bookie.md lists them); what is given here wins.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port for Apache's clients.")
-@click.option("--grpc-port", type=click.IntRange(1, 65535), help="TCP port for ours.  [default: --port + 1000]")
+@click.option("--direct-port", type=click.IntRange(1, 65535), help="TCP port for ours.  [default: --port + 2000]")
+@click.option("--grpc-port", type=click.IntRange(1, 65535), help="TCP port for ours, gRPC.  [default: --port + 1000]")
 @click.option("--advertised-address", metavar="HOST", help="Host that clients connect to.  [default: this host's name]")
 @click.option("--listen-address", metavar="HOST", default="0.0.0.0", help="Local address to listen on.")
 @click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from bk_core.errors import PortInUseError
@@ -20,22 +21,23 @@ def free_port(host: str = "127.0.0.1") -> int:
     return free_ports(1, host)[0]
 
 
-def free_ports(count: int, host: str = "127.0.0.1", *, above: int = 0) -> tuple[int, ...]:
-    """Different ports that nobody uses, nor the port so much ``above`` each, which is one of ``PORTS`` too; all are
-    held until all are found. Raises PortInUseError."""
+def free_ports(count: int, host: str = "127.0.0.1", *, above: Sequence[int] = ()) -> tuple[int, ...]:
+    """Different ports that nobody uses, nor the ports so much ``above`` each, which are of ``PORTS`` too; all are held
+    until all are found. Raises PortInUseError."""
     held: list[socket.socket] = []
     found: list[int] = []
     try:
         for port in random.sample(PORTS, len(PORTS)):
-            if port + above not in PORTS:
+            wanted = [port, *(port + each for each in above)]
+            if wanted[-1] not in PORTS:
                 continue
-            pair = [socket.socket() for _ in {port, port + above}]
-            held += pair
+            probes = [socket.socket() for _ in wanted]
+            held += probes
             try:
-                for probe, each in zip(pair, (port, port + above), strict=False):
+                for probe, each in zip(probes, wanted, strict=True):
                     probe.bind((host, each))
             except OSError:
-                for probe in pair:
+                for probe in probes:
                     probe.close()
                 continue
             found.append(port)

@@ -25,7 +25,7 @@ from bk_cli import cluster_layout
 from bk_cli.access import Access
 from bk_cli.apache_jars import find_jars
 from bk_cli.children import check_port_free, child_environment, last_lines
-from bk_cli.cluster_layout import GRPC_PORT_ABOVE, HOST, Wanted
+from bk_cli.cluster_layout import HOST, PORTS_ABOVE, Wanted
 from bk_cli.java import find_java
 from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.errors import NotEnoughBookiesError, PortInUseError
@@ -71,10 +71,6 @@ class BookieProcess:
         return f"{HOST}:{self.port}"
 
     @property
-    def grpc_port(self) -> int:
-        return self.port + GRPC_PORT_ABOVE
-
-    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
@@ -90,7 +86,7 @@ class BookieProcess:
     @property
     def ports(self) -> tuple[int, ...]:
         """Where it listens."""
-        return self.port, self.grpc_port
+        return self.port, *(self.port + above for above in PORTS_ABOVE)
 
     def check_ports_free(self) -> None:
         """Raises PortInUseError."""

@@ -19,13 +19,13 @@ from bk_core.errors import DataDirectoryError, InvalidArgumentError
 HOST = "127.0.0.1"
 BOOKIES = 4  # three make a ledger, and one is spare (RULES E2)
 BOOKIE_PORT = 3181
-GRPC_PORT_ABOVE = 1000  # as in a bookie's settings, which are not imported for it
+PORTS_ABOVE = (1000, 2000)  # of gRPC and of the direct lane, as in a bookie's settings, which are not imported for it
 ZOOKEEPER_PORT = 2181
 
 
 def free_bookie_ports(count: int) -> tuple[int, ...]:
     """The first ports of so many bookies; these and their others are free."""
-    return free_ports(count, above=GRPC_PORT_ABOVE)
+    return free_ports(count, above=PORTS_ABOVE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class LedgerMetadata:
         return None
 
 
-BOOKIE_RPC = "bookie-rpc"
+BOOKIE_RPC, DIRECT = "bookie-rpc", "direct"
 """The protocol of an endpoint on Apache's wire."""
 
 

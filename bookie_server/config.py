@@ -17,12 +17,12 @@ from bookie_server.machine.state import MachineLimits
 from bookie_server.storage.disk.space import SpaceLimits
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
-GRPC_PORT_ABOVE = 1000
+GRPC_PORT_ABOVE, DIRECT_PORT_ABOVE = 1000, 2000
 
 _BLOCK = 4096
 _FILES_KEPT = 64
 _FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes open for reads; writers use the rest
-_MAY_BE_ZERO = ("port", "grpc_port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
+_MAY_BE_ZERO = ("port", "grpc_port", "direct_port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
 
 T = TypeVar("T")
 
@@ -49,7 +49,9 @@ class BookieConfig:
     default ``advertised_address:port``; later starts read it from the data directory.
 
     **Ports.** Apache's clients connect to ``port``, where a Java client looks for a bookie of the default id. Ours
-    connect to ``grpc_port``, by default 1000 above it; they find it in the bookie's registration. 0 takes a free one.
+    connect to ``direct_port``, by default 2000 above it, where each has a connection for adds, one for reads and one
+    for control, or to ``grpc_port``, by default 1000 above it; they find both in the bookie's registration. 0 takes a
+    free one.
 
     **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
     a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
@@ -85,6 +87,7 @@ class BookieConfig:
     data_dirs: tuple[Path, ...] = ()
     port: int = 3181
     grpc_port: int | None = None
+    direct_port: int | None = None
     bookie_id: str | None = None
     advertised_address: str | None = None
     listen_address: str = "0.0.0.0"
@@ -156,13 +159,17 @@ class BookieConfig:
             )
 
     def _set_ports(self) -> None:
-        if self.grpc_port is None:
-            object.__setattr__(self, "grpc_port", self.port and self.port + GRPC_PORT_ABOVE)
-        for name in ("port", "grpc_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise InvalidArgumentError("a port is a number from 0 to 65535", value=f"{name}={getattr(self, name)}")
-        if self.port and self.port == self.grpc_port:
-            raise InvalidArgumentError("two services cannot share a port", value=f"port=grpc_port={self.port}")
+        for name, above in (("grpc_port", GRPC_PORT_ABOVE), ("direct_port", DIRECT_PORT_ABOVE)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self.port and self.port + above)
+        ports = {name: getattr(self, name) for name in ("port", "grpc_port", "direct_port")}
+        for name, port in ports.items():
+            if not 0 <= port <= 65535:
+                raise InvalidArgumentError("a port is a number from 0 to 65535", value=f"{name}={port}")
+        fixed = [port for port in ports.values() if port]
+        if len(set(fixed)) < len(fixed):
+            value = ", ".join(f"{name}={port}" for name, port in ports.items())
+            raise InvalidArgumentError("two services cannot share a port", value=value)
 
     def _set_directories(self) -> None:
         if self.data_dir is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
-from bk_core.transport.port import Caller
+from bk_core.transport.port import LANE_NAMES, Caller
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 
@@ -27,7 +27,9 @@ class ClientConfig:
     ledger under-replicated. A deletion waits at most ``delete_hint_timeout_ms`` to tell the bookies. A bookie that
     failed is not chosen for ``quarantine_ms`` unless too few others are left.
 
-    ``batch_reads``: read long ranges from Apache's bookies in batches, over a second connection to each (version 2).
+    ``lanes``: the wires over which bookies are talked to, comma-separated, best first. Of those that a bookie offers,
+    the first one is used. ``batch_reads``: read long ranges from Apache's bookies in batches, over a second connection
+    to each (version 2).
 
     ``rack_script`` and ``rack_file`` say which rack a bookie is in (docs/python.md): then write sets get members in
     ``racks_min`` racks where there are so many, and with ``enforce_racks`` no ledger is made elsewhere.
@@ -49,6 +51,7 @@ class ClientConfig:
     read_timeout_ms: float = 10_000
     read_bytes_max: int = 8 << 20
     speculative_read_ms: float = 2_000  # after this silence of a bookie another one is asked too
+    lanes: str = "direct,grpc,bookie-rpc"
     batch_reads: bool = True
     lac_timeout_ms: float = 5_000
     lac_stall_ms: float = 2_000
@@ -85,6 +88,7 @@ class ClientConfig:
                     value=f"{small}={getattr(self, small)}, {large}={getattr(self, large)}",
                     remedy=f"lower {small} or raise {large}",
                 )
+        self._lanes()
         if self.frame_bytes > FRAME_BYTES_MAX // 2:
             raise InvalidArgumentError(
                 "frame_bytes must leave room for columns",
@@ -92,9 +96,17 @@ class ClientConfig:
                 remedy="at most 4 MiB",
             )
 
+    def _lanes(self) -> tuple[str, ...]:
+        lanes = tuple(lane.strip() for lane in self.lanes.split(","))
+        if not lanes or len(set(lanes)) < len(lanes) or not set(lanes) <= set(LANE_NAMES):
+            raise InvalidArgumentError(
+                "lanes names each lane at most once", value=f"lanes={self.lanes}", remedy=f"of {', '.join(LANE_NAMES)}"
+            )
+        return lanes
+
     def caller(self, instance_id: str) -> Caller:
         """The settings for connections to the bookies of a cluster."""
-        return Caller(instance_id, batch_reads=bool(self.batch_reads))
+        return Caller(instance_id, lanes=self._lanes(), batch_reads=bool(self.batch_reads))
 
     def writer(self) -> WriterConfig:
         return WriterConfig(

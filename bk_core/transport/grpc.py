@@ -17,6 +17,7 @@ from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lane_streams import LaneLink, LaneStream
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import Caller
+from bk_core.wire.frames_codec import pack, unpack
 
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.min_reconnect_backoff_ms", 1000))
 
@@ -36,9 +37,12 @@ class GrpcLink(LaneLink):
         await self._channel.close()
 
     async def carry(self, stream: LaneStream) -> None:
+        awake = asyncio.Event()
+        awake.set()
+        stream.wake = awake.set
         call: Any = self._channel.stream_stream(f"/{SERVICE}/{stream.method}")()  # no serializers: messages are bytes
         holds_grpc(call)
-        writer = asyncio.get_running_loop().create_task(_write(stream, call))
+        writer = asyncio.get_running_loop().create_task(_write(stream, call, awake))
         try:
             async with asyncio.timeout(self.connect_timeout_s):
                 await self._receive(stream, call)
@@ -58,16 +62,20 @@ class GrpcLink(LaneLink):
             await call.code()
             # the bookie stops; the next use connects to its new address
             raise TransportError("the bookie ended the stream", value=f"bookie {self.bookie_id}")
-        stream.receive(message)
+        if stream.gets_frames:
+            frames, rest = unpack(message)
+            stream.receive(rest, frames)
+        else:
+            stream.receive(message)
 
 
-async def _write(stream: LaneStream, call: Any) -> None:
+async def _write(stream: LaneStream, call: Any, awake: asyncio.Event) -> None:
     """Writes messages as they get ready. A failure is reported by the reading side."""
     while True:
-        await stream.wake.wait()
-        stream.wake.clear()
+        await awake.wait()
+        awake.clear()
         while (message := stream.next_message()) is not None:
             try:
-                await call.write(message)
+                await call.write(pack(message))
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 return

@@ -3,8 +3,8 @@
 answers (L1 to L6). :class:`LaneLink` makes one link of them.
 
 There is no socket here: a lane sends what :meth:`LaneStream.next_message` returns and passes what it receives to
-:meth:`LaneStream.receive`. Frames queued in one turn of the loop leave in one message, joined once. A broken stream
-fails all its callers, and the next use makes a new one.
+:meth:`LaneStream.receive`. Frames queued in one turn of the loop leave in one message. A broken stream fails all its
+callers, and the next use makes a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -43,8 +43,7 @@ from bk_core.transport.port import (
     ReadTrailer,
     RefusedError,
 )
-from bk_core.wire.frames_codec import pack, unpack
-from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Reason
+from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 
 logger = logging.getLogger(__name__)
@@ -61,29 +60,36 @@ MESSAGE_FRAMES_MAX = 256
 _WATCH_SLACK_S = 5.0
 
 
+def _asleep() -> None:
+    """No lane carries the stream yet."""
+
+
 class LaneStream:
-    """The base of the three streams, which begin with ``said``. ``wake`` is set when there is something to write."""
+    """The base of the three streams, which begin with ``said``. ``wake`` is called when there is something to write;
+    the lane sets it, and then writes what there is already."""
 
     method: str
     """The name of the stream on the wire."""
 
+    gets_frames = False
+    """Whether the bookie's messages carry frames, in field 1."""
+
     def __init__(self, said: lane_pb2.Hello) -> None:
         self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
-        self.wake = asyncio.Event()
+        self.wake: Callable[[], object] = _asleep
         self.greeted = False
         self.broken: TransportError | None = None
         self._hello: lane_pb2.Hello | None = said
-        self.wake.set()
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
         if not self.greeted:
-            answer = self.hello_of(message)
+            answer = self.hello_of(rest)
             if answer is None:
                 raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
             self._check_hello(answer)
             self.greeted = True
-        self.take(message)  # the message with the hello may carry more
+        self.take(rest, frames)  # the message with the hello may carry more
 
     def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
         reason = reason_of(int(answer.reason))
@@ -111,14 +117,14 @@ class LaneStream:
 
     # --- implemented by each stream ---
 
-    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
+    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
         raise NotImplementedError
 
-    def take(self, message: bytes) -> None:
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
         """Gives a message's answers to the callers that wait for them."""
         raise NotImplementedError
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         """The next message to send, or None. The first one carries hello."""
         raise NotImplementedError
 
@@ -151,44 +157,44 @@ class AddStream(LaneStream):
         self._sent[session] = 0
         wanted = lane_pb2.RECOVER if mode is AttachMode.RECOVER else lane_pb2.WRITE
         self._attaches.append(lane_pb2.Attach(session=session, ledger_id=ledger_id, ledger_key=ledger_key, mode=wanted))
-        self.wake.set()
+        self.wake()
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         if session in self._listeners:
             self._frames.append((session, memoryview(frame)))
-            self.wake.set()
+            self.wake()
 
     def detach(self, session: int) -> None:
         if self._listeners.pop(session, None):
             del self._sent[session]
             self._detaches.append(session)
-            self.wake.set()
+            self.wake()
 
-    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
-        answer = _parse(lane_pb2.AddResponse, message)
+    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
+        answer = _parse(lane_pb2.AddResponse, rest)
         return answer.hello if answer.HasField("hello") else None
 
-    def take(self, message: bytes) -> None:
-        answer = _parse(lane_pb2.AddResponse, message)
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+        answer = _parse(lane_pb2.AddResponse, rest)
         listeners = self._listeners
         if len(answer.sessions) != len(answer.frames):
             raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
         said = [*zip(answer.sessions, answer.frames, strict=True), *((end.session, end.frames) for end in answer.ended)]
-        for session, frames in said:  # check all first: a false message is not applied in part
-            if frames > self._sent.get(session, frames):
-                value = f"bookie {self.bookie_id}: {frames} of {self._sent[session]} frames"
+        for session, count in said:  # check all first: a false message is not applied in part
+            if count > self._sent.get(session, count):
+                value = f"bookie {self.bookie_id}: {count} of {self._sent[session]} frames"
                 raise RemoteProtocolError("a bookie acknowledges frames that it was never sent", value=value)
-        for session, frames in zip(answer.sessions, answer.frames, strict=True):
+        for session, count in zip(answer.sessions, answer.frames, strict=True):
             listener = listeners.get(session)
             if listener:
-                listener.on_acked(session, frames)
+                listener.on_acked(session, count)
         for end in answer.ended:
             listener = listeners.get(end.session)
             if listener:
                 self.detach(end.session)
                 listener.on_ended(end.session, end.frames, reason_of(int(end.reason)), end.message)
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         frames = self._next_frames()
         detaches: list[int] = []
         if not self._frames:  # a session is detached only behind its last frame
@@ -196,9 +202,9 @@ class AddStream(LaneStream):
         attaches, self._attaches = self._attaches, []
         said = self._take_hello()
         if not (attaches or detaches or said):
-            return pack(frames, b"") if frames else None
+            return LaneMessage(b"", frames) if frames else None
         rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches)
-        return pack(frames, rest.SerializeToString())
+        return LaneMessage(rest.SerializeToString(), frames)
 
     def _next_frames(self) -> list[memoryview]:
         taken: list[memoryview] = []
@@ -246,6 +252,7 @@ class ReadStream(LaneStream):
     """The reads of one bookie."""
 
     method = "Read"
+    gets_frames = True
 
     def __init__(self, said: lane_pb2.Hello) -> None:
         super().__init__(said)
@@ -270,20 +277,19 @@ class ReadStream(LaneStream):
                 ledger_key=fence_key or b"",
             )
         )
-        self.wake.set()
+        self.wake()
         return call
 
     def cancel(self, number: int) -> None:
         if self._calls.pop(number, None):
             self._cancelled.append(number)
-            self.wake.set()
+            self.wake()
 
-    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
-        answer = _parse(lane_pb2.ReadResponse, message)
+    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
+        answer = _parse(lane_pb2.ReadResponse, rest)
         return answer.hello if answer.HasField("hello") else None
 
-    def take(self, message: bytes) -> None:
-        frames, rest = unpack(message)
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
         answer = _parse(lane_pb2.ReadResponse, rest)
         frames = frames or (memoryview(answer.frames) if answer.frames else None)
         call = self._calls.get(answer.id)
@@ -298,7 +304,7 @@ class ReadStream(LaneStream):
             del self._calls[answer.id]
             call.answers.put_nowait(_ending(answer.trailer))
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         said = self._take_hello()
         if not (self._requests or self._cancelled or said):
             return None
@@ -308,7 +314,7 @@ class ReadStream(LaneStream):
         if not self._requests:  # a read is cancelled only after it was asked for
             request.cancel.extend(self._cancelled)
             self._cancelled.clear()
-        return request.SerializeToString()
+        return LaneMessage(request.SerializeToString())
 
     def lost(self, error: TransportError) -> None:
         calls, self._calls = self._calls, {}
@@ -334,7 +340,7 @@ class ControlStream(LaneStream):
         answer: asyncio.Future[lane_pb2.ControlResponse] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         self._requests.append(request)
-        self.wake.set()
+        self.wake()
         try:
             async with asyncio.timeout(deadline_s):
                 response = await answer
@@ -351,26 +357,26 @@ class ControlStream(LaneStream):
     def _cancel(self, number: int) -> None:
         if self.broken is None:
             self._requests.append(lane_pb2.ControlRequest(cancel=lane_pb2.CancelRequest(id=number)))
-            self.wake.set()
+            self.wake()
 
-    def hello_of(self, message: bytes) -> lane_pb2.HelloAnswer | None:
-        answer = _parse(lane_pb2.ControlResponse, message)
+    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
+        answer = _parse(lane_pb2.ControlResponse, rest)
         return answer.hello if answer.HasField("hello") else None
 
-    def take(self, message: bytes) -> None:
-        answer = _parse(lane_pb2.ControlResponse, message)
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+        answer = _parse(lane_pb2.ControlResponse, rest)
         call = self._calls.pop(answer.id, None)
         if call and not call.done():
             call.set_result(answer)
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         said = self._take_hello()
         if not (self._requests or said):
             return None
         request = self._requests.popleft() if self._requests else lane_pb2.ControlRequest()
         if said:
             request.hello.CopyFrom(said)
-        return request.SerializeToString()
+        return LaneMessage(request.SerializeToString())
 
     def lost(self, error: TransportError) -> None:
         calls, self._calls = self._calls, {}
@@ -574,7 +580,7 @@ def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | TransportError:
     return trailer_from_proto(trailer)
 
 
-def _parse(kind: Any, data: bytes | memoryview) -> Any:
+def _parse(kind: Any, data: Buffer) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:

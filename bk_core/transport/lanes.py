@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's transport: to each bookie one connection, over the first of :data:`LANES` that the bookie offers.
+"""A client's transport: to each bookie one connection, over the first of the caller's lanes that the bookie offers.
 
 A bookie publishes an endpoint for each lane that it serves. A connection is made on first use and again after a break;
 nothing is made at import or in ``__init__``, because Spark forks (K4).
@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from bk_core.after_fork import check_can_connect
 from bk_core.errors import BookieUnreachableError, Outcome, TransportError
-from bk_core.model import BOOKIE_RPC, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.transport.port import AddListener, BookieInfo, Caller, LacEvidence, Link, ReadPart, ReadTrailer
 from bk_core.wire.lane import AttachMode
 
@@ -26,15 +25,20 @@ def _grpc() -> Connect:
     return GrpcLink
 
 
+def _direct() -> Connect:
+    from bk_core.transport.direct import DirectLane
+
+    return DirectLane().connect
+
+
 def _bookie_rpc() -> Connect:
     from bk_core.transport.bookie_rpc.link import BookieRpcLane
 
     return BookieRpcLane().connect
 
 
-LANES: Mapping[str, Callable[[], Connect]] = {"grpc": _grpc, BOOKIE_RPC: _bookie_rpc}
-"""The lanes of this client, best first, by the protocol of a bookie's endpoint. Each is imported when a transport is
-made, not before."""
+LANES: Mapping[str, Callable[[], Connect]] = {DIRECT: _direct, "grpc": _grpc, BOOKIE_RPC: _bookie_rpc}
+"""The lanes by the protocol of a bookie's endpoint. Each is imported when a bookie is reached over it, not before."""
 
 
 def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) -> Endpoint | None:
@@ -45,13 +49,14 @@ def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) ->
 class LaneTransport:
     """:class:`~bk_core.transport.port.Transport` to the bookies of a cluster. Belongs to the loop it is first used on.
 
-    Raises ForkedHandleError in a child of a process that used gRPC (:mod:`bk_core.after_fork`).
+    A bookie that offers gRPC alone is refused with ForkedHandleError in a child of a process that used gRPC
+    (:mod:`bk_core.after_fork`).
     """
 
     def __init__(self, caller: Caller, lanes: Mapping[str, Callable[[], Connect]] = LANES) -> None:
-        check_can_connect()
         self._caller = caller
-        self._lanes = {lane: load() for lane, load in lanes.items()}
+        self._lanes = {lane: lanes[lane] for lane in caller.lanes or lanes if lane in lanes}
+        self._connects: dict[str, Connect] = {}
         self._infos: dict[BookieId, BookieServiceInfo] = {}
         self._links: dict[BookieId, Link] = {}
         self._closed = False
@@ -138,8 +143,13 @@ class LaneTransport:
             endpoint = endpoint_of(info, self._lanes) if info else None
             if info is None or endpoint is None:
                 raise _no_way_to(bookie_id, info)
-            link = self._links[bookie_id] = self._lanes[endpoint.protocol](info, endpoint, self._caller)
+            link = self._links[bookie_id] = self._connect(endpoint.protocol)(info, endpoint, self._caller)
         return link
+
+    def _connect(self, lane: str) -> Connect:
+        if lane not in self._connects:
+            self._connects[lane] = self._lanes[lane]()
+        return self._connects[lane]
 
     async def close(self) -> None:
         self._closed = True

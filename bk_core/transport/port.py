@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bk_core.errors import Outcome, TransportError
-from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
+from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
 
 
@@ -169,18 +169,23 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+LANE_NAMES = (DIRECT, "grpc", BOOKIE_RPC)
+"""The lanes of this client, best first: the protocols of a bookie's endpoints."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """What the links of a client have in common.
 
     ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
-    bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``batch_reads``: a lane that reads entry
-    by entry may open a second connection on which it need not.
+    bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``lanes``: best first; empty: all there
+    are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not.
     """
 
     instance_id: str = ""
     client: str = "pyspark-bookkeeper"
     connect_timeout_s: float = 5.0
+    lanes: tuple[str, ...] = ()
     batch_reads: bool = True
 
 

@@ -8,10 +8,8 @@ field 1, the *rest*, is a protobuf message without frames, which the generated c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bk_core.errors import RemoteProtocolError
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane import FRAME_BYTES_MAX, Buffer, LaneMessage
 
 MESSAGE_OVERHEAD_BYTES = 64 << 10
 """The room in a message beside its frames, for attaches, acks and trailers."""
@@ -33,15 +31,15 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def pack(frames_parts: Sequence[bytes | memoryview], rest: bytes) -> bytes:
-    """A message with ``frames_parts``, joined, as its frames, followed by ``rest``; copies the frames once."""
-    size = sum(len(part) for part in frames_parts)
+def pack(message: LaneMessage) -> bytes:
+    """A message with its frames, joined, in front; copies the frames once."""
+    size = sum(len(part) for part in message.frames)
     if size == 0:
-        return rest
-    return b"".join((bytes((_FRAMES_TAG,)), encode_varint(size), *frames_parts, rest))
+        return message.rest
+    return b"".join((bytes((_FRAMES_TAG,)), encode_varint(size), *message.frames, message.rest))
 
 
-def unpack(data: bytes | memoryview) -> tuple[memoryview | None, memoryview]:
+def unpack(data: Buffer) -> tuple[memoryview | None, memoryview]:
     """The frames of a message (None if it does not begin with frames) and its rest, as views of ``data``.
 
     Raises RemoteProtocolError if the message is longer than MESSAGE_BYTES_MAX, or the length of the frames does not fit

@@ -5,7 +5,9 @@ so that the pure part needs no protobuf; their values are those of ``proto/lane.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bk_core.model import EntryId
 
@@ -44,6 +46,16 @@ class AttachMode(enum.IntEnum):
 
     WRITE = 0
     RECOVER = 1
+
+
+Buffer = bytes | bytearray | memoryview
+
+
+class LaneMessage(NamedTuple):
+    """A message of a lane: a protobuf message without its field ``frames``, and these frames."""
+
+    rest: bytes
+    frames: Sequence[Buffer] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,13 @@ _COUNT_INTERVAL_S = 1.0
 
 
 class ClientStream(Protocol):
-    """A stream of a client. ``reading_since`` is the loop's time when it began to wait for a message; infinite while it
-    does not wait."""
+    """A stream of a client."""
 
-    reading_since: float
+    @property
+    def reading_since(self) -> float:
+        """The loop's time when it began to wait for a message, which may be held in part; infinite while it does not
+        wait."""
+        ...
 
     def cut(self, message: str) -> None:
         """End it at once."""

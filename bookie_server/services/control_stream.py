@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from bk_core.transport.messages import evidence_to_proto, info_to_proto, proto_reason
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, MESSAGE_OVERHEAD_BYTES
+from bk_core.wire.lane import Buffer, LaneMessage
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
@@ -43,12 +44,12 @@ class ControlStream(LaneStream):
         while self._answers:
             self._next()
 
-    def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
-        request = parse(lane_pb2.ControlRequest, message)
+    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
+        request = parse(lane_pb2.ControlRequest, rest)
         return request.hello if request.HasField("hello") else None
 
-    def take(self, message: bytes) -> None:
-        request = parse(lane_pb2.ControlRequest, short(message))
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+        request = parse(lane_pb2.ControlRequest, short(rest, frames))
         call = request.WhichOneof("call")
         if call is None:
             return
@@ -110,7 +111,7 @@ class ControlStream(LaneStream):
         self._answers.append((answer, size))
         self._bytes += size
         self.facts.answers.bytes += size
-        self.wake.set()
+        self.wake()
 
     def _next(self) -> events.SendLac | lane_pb2.ControlResponse:
         answer, size = self._answers.popleft()
@@ -121,16 +122,16 @@ class ControlStream(LaneStream):
     def waiting(self) -> int:
         return self._bytes
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         if self._hello:
             answer, self._hello = lane_pb2.ControlResponse(hello=self._hello), None
-            return answer.SerializeToString()
+            return LaneMessage(answer.SerializeToString())
         if not self._answers:
             return None
         ready = self._next()
         if isinstance(ready, events.SendLac):
             ready = lane_pb2.ControlResponse(id=ready.request[1], lac=evidence_to_proto(ready.evidence))
-        return ready.SerializeToString()
+        return LaneMessage(ready.SerializeToString())
 
 
 def _control_event(request_id: events.RequestId, call: str, request: lane_pb2.ControlRequest) -> events.Event | None:

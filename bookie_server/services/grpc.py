@@ -16,6 +16,7 @@ import grpc
 from bk_core.errors import BookKeeperError, PortInUseError
 from bk_core.model import Endpoint
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
+from bk_core.wire.frames_codec import pack, unpack
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import Clients
 from bookie_server.services.control_stream import ControlStream
@@ -79,9 +80,17 @@ class GrpcServer:
     async def _serve(self, stream: LaneStream, context: Any) -> None:
         """Carry a stream's messages until it ends. If its client takes nothing, the whole connection is ended:
         otherwise gRPC would keep the unwritten messages for as long as the client likes."""
+        awake, flow = asyncio.Event(), asyncio.Event()
+
+        def wake() -> None:
+            awake.set()
+            (flow.set if stream.flows else flow.clear)()
+
+        stream.wake = wake
+        wake()
         tasks = [
-            asyncio.ensure_future(_read(stream, context)),
-            asyncio.ensure_future(_write(stream, context, self._clients.read_stall_s)),
+            asyncio.ensure_future(_read(stream, context, flow)),
+            asyncio.ensure_future(_write(stream, context, self._clients.read_stall_s, awake)),
         ]
         stream.on_cut = lambda: [task.cancel() for task in tasks]
         self._clients.streams.add(stream)
@@ -111,7 +120,7 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-async def _read(stream: LaneStream, context: Any) -> None:
+async def _read(stream: LaneStream, context: Any, flow: asyncio.Event) -> None:
     """Receive messages until the client is done or breaks the rules."""
     clock = asyncio.get_running_loop().time
     stream.reading_since = clock()
@@ -120,9 +129,14 @@ async def _read(stream: LaneStream, context: Any) -> None:
             message = await context.read()
         while message is not grpc.aio.EOF:
             stream.reading_since = math.inf
-            stream.receive(message)
+            if stream.gets_frames:
+                frames, rest = unpack(message)
+                stream.receive(rest, frames)
+                del frames, rest
+            else:
+                stream.receive(message)
             del message  # else it is kept until the next one arrives
-            await stream.flow.wait()
+            await flow.wait()
             if stream.closing:
                 return
             stream.reading_since = clock()
@@ -134,19 +148,19 @@ async def _read(stream: LaneStream, context: Any) -> None:
         stream.close(f"the client is gone: {error!r}")
 
 
-async def _write(stream: LaneStream, context: Any, stall_s: float) -> None:
+async def _write(stream: LaneStream, context: Any, stall_s: float, awake: asyncio.Event) -> None:
     """Write queued answers, one message at a time, until the stream closes."""
     loop = asyncio.get_running_loop()
     try:
         while True:
-            await stream.wake.wait()
-            stream.wake.clear()
+            await awake.wait()
+            awake.clear()
             while (message := stream.next_message()) is not None:
                 stream.writing = True
                 late = loop.call_later(stall_s, stream.stall)
                 try:
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
-                        await context.write(message)
+                        await context.write(pack(message))
                 finally:
                     late.cancel()
                 stream.writing = False

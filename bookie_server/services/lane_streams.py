@@ -8,7 +8,6 @@ There is no socket here: the driver feeds :meth:`LaneStream.receive` and writes 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections import deque
@@ -22,8 +21,7 @@ from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
 from bk_core.transport.messages import LANE_VERSION, proto_reason, trailer_to_proto
 from bk_core.transport.port import BookieInfo
-from bk_core.wire.frames_codec import pack, unpack
-from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Reason
+from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
@@ -35,6 +33,10 @@ MESSAGE_BYTES_MAX_SHORT = 256 << 10
 """The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
 
 _ENDS_OF_A_MESSAGE = 8192
+
+
+def _asleep() -> None:
+    """Nobody carries the stream yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +62,16 @@ class BookieFacts:
 class LaneStream:
     """What the three streams share: hello first, back-pressure, an end.
 
-    ``wake`` is set when there is a message to write or the stream ends. ``flow`` is clear while nothing may be
-    received, because the machine paused the stream or too many answers wait for the client. ``closing`` is the reason
+    ``wake`` is called when there is a message to write or the stream ends, and when ``flows`` changed; the driver sets
+    it, and then looks once by itself. ``flows`` is False while nothing may be received, because the machine paused the
+    stream or too many answers wait for the client. ``closing`` is the reason
     why the stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
     sets ``reading_since`` to its loop's time when it begins to wait for a message, and ``writing`` while a message is
     being written.
     """
+
+    gets_frames = False
+    """Whether the client's messages carry frames, in field 1."""
 
     waiting_max = 0
     """How many answers may wait while more is received, in units of :meth:`waiting`."""
@@ -73,9 +79,8 @@ class LaneStream:
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self.engine, self.facts = engine, facts
         self.stream: events.StreamId = engine.open_stream(self)
-        self.wake = asyncio.Event()
-        self.flow = asyncio.Event()
-        self.flow.set()
+        self.wake: Callable[[], object] = _asleep
+        self.flows = True
         self.closing = ""
         self.was_cut = self.writing = self._stalled = self._paused = False
         self.on_cut: Callable[[], object] | None = None
@@ -83,11 +88,11 @@ class LaneStream:
         self._greeted = False
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Take one message of the client. Raises RemoteProtocolError, which must end the stream."""
-        self._greeted = self._greeted or self._greet(message)
+        self._greeted = self._greeted or self._greet(rest)
         if self._greeted:
-            self.take(message)
+            self.take(rest, frames)
             self._flow()
 
     def end(self) -> None:
@@ -95,9 +100,9 @@ class LaneStream:
         self.engine.close_stream(self.stream)
         self.close("the stream ended")
 
-    def _greet(self, message: bytes) -> bool:
+    def _greet(self, rest: Buffer) -> bool:
         """Check the hello of the first message and answer it; False if the stream must end."""
-        said = self.hello_of(message)
+        said = self.hello_of(rest)
         reason, text = self._hello_problem(said)
         facts = self.facts
         self._hello = lane_pb2.HelloAnswer(
@@ -113,7 +118,7 @@ class LaneStream:
             read_only=facts.read_only(),
             server=facts.version,
         )
-        self.wake.set()
+        self.wake()
         if reason:
             self.closing = text
             logger.warning("stream %d: hello refused: %s %s", self.stream, reason.name, text)
@@ -136,8 +141,8 @@ class LaneStream:
     def close(self, message: str) -> None:
         """End the stream once its queued answers are written."""
         self.closing = self.closing or message
-        self.flow.set()
-        self.wake.set()
+        self.flows = True
+        self.wake()
         if self._stalled:
             self.cut(message)
 
@@ -164,12 +169,13 @@ class LaneStream:
         self._flow()
 
     def _flow(self) -> None:
-        """Set or clear ``flow``."""
-        waiting = self.waiting()
+        waiting, before = self.waiting(), self.flows
         if self.closing or (not self._paused and waiting <= self.waiting_max // 2):
-            self.flow.set()
+            self.flows = True
         elif self._paused or waiting > self.waiting_max:
-            self.flow.clear()
+            self.flows = False
+        if self.flows is not before:
+            self.wake()
 
     def deliver(self, effect: StreamEffect) -> None:
         match effect:
@@ -183,15 +189,15 @@ class LaneStream:
                 self.close(message)
             case _:
                 self.take_effect(effect)
-                self.wake.set()
+                self.wake()
                 self._flow()
 
     # --- what differs ---
 
-    def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
+    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
         raise NotImplementedError
 
-    def take(self, message: bytes) -> None:
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
         """Turn a message into events. Raises RemoteProtocolError, which ends the stream."""
         raise NotImplementedError
 
@@ -199,7 +205,7 @@ class LaneStream:
         """Queue an answer until the writer takes it."""
         raise NotImplementedError
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         """The queued answers, as far as they fit one message; None if there are none."""
         raise NotImplementedError
 
@@ -212,6 +218,7 @@ class AddStream(LaneStream):
     """Frames in, acks out. Acks that wait for the writer are merged, because the newest count of a session
     is enough."""
 
+    gets_frames = True
     waiting_max = 4096  # ends of sessions
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
@@ -219,12 +226,11 @@ class AddStream(LaneStream):
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
 
-    def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
-        request = parse(lane_pb2.AddRequest, unpack(message)[1])
+    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
+        request = parse(lane_pb2.AddRequest, rest)
         return request.hello if request.HasField("hello") else None
 
-    def take(self, message: bytes) -> None:
-        frames, rest = unpack(message)
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
         if not rest:
             if frames:
                 self.engine.feed(events.FramesArrived(self.stream, frames))
@@ -257,7 +263,7 @@ class AddStream(LaneStream):
     def waiting(self) -> int:
         return len(self._ended)
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         if not (self._acks or self._ended or self._hello):
             return None
         ends, self._ended = self._ended[:_ENDS_OF_A_MESSAGE], self._ended[_ENDS_OF_A_MESSAGE:]
@@ -273,7 +279,7 @@ class AddStream(LaneStream):
             hello=self._hello,
         )
         self._acks, self._hello = {}, None
-        return answer.SerializeToString()
+        return LaneMessage(answer.SerializeToString())
 
 
 class ReadStream(LaneStream):
@@ -285,12 +291,12 @@ class ReadStream(LaneStream):
         self._ranges = 0  # ranges of the queued trailers, plus one for each trailer
         self._leaving: events.RequestId | None = None
 
-    def hello_of(self, message: bytes) -> lane_pb2.Hello | None:
-        request = parse(lane_pb2.ReadRequest, message)
+    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
+        request = parse(lane_pb2.ReadRequest, rest)
         return request.hello if request.HasField("hello") else None
 
-    def take(self, message: bytes) -> None:
-        request = parse(lane_pb2.ReadRequest, short(message))
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+        request = parse(lane_pb2.ReadRequest, short(rest, frames))
         for cancelled in request.cancel:
             self._cancel((self.stream, cancelled))
         if not request.id:
@@ -334,23 +340,23 @@ class ReadStream(LaneStream):
         assert isinstance(effect, (events.SendPart, events.SendTrailer))
         self._keep(effect)
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> LaneMessage | None:
         if self._hello:
             answer, self._hello = lane_pb2.ReadResponse(hello=self._hello), None
-            return answer.SerializeToString()
+            return LaneMessage(answer.SerializeToString())
         if not self._answers:
             return None
         first = self._next()
         rest = lane_pb2.ReadResponse(id=first.request[1])
         if isinstance(first, events.SendTrailer):
             rest.trailer.CopyFrom(trailer_to_proto(first.trailer, first.reason, first.message))
-            return rest.SerializeToString()
+            return LaneMessage(rest.SerializeToString())
         self._leaving = first.request
         last = self._answers[0] if self._answers else None
         if isinstance(last, events.SendTrailer) and last.request == first.request:
             self._next()
             rest.trailer.CopyFrom(trailer_to_proto(last.trailer, last.reason, last.message))
-        return pack([memoryview(frame) for frame in first.frames], rest.SerializeToString())
+        return LaneMessage(rest.SerializeToString(), first.frames)
 
     def message_left(self) -> None:
         super().message_left()
@@ -365,16 +371,17 @@ def _ranges_of(answer: events.SendPart | events.SendTrailer) -> int:
     return 1 + len(answer.trailer.absent) + len(answer.trailer.unknown)
 
 
-def short(message: bytes) -> bytes:
-    """Returns the message, which carries no frames. Raises RemoteProtocolError if it is longer than such a message may
-    be."""
-    if len(message) > MESSAGE_BYTES_MAX_SHORT:
-        value = f"{len(message)} bytes, at most {MESSAGE_BYTES_MAX_SHORT}"
-        raise RemoteProtocolError("a message without frames is too long", value=value)
-    return message
+def short(rest: Buffer, frames: memoryview | None) -> Buffer:
+    """Returns the message, which carries no frames. Raises RemoteProtocolError if it does, or is longer than such a
+    message may be."""
+    size = len(rest) + len(frames or b"")
+    if frames or size > MESSAGE_BYTES_MAX_SHORT:
+        value = f"{size} bytes, at most {MESSAGE_BYTES_MAX_SHORT}"
+        raise RemoteProtocolError("a message carries frames, or is too long", value=value)
+    return rest
 
 
-def parse(kind: Any, data: bytes | memoryview) -> Any:
+def parse(kind: Any, data: Buffer) -> Any:
     """Raises RemoteProtocolError if ``data`` is no such message."""
     try:
         return kind.FromString(data)

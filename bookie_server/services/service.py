@@ -11,6 +11,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.bookie_rpc.server import BookieRpcServer
 from bookie_server.services.clients import Clients
+from bookie_server.services.direct import DirectServer
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
 
@@ -35,5 +36,7 @@ def listen(config: BookieConfig, clients: Clients) -> Iterator[Service]:
     """Bind the port of each service of a bookie, one after the other; the first one's is part of a new bookie's id.
     Raises PortInUseError."""
     assert config.grpc_port is not None
+    assert config.direct_port is not None
     yield BookieRpcServer(config.listen_address, config.port, clients)
+    yield DirectServer(config.listen_address, config.direct_port, clients)
     yield GrpcServer(config.listen_address, config.grpc_port, clients)

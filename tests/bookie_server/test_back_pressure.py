@@ -27,7 +27,7 @@ from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, ReadTrailer
 from bk_core.wire.frames_codec import pack
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane import AttachMode, LaneMessage
 from bk_core.wire.proto import lane_pb2
 from tests.kit.lanes import KEY, Lane, Listener, digester, frame
 from tests.kit.raw_lane import RawConnection
@@ -203,10 +203,10 @@ def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> None:
         raw = await server.connection()
         stream = await raw.stream("Add")
         for _ in range(8):  # of no session: refused, but read
-            await raw.send(stream, pack([frame(1, 0, [bytes(5 * MIB - 1024)], session=9)], b""))
+            await raw.send(stream, pack(LaneMessage(b"", [frame(1, 0, [bytes(5 * MIB - 1024)], session=9)])))
         attach = lane_pb2.AddRequest(attach=[lane_pb2.Attach(session=1, ledger_id=1, ledger_key=KEY)])
         await raw.send(stream, attach.SerializeToString())
-        await raw.send(stream, pack([frame(1, 0, [bytes(2 * MIB)], session=1)], b""))
+        await raw.send(stream, pack(LaneMessage(b"", [frame(1, 0, [bytes(2 * MIB)], session=1)])))
         assert 0 < await raw.put(stream, b"\0" + (MIB).to_bytes(4, "big") + bytes(40 * MIB)) < 3 * MIB
 
     limits = {"in_flight_bytes_max": MIB, "stream_bytes_max": MIB, "group_bytes_max": MIB, "read_part_bytes": MIB}

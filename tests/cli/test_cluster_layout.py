@@ -23,7 +23,7 @@ def test_free_ports_are_all_different(tmp_path: Path) -> None:
     layout = cluster_layout.choose(tmp_path, Wanted(bookies=20, port=0, zookeeper_port=0))
     assert len({layout.zookeeper_port, *layout.bookie_ports}) >= 20
     low = 32_768 if not RANGE.exists() else int(RANGE.read_text(encoding="ascii").split()[0])
-    others = [port + cluster_layout.GRPC_PORT_ABOVE for port in layout.bookie_ports]
+    others = [port + above for port in layout.bookie_ports for above in cluster_layout.PORTS_ABOVE]
     taken = [port for port in (layout.zookeeper_port, *layout.bookie_ports, *others) if not 0 < port < low]
     assert taken == [], "a client's own end of a connection may take it before the bookie starts"
 

@@ -45,7 +45,7 @@ def test_a_stopped_bookie_is_not_well_although_its_port_takes_connections(bk: An
     assert victim.pid
     os.kill(victim.pid, signal.SIGSTOP)
     try:
-        socket.create_connection(("127.0.0.1", victim.grpc_port), timeout=3).close()
+        socket.create_connection(("127.0.0.1", victim.ports[-1]), timeout=3).close()
         findings = found(bk, 5)
     finally:
         os.kill(victim.pid, signal.SIGCONT)
@@ -64,7 +64,7 @@ def test_a_stopped_bookie_is_not_well_although_its_port_takes_connections(bk: An
 def test_a_port_where_another_bookie_answers_is_not_taken_for_the_one_that_is_meant(
     bk: Any, cluster: LocalCluster
 ) -> None:
-    port = cluster.bookies[1].grpc_port
+    _, port, _ = cluster.bookies[1].ports
     with closing(open_store(cluster.uri)) as store:
         store.register_bookie(BookieServiceInfo("b9", (Endpoint("grpc", "127.0.0.1", port, "grpc"),), {}))
         findings = found(bk, 5)

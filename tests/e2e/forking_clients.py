@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that forks, as gunicorn with preload or multiprocessing does.
 
-Run by tests, ``python forking_clients.py WHEN URI``. Prints what each child did and how it ended.
+Run by tests, ``python forking_clients.py LANE WHEN URI``. Prints what each child did and how it ended.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ import time
 
 import bk_core.blocking
 import bk_core.transport.grpc  # imported before the fork, as an application server would
+from bk_core.client import ClientConfig
 from bk_core.errors import ForkedHandleError
 
 CHILDREN = 6
 
 
-def write(uri: str) -> None:
-    with bk_core.blocking.connect(uri) as bookkeeper:
+def connect(lane: str, uri: str) -> bk_core.blocking.BookKeeper:
+    return bk_core.blocking.connect(uri, config=ClientConfig(lanes=lane))
+
+
+def write(lane: str, uri: str) -> None:
+    with connect(lane, uri) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         assert [ledger.append(b"%d" % n) for n in range(20)] == list(range(20))
         ledger.close()
@@ -28,45 +33,45 @@ def write(uri: str) -> None:
         assert sum(len(batch) for batch in reader.read(0, 19)) == 20
 
 
-def work(uri: str) -> None:
+def work(lane: str, uri: str) -> None:
     """What a child does."""
     began = time.monotonic()
     try:
-        write(uri)
+        write(lane, uri)
         print("wrote", flush=True)
     except ForkedHandleError as error:
         print("refused" if "spawn" in str(error) and time.monotonic() - began < 2 else repr(error), flush=True)
     gc.collect()
 
 
-def forked(uri: str) -> None:
+def forked(lane: str, uri: str) -> None:
     for _ in range(CHILDREN):
         pid = os.fork()
         if not pid:
-            work(uri)
+            work(lane, uri)
             sys.exit(0)
         print("ended with", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def main(when: str, uri: str) -> None:
+def main(lane: str, when: str, uri: str) -> None:
     if when == "unused":
-        forked(uri)
-        write(uri)
+        forked(lane, uri)
+        write(lane, uri)
     elif when == "closed":
-        write(uri)
-        forked(uri)
-        write(uri)
+        write(lane, uri)
+        forked(lane, uri)
+        write(lane, uri)
     elif when == "open":
-        with bk_core.blocking.connect(uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
+        with connect(lane, uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
             ledger.append(b"before")
-            forked(uri)
+            forked(lane, uri)
             ledger.append(b"after")
     else:
         context = multiprocessing.get_context(when)
-        with bk_core.blocking.connect(uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
+        with connect(lane, uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
             ledger.append(b"before")
             for _ in range(CHILDREN):
-                process = context.Process(target=work, args=(uri,))
+                process = context.Process(target=work, args=(lane, uri))
                 process.start()
                 process.join()
                 print("ended with", process.exitcode, flush=True)

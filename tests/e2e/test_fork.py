@@ -18,14 +18,18 @@ ROOT = SCRIPT.parent.parent.parent
 @pytest.mark.e2e
 @pytest.mark.rule("K4")
 @pytest.mark.parametrize(
-    ("when", "does"),
-    [("unused", "wrote"), ("open", "refused"), ("closed", "refused"), ("fork", "refused"), ("spawn", "wrote")],
+    ("lane", "when", "does"),
+    [
+        *[("grpc", when, "refused") for when in ("open", "closed", "fork")],
+        *[("grpc", when, "wrote") for when in ("unused", "spawn")],
+        *[("direct", when, "wrote") for when in ("open", "closed", "fork")],
+    ],
 )
 def test_a_forked_child_connects_or_is_refused_at_once_and_never_crashes(
-    cluster: LocalCluster, when: str, does: str
+    cluster: LocalCluster, lane: str, when: str, does: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), when, cluster.uri],
+        [sys.executable, str(SCRIPT), lane, when, cluster.uri],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,

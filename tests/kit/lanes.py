@@ -18,7 +18,7 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
-from bk_core.model import BOOKIE_RPC, DigestType, LedgerId
+from bk_core.model import BOOKIE_RPC, DIRECT, DigestType, LedgerId
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, LacEvidence, ReadPart, ReadTrailer, Transport
 from bk_core.wire.bookie_rpc.status import reason_of, refused_add
@@ -176,7 +176,7 @@ async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
     store = open_store(uri)
     store.initialize_cluster()
     bookie = await Bookie.start(bookie_config(data_dir, uri))
-    transport = LaneTransport(Caller(store.instance_id()))
+    transport = LaneTransport(Caller(store.instance_id(), lanes=(name,)))
     transport.update_bookies(list(store.writable_bookies().values()))
     try:
         yield Lane(name, transport, bookie.bookie_id)
@@ -213,7 +213,7 @@ Story = Callable[[Lane], Coroutine[Any, Any, None]]
 def on_each_lane(story: Story) -> Callable[..., None]:
     """A test of the contract: the same story over every lane."""
 
-    @pytest.mark.parametrize("lane", ["memory", "grpc", BOOKIE_RPC])
+    @pytest.mark.parametrize("lane", ["memory", DIRECT, "grpc", BOOKIE_RPC])
     def test(lane: str, tmp_path: Path) -> None:
         async def run() -> None:
             async with asyncio.timeout(30), open_lane(lane, tmp_path) as opened:

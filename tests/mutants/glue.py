@@ -34,7 +34,7 @@ STREAMS = (
     Mutant(
         "more acks than frames are believed",
         CLIENT_STREAMS,
-        "            if frames > self._sent.get(session, frames):\n",
+        "            if count > self._sent.get(session, count):\n",
         "            if False:\n",
         (LANE + "acks_of_frames_that_were_never_sent_end_the_stream",),
         "entries that no bookie has are confirmed",

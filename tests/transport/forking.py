@@ -2,7 +2,8 @@
 """A process that is connected and forks: run by tests, because a child must not go on in pytest.
 
 ``python forking.py WHEN``: the parent connects to nothing (``imported``), and forks; or it has used a gRPC channel that
-is open (``open``) or closed (``closed``) when it forks; or an open connection on Apache's wire (``apache``).
+is open (``open``) or closed (``closed``) when it forks; or an open connection on Apache's wire (``apache``) or on the
+direct lane (``direct``).
 Each child does what a child may do, ends as a program ends, and prints one line.
 """
 
@@ -12,15 +13,21 @@ import asyncio
 import gc
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from bk_core.client.detached import DetachedReader
 from bk_core.errors import BookKeeperError, ForkedHandleError
+from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
-from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
+from bookie_server.main import Bookie
+from tests.kit import memory_store as memory_store  # for memory://
 from tests.kit.apache_bookie import ApacheServer
+from tests.kit.lanes import bookie_config
 
 CHILDREN = 4
 INFO = BookieServiceInfo("b0", endpoints=(Endpoint("grpc", "127.0.0.1", 1, "grpc"),))  # nobody listens there
@@ -36,32 +43,47 @@ async def use(transport: LaneTransport) -> None:
             raise
 
 
-async def use_apaches(transport: LaneTransport, port: int) -> int:
-    transport.update_bookies([legacy_service_info(f"127.0.0.1:{port}")])
-    said = await transport.bookie_info(f"127.0.0.1:{port}", deadline_s=5)
+async def use_bookie(transport: LaneTransport, info: BookieServiceInfo) -> int:
+    transport.update_bookies([info])
+    said = await transport.bookie_info(info.bookie_id, deadline_s=5)
     return said.total_bytes
 
 
-async def beside_apaches() -> None:
+async def beside_sockets(info: BookieServiceInfo) -> None:
     """Children connect to the bookie of a process that is connected itself and goes on."""
-    server = await ApacheServer().start()
     transport = LaneTransport(Caller())
-    assert await use_apaches(transport, server.port)
+    assert await use_bookie(transport, info)
     for _ in range(CHILDREN):
         pid = os.fork()
         if not pid:
-            apaches_child(server.port)
+            child_with_sockets(info)
         done = await asyncio.to_thread(os.waitpid, pid, 0)
         print("child ended with", os.waitstatus_to_exitcode(done[1]), flush=True)
-        assert await use_apaches(transport, server.port)
+        assert await use_bookie(transport, info)
     await transport.close()
+
+
+async def beside_apaches() -> None:
+    server = await ApacheServer().start()
+    await beside_sockets(legacy_service_info(f"127.0.0.1:{server.port}"))
     await server.stop()
 
 
-def apaches_child(port: int) -> None:
+async def beside_ours() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        store = open_store("memory://forking")
+        store.initialize_cluster()
+        bookie = await Bookie.start(bookie_config(Path(path), "memory://forking"))
+        (info,) = store.writable_bookies().values()
+        (endpoint,) = [each for each in info.endpoints if each.protocol == DIRECT]
+        await beside_sockets(BookieServiceInfo(info.bookie_id, (endpoint,), info.properties))
+        await bookie.stop()
+
+
+def child_with_sockets(info: BookieServiceInfo) -> None:
     async def connect() -> None:
         transport = LaneTransport(Caller())
-        assert await use_apaches(transport, port)
+        assert await use_bookie(transport, info)
         await transport.close()
 
     asyncio.events._set_running_loop(None)  # the parent's; what a program forks in has none
@@ -96,7 +118,9 @@ def child(when: str, loop: asyncio.AbstractEventLoop, held: list[Any]) -> None:
         grandchild = os.fork()
         if not grandchild:
             try:
-                LaneTransport(Caller())
+                transport = LaneTransport(Caller())
+                transport.update_bookies([INFO])
+                transport._link("b0")
             except ForkedHandleError:
                 sys.exit(0)
             sys.exit(1)
@@ -109,8 +133,8 @@ def child(when: str, loop: asyncio.AbstractEventLoop, held: list[Any]) -> None:
 
 
 def main(when: str) -> None:
-    if when == "apache":
-        asyncio.run(beside_apaches())
+    if when in ("apache", "direct"):
+        asyncio.run(beside_apaches() if when == "apache" else beside_ours())
         return
     loop = asyncio.new_event_loop()
     held: list[Any] = []

@@ -29,9 +29,10 @@ def test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_p
 
 
 @pytest.mark.rule("K4")
-def test_a_child_of_a_process_on_apaches_wire_connects_by_itself_and_the_parent_goes_on() -> None:
+@pytest.mark.parametrize("lane", ["apache", "direct"])
+def test_a_child_of_a_process_without_grpc_connects_by_itself_and_the_parent_goes_on(lane: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "apache"], cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        [sys.executable, str(SCRIPT), lane], cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

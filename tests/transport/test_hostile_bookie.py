@@ -14,6 +14,7 @@ from bk_core.client import BookKeeper
 from bk_core.entries.frame import encode_record
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.frames_codec import pack, unpack
+from bk_core.wire.lane import LaneMessage
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
 from tests.kit.lanes import frame
@@ -35,7 +36,7 @@ def reads(change: Callable[[bytes, Any], Iterable[tuple[bytes, Any]]]) -> dict[s
     def lie(message: bytes) -> Iterable[bytes]:
         frames, rest = unpack(message)
         answer = lane_pb2.ReadResponse.FromString(bytes(rest))
-        return [pack([said], to.SerializeToString()) for said, to in change(bytes(frames or b""), answer)]
+        return [pack(LaneMessage(to.SerializeToString(), [said])) for said, to in change(bytes(frames or b""), answer)]
 
     return {"Read": lie}
 

@@ -61,7 +61,7 @@ class Client:
     def __init__(self, journal: str, uri: str, seed: str) -> None:
         self.journal = Journal(journal)
         self.uri, self.rng = uri, random.Random(seed)
-        self.config = self.rng.choice([SMALL, TINY])
+        self.config = replace(self.rng.choice([SMALL, TINY]), lanes=self.rng.choice(["direct", "grpc"]))
         self.stop = asyncio.Event()
         self._ticks = 0
 

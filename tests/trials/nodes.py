@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bk_cli.children import last_lines
-from bk_cli.cluster_layout import GRPC_PORT_ABOVE, free_bookie_ports
+from bk_cli.cluster_layout import PORTS_ABOVE, free_bookie_ports
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.nursery import Child, Nursery
 from tests.trials.proxy import ProxyThread
@@ -31,9 +31,10 @@ class Bookie:
     """One bookie process and the proxy before it. Its data outlives it."""
 
     def __init__(self, number: int, cluster: TrialCluster, port: int, network: bool) -> None:
-        self.number, self._cluster, self.port, self._network = number, cluster, port, network  # the port of gRPC
+        self.number, self._cluster, self._port, self._network = number, cluster, port, network
         self.log_path = cluster.path / f"bookie-{number}.log"
-        self.proxy = cluster.proxies.add((f"127.0.1.{number}", port), (self.host, port))
+        lanes = [((f"127.0.1.{number}", port + above), (self.host, port + above)) for above in PORTS_ABOVE]
+        self.proxy = cluster.proxies.add(*lanes[0], *lanes[1:])
         self.child: Child | None = None
         self._log_start = 0
         self.is_stopped = False
@@ -49,7 +50,7 @@ class Bookie:
         self._log_start = self.log_path.stat().st_size
         address = f"127.0.1.{self.number}"
         arguments = ["bookie", "run", "--data", str(self._cluster.path / f"bookie-{self.number}")]
-        arguments += ["--port", str(self.port + GRPC_PORT_ABOVE), "--grpc-port", str(self.port)]
+        arguments += ["--port", str(self._port)]
         arguments += ["--bookie-id", f"bookie-{self.number}", "--allow-loopback"]
         arguments += ["--listen-address", "0.0.0.0" if self._network else HOST, "--advertised-address", address]
         arguments += ["--metadata-service-uri", self._cluster.bookies_uri]

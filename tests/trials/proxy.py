@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
+
+Address = tuple[str, int]
 
 _CHUNK_BYTES = 1 << 16
 _CALL_S = 10.0
@@ -26,9 +29,9 @@ class ProxyThread:
         self._proxies: list[FaultProxy] = []
         self._thread.start()
 
-    def add(self, listen: tuple[str, int], upstream: tuple[str, int]) -> FaultProxy:
-        """A proxy from one address to another; port 0 takes a free one."""
-        proxy = FaultProxy(listen, upstream, self._call)
+    def add(self, listen: Address, upstream: Address, *more: tuple[Address, Address]) -> FaultProxy:
+        """A proxy from one address to another, and from ``more`` to others; port 0 takes a free one."""
+        proxy = FaultProxy([(listen, upstream), *more], self._call)
         self.call(proxy.serve)
         self._proxies.append(proxy)
         return proxy
@@ -64,15 +67,14 @@ async def _settle() -> None:
 
 
 class FaultProxy:
-    """One proxy. Its methods may be called from any thread; each takes effect before it returns."""
+    """One proxy. Its methods may be called from any thread; each takes effect before it returns. ``host`` and ``port``
+    are where it listens first."""
 
-    def __init__(
-        self, listen: tuple[str, int], upstream: tuple[str, int], call: Callable[[Callable[[], None]], None]
-    ) -> None:
-        self.host, self.port = listen
-        self._upstream, self._call = upstream, call
+    def __init__(self, ways: Sequence[tuple[Address, Address]], call: Callable[[Callable[[], None]], None]) -> None:
+        self._ways, self._call = ways, call
+        (self.host, self.port), _ = ways[0]
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._requests, self._answers = asyncio.Event(), asyncio.Event()  # set: that direction flows
         self._delay_s = 0.0
         self._refuses = False
@@ -80,8 +82,10 @@ class FaultProxy:
     async def serve(self) -> None:
         self._requests.set()
         self._answers.set()
-        self._server = await asyncio.start_server(self._serve, self.host, self.port, backlog=200)
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        for (host, port), upstream in self._ways:
+            serve = partial(self._serve, upstream)
+            self._servers.append(await asyncio.start_server(serve, host, port, backlog=200))
+        self.port = int(self._servers[0].sockets[0].getsockname()[1])
 
     # --- faults ---
 
@@ -125,8 +129,8 @@ class FaultProxy:
 
     def close(self) -> None:
         def work() -> None:
-            if self._server:
-                self._server.close()
+            for server in self._servers:
+                server.close()
             self._break()
 
         self._call(work)
@@ -139,12 +143,12 @@ class FaultProxy:
                 writer.transport.abort()
         self._writers.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, upstream: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refuses:
             writer.transport.abort()
             return
         try:
-            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+            up_reader, up_writer = await asyncio.open_connection(*upstream)
         except OSError:
             writer.transport.abort()
             return

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, encode_varint, pack, unpack
+from bk_core.wire.lane import LaneMessage
 from bk_core.wire.proto import lane_pb2
 from tests.kit.amount import examples
 
@@ -23,7 +24,7 @@ def rest_of(sessions: list[int]) -> bytes:
 @settings(derandomize=True)
 @given(PARTS, st.lists(st.integers(0, 2**32 - 1), max_size=4))
 def test_packed_message_equals_protobufs_own(parts: list[bytes], detach: list[int]) -> None:
-    ours = pack([memoryview(part) for part in parts], rest_of(detach))
+    ours = pack(LaneMessage(rest_of(detach), [memoryview(part) for part in parts]))
     assert ours == lane_pb2.AddRequest(frames=b"".join(parts), detach=detach).SerializeToString()
 
 

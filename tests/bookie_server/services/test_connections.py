@@ -169,7 +169,7 @@ def test_the_share_of_an_address_is_a_setting(tmp_path: Path) -> None:
 def test_an_exception_that_ends_a_stream_is_in_the_log_and_told_to_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def take(self: AddStream, message: bytes) -> None:
+    def take(self: AddStream, rest: bytes, frames: memoryview | None) -> None:
         raise ZeroDivisionError("made to fail")
 
     monkeypatch.setattr(AddStream, "take", take)

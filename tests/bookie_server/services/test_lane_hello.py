@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hello on the gRPC lane: who may speak with whom (RULES L1), seen by a plain protobuf client and by our transport."""
+"""Hello on our lanes: who may speak with whom (RULES L1), seen by a plain client and by our transport."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ import pytest
 
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.metadata import open_store
-from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
+from bk_core.model import DIRECT, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
+from tests.kit.direct_client import direct, direct_port
 from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame, grpc_port
 
+LANES = (DIRECT, "grpc")
 STREAMS: dict[str, tuple[Any, Any]] = {
     "Add": (lane_pb2.AddRequest, lane_pb2.AddResponse),
     "Read": (lane_pb2.ReadRequest, lane_pb2.ReadResponse),
@@ -45,8 +47,13 @@ def with_bookie(tmp_path: Path, story: Callable[[Bookie, Any], Coroutine[Any, An
     asyncio.run(run())
 
 
-async def first_answer(bookie: Bookie, method: str, first: Any) -> tuple[Any, bool]:
-    """What a protobuf client gets, and whether the bookie ends the stream behind it."""
+async def first_answer(bookie: Bookie, lane: str, method: str, first: Any) -> tuple[Any, bool]:
+    """What a client gets, and whether the bookie ends the stream behind it."""
+    if lane == DIRECT:
+        async with direct(bookie, method) as client:
+            client.send(first.SerializeToString())
+            _, answer = await client.answer()
+            return answer, await client.is_over(0.2)
     request, response = STREAMS[method]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(bookie)}") as channel:
         call = channel.stream_stream(
@@ -69,10 +76,11 @@ def hello(bookie: Bookie, **changes: Any) -> lane_pb2.Hello:
 
 
 @pytest.mark.rule("L1")
+@pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("method", list(STREAMS))
-def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str) -> None:
+def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str, lane: str) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
-        answer, over = await first_answer(bookie, method, STREAMS[method][0](hello=hello(bookie)))
+        answer, over = await first_answer(bookie, lane, method, STREAMS[method][0](hello=hello(bookie)))
         info = store.bookie_info(bookie.bookie_id)
         assert not over
         assert answer.hello.reason == lane_pb2.REASON_NONE
@@ -85,6 +93,7 @@ def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str)
 
 
 @pytest.mark.rule("L1")
+@pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("method", list(STREAMS))
 @pytest.mark.parametrize(
     ("change", "reason"),
@@ -99,12 +108,12 @@ def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str)
     ids=str,
 )
 def test_mismatch_is_answered_and_the_stream_closed(
-    tmp_path: Path, method: str, change: dict[str, Any] | None, reason: int
+    tmp_path: Path, method: str, change: dict[str, Any] | None, reason: int, lane: str
 ) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
         request = STREAMS[method][0]
         first = request() if change is None else request(hello=hello(bookie, **change))
-        answer, over = await first_answer(bookie, method, first)
+        answer, over = await first_answer(bookie, lane, method, first)
         assert answer.hello.reason == reason
         assert over
 
@@ -112,10 +121,11 @@ def test_mismatch_is_answered_and_the_stream_closed(
 
 
 @pytest.mark.rule("L1")
-def test_frames_for_another_bookie_are_never_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lane", LANES)
+def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
-        transport = LaneTransport(Caller(store.instance_id()))
-        address = Endpoint("grpc", "127.0.0.1", grpc_port(bookie), "grpc")
+        transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
+        address = Endpoint(lane, "127.0.0.1", direct_port(bookie) if lane == DIRECT else grpc_port(bookie), lane)
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
         listener = Listener()
         transport.attach("b2:3181", 7, KEY, AttachMode.WRITE, 1, listener)
@@ -153,9 +163,10 @@ def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("L5")
-def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lane", LANES)
+def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
-        transport = LaneTransport(Caller())
+        transport = LaneTransport(Caller(lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         listener = Listener()
         transport.attach(bookie.bookie_id, 7, KEY, AttachMode.WRITE, 1, listener)
@@ -170,10 +181,11 @@ def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("E1")
-def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lane", LANES)
+def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: Path, lane: str) -> None:
     async def run() -> None:
         transport = LaneTransport(Caller(connect_timeout_s=2))
-        transport.update_bookies([BookieServiceInfo("b9:1", (Endpoint("grpc", "127.0.0.1", 1, "grpc"),))])
+        transport.update_bookies([BookieServiceInfo("b9:1", (Endpoint(lane, "127.0.0.1", 1, lane),))])
         with pytest.raises(BookieUnreachableError, match="from host"):
             await transport.fence("b9:1", 7, KEY, deadline_s=DEADLINE_S)
         await transport.close()
@@ -181,13 +193,14 @@ def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: P
     asyncio.run(run())
 
 
-def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lane", LANES)
+def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lane: str) -> None:
     async def run() -> None:
         uri = f"memory://{uuid.uuid4().hex}"
         store = open_store(uri)
         store.initialize_cluster()
         bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        transport = LaneTransport(Caller(store.instance_id()))
+        transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         name, listener = bookie.bookie_id, Listener()
         transport.attach(name, 7, KEY, AttachMode.WRITE, 1, listener)

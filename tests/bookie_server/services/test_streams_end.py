@@ -75,11 +75,12 @@ def test_a_stream_that_ended_is_forgotten(tmp_path: Path) -> None:
 def test_a_call_whose_deadline_passed_is_answered_and_given_up() -> None:
     async def story() -> None:
         stream = opened(ControlStream)
-        stream.wake.clear()
+        awake = asyncio.Event()
+        stream.wake = awake.set
         call = lane_pb2.ControlRequest(id=7, deadline_ms=1, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
         stream.receive(call.SerializeToString())
         async with asyncio.timeout(5):
-            await stream.wake.wait()
+            await awake.wait()
         said = answer(stream)
         assert (said.id, said.reason) == (7, lane_pb2.TIMEOUT)
         assert stream.engine.heard == [ev.ReadLacRequested((1, 7), 1), ev.RequestCancelled((1, 7))]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connected socket that carries messages of the direct lane, on either side, on the loop.
+
+asyncio's own transports copy what they cannot send at once, and join buffers; this sends frames from where they are,
+and receives a long message straight into its slot. What is to be sent leaves once a turn of the loop, in as few system
+calls as possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from bk_core.errors import BookKeeperError
+from bk_core.transport.slots import Slots
+from bk_core.wire.direct import MessageReader, Received, SendQueue
+from bk_core.wire.lane import LaneMessage
+
+TURN_BYTES_MAX = 4 << 20
+"""So much is received in one turn of the loop, then others have theirs."""
+
+GONE = "the other side ended the connection"
+
+_QUEUED_BYTES = 1 << 20
+"""More messages are asked for while less than this waits to be sent."""
+
+_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 20_000))
+"""A host that is gone is noticed in 20 seconds. Where the system has no such option, its own times hold."""
+
+
+class MessageSocket:
+    """Owns ``sock``, which must not block. All calls and callbacks are on the loop.
+
+    ``receive`` gets each message; a BookKeeperError that it raises ends the connection. ``next_message`` says what is
+    to be sent. ``left`` is called when the system has taken all there was, ``stuck`` when it begins to take nothing.
+    ``ended`` is called once, unless :meth:`close` came first, with the reason and the error that was raised, if one
+    was.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        slots: Slots,
+        *,
+        receive: Callable[[Received], None],
+        next_message: Callable[[], LaneMessage | None],
+        ended: Callable[[str, BookKeeperError | None], None],
+        left: Callable[[], None] = lambda: None,
+        stuck: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._sock, self._loop = sock, asyncio.get_running_loop()
+        self._receive, self._next_message, self._ended = receive, next_message, ended
+        self._left, self._stuck = left, stuck
+        self._reader, self._queue = MessageReader(slots.take), SendQueue()
+        self._scheduled = self._blocked = self._reading = self._closed = False
+        self.received_at = self._loop.time()
+        _prepare(sock)
+
+    @property
+    def in_message(self) -> bool:
+        """Whether a message has begun to come, and has not ended; ``received_at`` is when its last bytes came."""
+        return self._reader.in_message
+
+    def send_first(self, data: bytes) -> None:
+        """Send bytes that are no message, before all messages."""
+        self._queue.put_bytes(data)
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to send: look at the end of this turn of the loop."""
+        if not self._scheduled and not self._blocked and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def read(self, wanted: bool) -> None:
+        """Go on receiving, or stop it."""
+        if wanted is self._reading or self._closed:
+            return
+        self._reading = wanted
+        if wanted:
+            self._loop.add_reader(self._sock, self._readable)
+        else:
+            self._loop.remove_reader(self._sock)
+
+    def close(self) -> None:
+        """End the connection at once. Idempotent."""
+        if not self._closed:
+            self.read(False)
+            if self._blocked:
+                self._loop.remove_writer(self._sock)
+            self._closed = True
+            self._sock.close()
+
+    # --- receiving ---
+
+    def _readable(self) -> None:
+        size = 0
+        try:
+            while size < TURN_BYTES_MAX and self._reading:
+                buffers = self._reader.buffers()
+                count = self._sock.recvmsg_into(buffers)[0]
+                if count == 0:
+                    self._end(GONE)
+                    return
+                size += count
+                self.received_at = self._loop.time()
+                for message in self._reader.received(count):
+                    self._receive(message)
+                    if self._closed:
+                        return
+                if count < sum(map(len, buffers)):
+                    return  # that was all
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(str(error))
+        except BookKeeperError as error:
+            self._end(str(error), error)
+
+    # --- sending ---
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        try:
+            while not self._closed:
+                is_some = self._fill()
+                while buffers := self._queue.next():
+                    self._queue.sent(self._sock.sendmsg(buffers))
+                self._left()
+                if not is_some:
+                    break
+            if self._blocked and not self._closed:
+                self._blocked = False
+                self._loop.remove_writer(self._sock)
+        except (BlockingIOError, InterruptedError):
+            if not self._blocked:
+                self._blocked = True
+                self._loop.add_writer(self._sock, self._flush)
+                self._stuck()
+        except OSError as error:
+            self._end(str(error))
+
+    def _fill(self) -> bool:
+        """Queue messages; whether there is something to send."""
+        while self._queue.bytes < _QUEUED_BYTES and (message := self._next_message()) is not None:
+            self._queue.put(message)
+        return self._queue.bytes > 0
+
+    def _end(self, reason: str, error: BookKeeperError | None = None) -> None:
+        if not self._closed:
+            self.close()
+            self._ended(reason, error)
+
+
+def _prepare(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _ALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

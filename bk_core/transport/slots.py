@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers for long messages, used again and again: a new one of a megabyte costs as much as receiving into it."""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections import defaultdict, deque
+
+import numpy as np
+
+SLOT_BYTES_MIN = 64 << 10
+FREE_BYTES_MAX = 64 << 20
+
+
+class Slots:
+    """A slot comes back when nobody refers to any part of it any more, on whatever thread that happens. At most
+    ``free_bytes_max`` are kept. :meth:`take` belongs to one thread. A slot begins at a page."""
+
+    def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
+        self._free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
+        self._free_bytes, self._free_bytes_max = 0, free_bytes_max
+        self._back: deque[mmap.mmap] = deque()  # from any thread
+
+    def take(self, size: int) -> memoryview:
+        """A buffer of ``size`` bytes, whose contents are anything."""
+        while self._back:
+            self._keep(self._back.popleft())
+        whole = max(SLOT_BYTES_MIN, 1 << (size - 1).bit_length())
+        free = self._free[whole]
+        if free:
+            memory = free.pop()
+            self._free_bytes -= whole
+        else:
+            memory = mmap.mmap(-1, whole)
+        lent = np.frombuffer(memory, dtype=np.uint8)
+        weakref.finalize(lent, self._back.append, memory).atexit = False
+        return lent.data[:size]
+
+    def _keep(self, memory: mmap.mmap) -> None:
+        if self._free_bytes + len(memory) <= self._free_bytes_max:
+            self._free_bytes += len(memory)
+            self._free[len(memory)].append(memory)

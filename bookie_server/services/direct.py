@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The direct lane's server: a listening socket, and for each stream of a client a connection.
+
+``lane_streams.py`` interprets the messages. What may wait here is bounded in time: the first message, a message that
+has begun, answers that the client does not take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+from collections.abc import Callable, Mapping
+
+from bk_core.errors import BookKeeperError, PortInUseError
+from bk_core.model import DIRECT, Endpoint
+from bk_core.transport.message_socket import MessageSocket
+from bk_core.transport.slots import Slots
+from bk_core.wire.direct import PREAMBLE_BYTES, Received, stream_of
+from bk_core.wire.lane import LaneMessage
+from bookie_server.engine.engine import BookieEngine
+from bookie_server.services.clients import Clients
+from bookie_server.services.control_stream import ControlStream
+from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
+from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_TIMEOUT_S = 10.0
+"""A client that begins a message, and then sends nothing for so long, is cut off."""
+
+_STREAMS: Mapping[str, type[LaneStream]] = {"Add": AddStream, "Read": ReadStream, "Control": ControlStream}
+_BACKLOG = 512
+_ACCEPTED_A_TURN = 64
+_LOOK_S = 1.0
+
+
+class DirectServer:
+    """:class:`~bookie_server.services.service.Service` on plain sockets."""
+
+    def __init__(self, listen_address: str, port: int, clients: Clients) -> None:
+        """Raises PortInUseError."""
+        family = socket.AF_INET6 if ":" in listen_address else socket.AF_INET
+        try:
+            self._socket = socket.create_server((listen_address, port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise PortInUseError(
+                "the port cannot be listened on",
+                value=f"{listen_address}:{port}",
+                remedy="stop the other program, or name another --direct-port",
+            ) from error
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._clients, self._slots = clients, Slots()
+        self._open: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None  # connections are accepted again
+
+    def endpoint(self, host: str) -> Endpoint:
+        return Endpoint(DIRECT, host, self.port, DIRECT)
+
+    async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
+        self._engine, self._facts = engine, facts
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._socket, self._accept)
+        self._watch = loop.create_task(self._look(), name="direct lane: late messages")
+
+    async def stop(self, grace_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._watch is not None:
+            self._watch.cancel()
+            loop.remove_reader(self._socket)
+        if self._again is not None:
+            self._again.cancel()
+        self._socket.close()
+        for task in self._tasks:
+            task.cancel()
+        for each in list(self._open):
+            each.stream.close("the bookie stops")
+        end = loop.time() + grace_s
+        while self._open and loop.time() < end:
+            await asyncio.sleep(0.01)
+        for each in list(self._open):
+            each.stream.cut("the bookie stops")
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_A_TURN):
+            try:
+                sock, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # it ended meanwhile
+                continue
+            except OSError as error:  # too many open files, or no memory: it waits, and would be offered again at once
+                logger.warning("no connections are accepted for %g s: %s", _LOOK_S, error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                self._again = loop.call_later(_LOOK_S, loop.add_reader, self._socket, self._accept)
+                return
+            sock.setblocking(False)
+            if len(self._open) + len(self._tasks) >= self._clients.connections.connections_max:
+                sock.close()
+                continue
+            task = asyncio.get_running_loop().create_task(self._greet(sock), name="direct lane: preamble")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _greet(self, sock: socket.socket) -> None:
+        """Learn which stream a new connection is."""
+        loop, said = asyncio.get_running_loop(), b""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                while len(said) < PREAMBLE_BYTES:
+                    more = await loop.sock_recv(sock, PREAMBLE_BYTES - len(said))
+                    if not more:
+                        raise ConnectionError("the client is gone")
+                    said += more
+            kind = _STREAMS[stream_of(said)]
+        except (BookKeeperError, OSError, TimeoutError) as error:
+            logger.info("a connection ends before its first message: %s", error)
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            _Connection(sock, kind(self._engine, self._facts), self._slots, self._clients, self._open)
+
+    async def _look(self) -> None:
+        """Cut off clients whose message does not end."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for each in list(self._open):
+                if clock() - each.reading_since > MESSAGE_TIMEOUT_S:
+                    each.cut("a message did not end")
+
+
+class _Connection:
+    """Carries the messages of one stream until either side ends it."""
+
+    def __init__(
+        self, sock: socket.socket, stream: LaneStream, slots: Slots, clients: Clients, opened: set[_Connection]
+    ) -> None:
+        self.stream, self._clients, self._opened = stream, clients, opened
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._leaving = False  # a message of the stream has not left
+        self._socket = MessageSocket(
+            sock,
+            slots,
+            receive=self._receive,
+            next_message=self._next_message,
+            ended=self._lost,
+            left=self._left,
+            stuck=self._stuck,
+        )
+        opened.add(self)
+        clients.streams.add(self)
+        stream.wake, stream.on_cut = self._wake, self._cut
+        self._timer("hello", HELLO_TIMEOUT_S, lambda: stream.cut("nothing came on this stream"))
+        self._socket.read(True)
+
+    @property
+    def reading_since(self) -> float:
+        """When the last bytes came of a message that has not ended; infinite if there is none, which holds no memory
+        here."""
+        return self._socket.received_at if self._socket.in_message else math.inf
+
+    def cut(self, message: str) -> None:
+        self.stream.cut(message)
+
+    def _receive(self, message: Received) -> None:
+        self._stop_timer("hello")
+        stream = self.stream
+        if stream.closing:
+            return
+        try:
+            stream.receive(message.rest, message.frames)
+        except BookKeeperError as error:
+            logger.warning("stream %d: %s", stream.stream, error)
+            stream.close(str(error))
+        except Exception as error:
+            logger.exception("stream %d ends by an exception", stream.stream)
+            stream.cut(f"the bookie failed on this stream: {error!r}")
+
+    def _wake(self) -> None:
+        self._socket.read(self.stream.flows and not self.stream.closing)
+        if self.stream.closing and "end" not in self._timers:
+            self._timer("end", GRACE_S, lambda: self.stream.cut("the client takes nothing"))
+        self._socket.wake()
+
+    # --- what goes out ---
+
+    def _next_message(self) -> LaneMessage | None:
+        """One after the other: what waits behind a message that does not leave stays with the stream, which bounds
+        it."""
+        if self._leaving:
+            return None
+        message = self.stream.next_message()
+        self._leaving = message is not None
+        return message
+
+    def _stuck(self) -> None:
+        self._timer("stall", self._clients.read_stall_s, self.stream.stall)
+        self._timer("write", WRITE_TIMEOUT_S, lambda: self.stream.cut("the client takes nothing"))
+
+    def _left(self) -> None:
+        self._stop_timer("stall")
+        self._stop_timer("write")
+        if self._leaving:
+            self._leaving = False
+            self.stream.message_left()
+        elif self.stream.closing:
+            self._end()
+
+    # --- ends ---
+
+    def _lost(self, reason: str, error: BookKeeperError | None) -> None:
+        if error is not None:
+            logger.warning("stream %d: %s", self.stream.stream, error)
+        self.stream.close(f"the client is gone: {reason}")
+        self._end()
+
+    def _cut(self) -> None:
+        """The connection ends now, and the stream once the engine, which may be the caller, has done its turn."""
+        self._socket.close()
+        self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._socket.close()
+        for timer in self._timers.values():
+            timer.cancel()
+        if self in self._opened:
+            self._opened.discard(self)
+            self._clients.streams.discard(self)
+            self.stream.on_cut = None
+            self.stream.end()
+
+    def _timer(self, name: str, delay_s: float, call: Callable[[], object]) -> None:
+        self._stop_timer(name)
+        self._timers[name] = self._loop.call_later(delay_s, call)
+
+    def _stop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer:
+            timer.cancel()

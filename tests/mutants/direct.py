@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the direct lane: its bytes, its sockets, its server."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_WIRE = "bk_core/wire/direct.py"
+_SOCKET = "bk_core/transport/message_socket.py"
+_SLOTS = "bk_core/transport/slots.py"
+_LINK = "bk_core/transport/direct.py"
+_SERVER = "bookie_server/services/direct.py"
+_WIRE_TEST = "tests/wire/test_direct.py"
+_SOCKET_TEST = "tests/transport/test_message_socket.py"
+_SERVER_TEST = "tests/bookie_server/services/test_direct.py"
+_CONTRACT = "tests/contracts/test_transport_contract.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "the direct lane takes memory for a message before it looks at its length",
+        _WIRE,
+        "            if frames + rest > MESSAGE_BYTES_MAX:",
+        "            if frames > 1 << 40:",
+        (f"{_WIRE_TEST}::test_a_message_that_is_too_long_is_refused_before_there_is_memory_for_it",),
+        "a client makes a bookie allocate 8 GiB",
+        rule="L5",
+    ),
+    Mutant(
+        "the part of a long message that came with its header is dropped",
+        _WIRE,
+        "                self._body, self._filled = self._take(size), have - _HEAD.size",
+        "                self._body, self._filled = self._take(size), 0",
+        (f"{_WIRE_TEST}::test_messages_come_as_they_went_in_whatever_pieces",),
+        "frames are mixed up",
+    ),
+    Mutant(
+        "a buffer that left in part is taken for gone",
+        _WIRE,
+        "                self._buffers[0] = first[count:]",
+        "                self._buffers.popleft()",
+        (f"{_WIRE_TEST}::test_messages_come_as_they_went_in_whatever_pieces",),
+        "a message is cut where the system took a part of it",
+    ),
+    Mutant(
+        "frames are copied before they are sent",
+        _WIRE,
+        '        frames = [memoryview(each).cast("B") for each in message.frames]',
+        "        frames = [memoryview(bytes(each)) for each in message.frames]",
+        (f"{_WIRE_TEST}::test_frames_are_sent_from_where_they_are_and_received_into_one_buffer",),
+        "a third of the client's time",
+    ),
+    Mutant(
+        "a slot is lent again while somebody reads it",
+        _SLOTS,
+        "        weakref.finalize(lent, self._back.append, memory).atexit = False\n",
+        "        self._back.append(memory)\n",
+        (f"{_SOCKET_TEST}::test_a_slot_is_used_again_once_nobody_refers_to_any_part_of_it",),
+        "entries change in the hands of their reader",
+    ),
+    Mutant(
+        "free slots are kept without a bound",
+        _SLOTS,
+        "        if self._free_bytes + len(memory) <= self._free_bytes_max:",
+        "        if True:",
+        (f"{_SOCKET_TEST}::test_only_so_many_free_slots_are_kept",),
+        "a burst of large messages takes the memory for good",
+    ),
+    Mutant(
+        "what waits to be sent has no bound",
+        _SOCKET,
+        "        while self._queue.bytes < _QUEUED_BYTES and (message := self._next_message()) is not None:",
+        "        while (message := self._next_message()) is not None:",
+        (f"{_SOCKET_TEST}::test_no_more_messages_are_asked_for_while_much_waits",),
+        "a slow bookie's frames are queued outside the writer's window",
+    ),
+    Mutant(
+        "a message behind one that ended the connection is given",
+        _SOCKET,
+        "                    if self._closed:\n                        return\n",
+        "",
+        (f"{_SOCKET_TEST}::test_a_receiver_may_close_the_connection",),
+        "answers of a connection that was given up are believed",
+    ),
+    Mutant(
+        "the end of the other side is not noticed",
+        _SOCKET,
+        "                if count == 0:\n                    self._end(GONE)\n                    return\n",
+        "",
+        (f"{_SOCKET_TEST}::test_the_end_of_the_other_side_is_told_once_behind_its_last_message",),
+        "a client waits for a bookie that is gone until its deadline, and the loop spins",
+    ),
+    Mutant(
+        "an error of the receiver is told as the end of the connection",
+        _LINK,
+        "                ended.set_result(error or reason)",
+        "                ended.set_result(reason)",
+        (
+            "tests/bookie_server/services/test_lane_hello.py::test_frames_for_another_bookie_are_never_stored",
+            "tests/transport/test_direct.py",
+        ),
+        "who reached the wrong bookie is told that it is unreachable",
+    ),
+    Mutant(
+        "the direct lane reads on while its stream is paused",
+        _SERVER,
+        "        self._socket.read(self.stream.flows and not self.stream.closing)\n",
+        "        self._socket.read(not self.stream.closing)\n",
+        (f"{_SERVER_TEST}::test_a_stream_that_is_paused_is_not_read",),
+        "a client fills the bookie's memory",
+        rule="L5",
+    ),
+    Mutant(
+        "a message that does not end is waited for",
+        _SERVER,
+        "                if clock() - each.reading_since > MESSAGE_TIMEOUT_S:",
+        "                if False:",
+        (f"{_SERVER_TEST}::test_a_message_that_does_not_end_is_given_up",),
+        "half a message holds 8 MiB for as long as its client likes",
+    ),
+    Mutant(
+        "a client that takes nothing is waited for",
+        _SERVER,
+        '        self._timer("stall", self._clients.read_stall_s, self.stream.stall)\n',
+        "",
+        (f"{_SERVER_TEST}::test_a_client_that_takes_nothing_is_cut_off_and_others_read_on",),
+        "four lazy readers stop all others",
+    ),
+    Mutant(
+        "a direct connection is made room for beyond the bound",
+        _SERVER,
+        "            if len(self._open) + len(self._tasks) >= self._clients.connections.connections_max:",
+        "            if False:",
+        (f"{_SERVER_TEST}::test_no_more_clients_are_taken_than_allowed",),
+        "clients take the files that storage needs",
+    ),
+    Mutant(
+        "a stream of the direct lane is not forgotten when its client goes",
+        _SERVER,
+        "            self.stream.on_cut = None\n            self.stream.end()\n",
+        "            self.stream.on_cut = None\n",
+        (
+            f"{_SERVER_TEST}::test_what_is_no_preamble_ends_the_connection",
+            f"{_SERVER_TEST}::test_a_message_that_is_no_message_ends_the_connection",
+        ),
+        "sessions of clients that are gone hold memory",
+    ),
+    Mutant(
+        "parts that left are not told to the machine",
+        _SERVER,
+        "            self._leaving = False\n            self.stream.message_left()\n",
+        "            self._leaving = False\n",
+        (
+            f"{_CONTRACT}::test_answer_ends_at_the_limit_and_says_how_far_it_went",
+            f"{_SERVER_TEST}::test_a_client_that_takes_nothing_is_cut_off_and_others_read_on",
+        ),
+        "reads stand still after the first parts",
+    ),
+)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A socket that carries messages: nothing is lost where the system takes a part, and every end is told once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from bk_core.errors import BookKeeperError, RemoteProtocolError
+from bk_core.transport.message_socket import GONE, MessageSocket
+from bk_core.transport.slots import SLOT_BYTES_MIN, Slots
+from bk_core.wire.direct import Received
+from bk_core.wire.lane import LaneMessage
+
+
+class End:
+    """One end: what came, what is to be sent, and what was told."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.out: deque[LaneMessage] = deque()
+        self.came: list[Received] = []
+        self.told: list[str] = []
+        self.error: BookKeeperError | None = None
+        self.on_message: Callable[[Received], None] = lambda _: None
+        self.socket = MessageSocket(
+            sock,
+            Slots(),
+            receive=self._receive,
+            next_message=lambda: self.out.popleft() if self.out else None,
+            ended=self._ended,
+            left=lambda: self.told.append("left"),
+            stuck=lambda: self.told.append("stuck"),
+        )
+
+    def _receive(self, message: Received) -> None:
+        self.came.append(message)
+        self.on_message(message)
+
+    def _ended(self, reason: str, error: BookKeeperError | None) -> None:
+        self.told.append(reason)
+        self.error = error
+
+    def send(self, *messages: LaneMessage) -> None:
+        self.out += messages
+        self.socket.wake()
+
+
+@contextlib.contextmanager
+def pair() -> Iterator[tuple[End, End]]:
+    ends = [End(sock) for sock in socket.socketpair()]
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            end.socket.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_messages_go_both_ways_and_what_is_longer_than_the_system_takes_arrives() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+            here.socket.read(True)
+            there.socket.read(True)
+            long = [bytes([k]) * 3_000_000 for k in range(5)]
+            here.send(*[LaneMessage(b"rest %d" % k, [long[k], b"more"]) for k in range(5)])
+            there.send(LaneMessage(b"short"))
+            await until(lambda: len(there.came) == 5 and len(here.came) == 1)
+            assert [bytes(message.frames or b"") for message in there.came] == [each + b"more" for each in long]
+            assert [message.rest for message in there.came] == [b"rest %d" % k for k in range(5)]
+            assert here.told[0] == "stuck"
+            await until(lambda: here.told[-1] == "left")
+
+    asyncio.run(story())
+
+
+def test_what_is_queued_in_a_turn_leaves_at_its_end() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+            there.socket.read(True)
+            here.send(LaneMessage(b"a"))
+            here.send(LaneMessage(b"b", [b"frame"]))
+            assert len(here.out) == 2
+            await turns()
+            assert (len(here.out), here.told) == (0, ["left", "left"])
+            await until(lambda: len(there.came) == 2)
+
+    asyncio.run(story())
+
+
+def test_no_more_messages_are_asked_for_while_much_waits() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+            here.send(*[LaneMessage(b"", [bytes(1 << 20)]) for _ in range(20)])
+            await turns(50)
+            assert len(here.out) >= 17, "they stay where they are bounded"
+            there.socket.read(True)
+            await until(lambda: len(there.came) == 20)
+
+    asyncio.run(story())
+
+
+def test_nothing_is_received_while_it_is_not_wanted() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+            there.socket.read(True)
+            here.send(LaneMessage(b"a"))
+            await until(lambda: len(there.came) == 1)
+            there.socket.read(False)
+            here.send(LaneMessage(b"b"))
+            await asyncio.sleep(0.05)
+            assert len(there.came) == 1
+            there.socket.read(True)
+            await until(lambda: len(there.came) == 2)
+
+    asyncio.run(story())
+
+
+def test_the_end_of_the_other_side_is_told_once_behind_its_last_message() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+            there.socket.read(True)
+            here.send(LaneMessage(b"last", [bytes(100_000)]))
+            await until(lambda: here.told == ["left", "left"])
+            here.socket.close()
+            await until(lambda: GONE in there.told)
+            assert len(there.came) == 1
+            there.send(LaneMessage(b"too late"))
+            await turns()
+            assert there.told == [GONE]
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_breaks_while_sending_is_told() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+            there.socket.close()
+            here.send(LaneMessage(b"a"))
+            await until(lambda: bool(here.told))
+            assert here.told != ["left"]
+            assert len(here.told) == 1
+
+    asyncio.run(story())
+
+
+def test_an_error_of_the_receiver_ends_the_connection_and_nothing_behind_it_is_given() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+
+            def refuse(message: Received) -> None:
+                raise RemoteProtocolError("this is wrong", value=repr(message.rest))
+
+            there.on_message = refuse
+            there.socket.read(True)
+            here.send(LaneMessage(b"a"), LaneMessage(b"b"))
+            await until(lambda: there.error is not None)
+            assert [message.rest for message in there.came] == [b"a"]
+            assert len(there.told) == 1
+
+    asyncio.run(story())
+
+
+def test_a_receiver_may_close_the_connection() -> None:
+    async def story() -> None:
+        with pair() as (here, there):
+            there.on_message = lambda _: there.socket.close()
+            there.socket.read(True)
+            here.send(LaneMessage(b"a"), LaneMessage(b"b"))
+            await until(lambda: len(there.came) == 1)
+            await turns()
+            assert (len(there.came), there.told) == (1, [])
+
+    asyncio.run(story())
+
+
+def test_a_slot_is_used_again_once_nobody_refers_to_any_part_of_it() -> None:
+    slots = Slots()
+    first = slots.take(100_000)
+    first[:] = b"x" * 100_000
+    kept = first[5:9]
+    del first
+    gc.collect()
+    other = slots.take(100_000)
+    other[:] = b"y" * 100_000
+    assert bytes(kept) == b"xxxx"
+    del kept
+    gc.collect()
+    again = slots.take(SLOT_BYTES_MIN + 1)
+    assert bytes(again[:4]) == b"xxxx", "the first one"
+    assert bytes(other[:4]) == b"yyyy"
+
+
+def test_only_so_many_free_slots_are_kept() -> None:
+    slots = Slots(free_bytes_max=2 * SLOT_BYTES_MIN)
+    taken = [slots.take(1) for _ in range(5)]
+    for k, each in enumerate(taken):
+        each[:1] = bytes([k + 1])
+    del taken, each
+    gc.collect()
+    first_bytes = sorted(bytes(slot[:1])[0] for slot in [slots.take(1) for _ in range(5)])
+    assert first_bytes.count(0) == 3, "new ones are zero"
