@@ -73,6 +73,11 @@ class MessageSocket:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
+    def flush(self) -> None:
+        """Send what there is now, as far as the system takes it."""
+        if not self._blocked:
+            self._flush()
+
     def read(self, wanted: bool) -> None:
         """Go on receiving, or stop it."""
         if wanted is self._reading or self._closed:

@@ -44,6 +44,11 @@ class StreamSink(Protocol):
         """Queue this effect. Must not block; what it feeds the engine is taken after this step."""
         ...
 
+    def leave(self) -> None:
+        """A commit has ended, and all that it answers was delivered: it may leave now. Else it leaves when the stream
+        wakes its writer, at the end of a turn."""
+        ...
+
 
 class BookieEngine:
     """Runs a machine over these logs; a log's number is its place in ``logs``. Made, started and stopped on the loop.
@@ -73,6 +78,7 @@ class BookieEngine:
         self._streams_opened = 0
         self._events: deque[events.Event] = deque()
         self._stepping = False
+        self._answered: dict[StreamSink, None] | None = None  # by the commit that is told
         self._broken = self._failed = False
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
         self._on_failed, self._on_hint = on_failed, on_hint
@@ -114,6 +120,11 @@ class BookieEngine:
             self._on_failed(LocalProtocolError("the bookie's machine failed", value=repr(error)))
         finally:
             self._stepping = False
+
+    @property
+    def tells_a_commit(self) -> bool:
+        """Whether the streams to which something is delivered now are told to :meth:`~StreamSink.leave` at once."""
+        return self._answered is not None
 
     def end_streams(self, message: str) -> None:
         """End every stream once its queued answers have been written."""
@@ -168,6 +179,8 @@ class BookieEngine:
                 sink = self._streams.get(effect.request[0])
         if sink:
             sink.deliver(effect)
+            if self._answered is not None:
+                self._answered[sink] = None
 
     def _fire(self, timer: events.TimerId) -> None:
         self._timers.pop(timer, None)
@@ -180,7 +193,14 @@ class BookieEngine:
         up."""
         if self._failed:
             return
+        answered = self._answered = dict[StreamSink, None]()
         self.feed(events.GroupCommitted(places, number))
+        self._answered = None
+        for sink in answered:
+            try:
+                sink.leave()
+            except Exception:  # a bug, of one stream: the others have answers, too
+                logger.exception("what a commit answers could not leave")
         if places and places[-1].generation != self._newest_generations[number]:
             self._newest_generations[number] = places[-1].generation
             self._on_segment()

@@ -158,7 +158,7 @@ class _Connection:
         )
         opened.add(self)
         clients.streams.add(self)
-        stream.wake, stream.on_cut = self._wake, self._cut
+        stream.wake, stream.on_cut, stream.write = self._wake, self._cut, self._socket.flush
         self._timer("hello", HELLO_TIMEOUT_S, lambda: stream.cut("nothing came on this stream"))
         self._socket.read(True)
 
@@ -189,7 +189,8 @@ class _Connection:
         self._socket.read(self.stream.flows and not self.stream.closing)
         if self.stream.closing and "end" not in self._timers:
             self._timer("end", GRACE_S, lambda: self.stream.cut("the client takes nothing"))
-        self._socket.wake()
+        if not self.stream.engine.tells_a_commit:
+            self._socket.wake()
 
     # --- what goes out ---
 

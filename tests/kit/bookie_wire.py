@@ -97,7 +97,7 @@ def one_at_a_time(
             version, wrong = 2, None
     if version == 2:
         numbers = range(end, len(begins))
-        found, wrong, end = read_singly(cut, numbers, v2._read_answer if answers else v2._read_request)
+        found, wrong, end = read_singly(cut, numbers, v2._read_answer if answers else v2.read_request)
         others += found
     if wrong is not None:
         used, fault = begins[end] - 4, wrong

@@ -245,8 +245,8 @@ ENGINE = (
     Mutant(
         "a log is told of after another one failed for good",
         "bookie_server/engine/engine.py",
-        "        if self._failed:\n            return\n        self.feed(events.GroupCommitted(places, number))\n",
-        "        self.feed(events.GroupCommitted(places, number))\n",
+        "        if self._failed:\n            return\n        answered = self._answered",
+        "        answered = self._answered",
         BOOKIE,
         "the machine fails on an answer to what it has given up",
         "S6",

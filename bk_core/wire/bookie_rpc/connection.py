@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from bk_core.errors import RemoteProtocolError
@@ -12,6 +14,7 @@ from bk_core.wire.bookie_rpc.layouts import MessageReader
 from bk_core.wire.bookie_rpc.runs import (
     ADD,
     ANSWER_ROWS,
+    KIND,
     READ,
     REQUEST_ROWS,
     AddAnswers,
@@ -27,6 +30,9 @@ from bk_core.wire.bookie_rpc.runs import (
     empty_rows,
     items_of,
 )
+
+_REQUESTS: Mapping[int, type[AddRun | ReadRun]] = {ADD: AddRun, READ: ReadRun}
+_ANSWERS: Mapping[int, type[AddAnswers | ReadAnswers]] = {ADD: AddAnswers, READ: ReadAnswers}
 
 
 class RequestReader:
@@ -48,6 +54,12 @@ class RequestReader:
         """The requests in what was received. The caller keeps what is behind ``used`` and appends to it. Never raises:
         what is wrong is ``fault``, or the status of one request."""
         buffer = memoryview(received)
+        if _is_one_frame(buffer, self._limit):
+            rows, read_one = empty_rows(1, REQUEST_ROWS), v3.read_request if self.version == 3 else v2.read_request
+            with contextlib.suppress(RemoteProtocolError):  # it is read again, to turn to version 2 or end all
+                other = read_one(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, rows[:, 0])
+                one = other if other is not None else _REQUESTS[int(rows[KIND, 0])](buffer, rows)
+                return Burst([one], len(buffer))
         cut = frames(buffer, self._limit)
         rows = empty_rows(cut.offsets.size, REQUEST_ROWS)
         given = CutFrames(buffer, cut.offsets, cut.lengths, rows)
@@ -61,7 +73,7 @@ class RequestReader:
         if self.version == 2:
             more, fault, end = v2.read_requests_of(given, end)
             others += more
-        return Burst(items_of(buffer, rows[:, :end], others, {ADD: AddRun, READ: ReadRun}), *_rest(cut, fault, end))
+        return Burst(items_of(buffer, rows[:, :end], others, _REQUESTS), *_rest(cut, fault, end))
 
 
 class AnswerReader:
@@ -79,6 +91,12 @@ class AnswerReader:
         """The answers in what was received. The caller keeps what is behind ``used`` and appends to it. Never raises:
         after a ``fault`` nothing that this bookie says counts any more, and what it has not answered is UNKNOWN."""
         buffer = memoryview(received)
+        if self.version == 3 and _is_one_frame(buffer, self._limit):
+            rows = empty_rows(1, ANSWER_ROWS)
+            with contextlib.suppress(RemoteProtocolError):
+                other = v3.read_answer(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, rows[:, 0])
+                one = other if other is not None else _ANSWERS[int(rows[KIND, 0])](buffer, rows)
+                return Replies([one], len(buffer))
         cut = frames(buffer, self._limit)
         rows = empty_rows(cut.offsets.size, ANSWER_ROWS)
         given = CutFrames(buffer, cut.offsets, cut.lengths, rows)
@@ -87,8 +105,14 @@ class AnswerReader:
             others, fault, end = self._v3.read(given)
         else:
             others, fault, end = v2.read_answers_of(given)
-        runs = {ADD: AddAnswers, READ: ReadAnswers}
-        return Replies(items_of(buffer, rows[:, :end], others, runs), *_rest(cut, fault, end))
+        return Replies(items_of(buffer, rows[:, :end], others, _ANSWERS), *_rest(cut, fault, end))
+
+
+def _is_one_frame(buffer: memoryview, limit: int) -> bool:
+    """Whether one whole frame came, and nothing else. Who waits for each request sends one at a time, and numpy's
+    arrays of one cost more than the frame."""
+    size = len(buffer)
+    return LENGTH_BYTES < size <= limit and int.from_bytes(buffer[:LENGTH_BYTES], "big") == size - LENGTH_BYTES
 
 
 def _rest(cut: Frames, fault: RemoteProtocolError | None, end: int) -> tuple[int, RemoteProtocolError | None]:

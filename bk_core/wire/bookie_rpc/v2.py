@@ -82,7 +82,7 @@ def read_requests_of(cut: CutFrames, first: int = 0) -> Found[Single | BatchRead
     """Reads the frames from number ``first`` on."""
     buffer, begins, lengths, rows = cut
     if begins.size - first <= FEW_FRAMES:
-        return read_singly(cut, range(first, begins.size), _read_request)
+        return read_singly(cut, range(first, begins.size), read_request)
     begins, lengths, rows = begins[first:], lengths[first:], rows[:, first:]
     heads = gather(np.frombuffer(buffer, dtype=np.uint8), begins, _ADD_BYTES_MIN)
     versions, operations, flags = _headers(heads)
@@ -97,7 +97,7 @@ def read_requests_of(cut: CutFrames, first: int = 0) -> Found[Single | BatchRead
     rows[ENTRY] = _chosen(adds, heads, _ENTRY_AT + 8, _HEADER_BYTES + 8)
     rows[KEY_AT], rows[KEY_BYTES] = (begins + _HEADER_BYTES) * adds, adds * LEDGER_KEY_BYTES
     rows[BODY_AT], rows[BODY_BYTES] = (begins + _ENTRY_AT) * adds, (lengths - _ENTRY_AT) * adds
-    return read_singly(cut, (np.flatnonzero(~(adds | reads)) + first).tolist(), _read_request)
+    return read_singly(cut, (np.flatnonzero(~(adds | reads)) + first).tolist(), read_request)
 
 
 def _headers(heads: U8) -> tuple[I64, I64, I64]:
@@ -116,8 +116,9 @@ def _chosen(adds: np.ndarray[Any, np.dtype[np.bool_]], heads: U8, of_add: int, o
     return np.where(adds, column(heads, of_add, ">i8"), column(heads, of_read, ">i8"))
 
 
-def _read_request(data: memoryview, begin: int, frame: int, row: I64) -> Single | BatchRead | None:
-    """One request. Raises RemoteProtocolError for one at which Apache's bookies close the connection."""
+def read_request(data: memoryview, begin: int, frame: int, row: I64) -> Single | BatchRead | None:
+    """Reads one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`). Raises RemoteProtocolError for one at which
+    Apache's bookies close the connection."""
     if len(data) < _HEADER_BYTES:
         raise _too_short("a request", len(data))
     version, operation, flags = _header(int.from_bytes(data[:_HEADER_BYTES], "big"))
@@ -367,6 +368,12 @@ def refusal(asked: Single | BatchRead) -> bytes:
 
 def _answers(operation: int, txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
     count = entry_ids.size
+    if count == 1:
+        version, ledger_id, entry_id, status = (
+            values if isinstance(values, int) else int(values[0]) for values in (txns, ledger_ids, entry_ids, statuses)
+        )
+        word = int.from_bytes(_word(version, operation, 0), "big")
+        return _framed(_ANSWER.pack(word, int(to_v2(status)), ledger_id, entry_id))
     pieces = [_words(operation, txns, count), _codes(statuses, count), _i64(ledger_ids, count)]
     return Rows(count, [_ANSWER_BYTES.to_bytes(LENGTH_BYTES, "big"), *pieces, _i64(entry_ids, count)]).joined()
 

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.wire.bookie_rpc.bodies import COPY_BELOW_BYTES, Bodies, scatter
-from bk_core.wire.bookie_rpc.columns import Ints, Piece, Rows, varint, width_of
+from bk_core.wire.bookie_rpc.columns import Ints, Piece, Rows, encode_varint, varint, width_of
 from bk_core.wire.bookie_rpc.frames import I64, LENGTH_BYTES, Buffer
 from bk_core.wire.bookie_rpc.layouts import Grammar
 from bk_core.wire.bookie_rpc.runs import (
@@ -301,10 +301,26 @@ def read_answers(
 def _plain_answers(operation: int, tag: bytes, txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
     if not entry_ids.size:
         return b""
+    if entry_ids.size == 1:
+        return _plain_answer(operation, tag, *map(_only, (txns, ledger_ids, entry_ids, statuses)))
     status = varint(statuses)
     head = [*_header(operation, txns, 0), b"\x10", status]
     fields: list[Piece] = [b"\x08", status, b"\x10", varint(ledger_ids), b"\x18", varint(entry_ids)]
     return _message(entry_ids.size, head, tag, fields)
+
+
+def _only(values: Ints) -> int:
+    """The one number of an answer that stands alone."""
+    return values if isinstance(values, int) else int(values[0])
+
+
+def _plain_answer(operation: int, tag: bytes, txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
+    """As :func:`_plain_answers` makes it, without arrays of one."""
+    number, code = encode_varint(txn), encode_varint(status)
+    inner = b"".join((b"\x08", code, b"\x10", encode_varint(ledger_id), b"\x18", encode_varint(entry_id)))
+    head = bytes((0x0A, 5 + len(number), 0x08, pb.VERSION_THREE, 0x10, operation, 0x18))
+    content = b"".join((head, number, b"\x10", code, tag, encode_varint(len(inner)), inner))
+    return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
 def _message(count: int, head: list[Piece], tag: bytes, fields: list[Piece]) -> bytes:

@@ -63,9 +63,10 @@ class Connection:
         auth: AuthPlugin,
         clock_ms: Callable[[], int],
         wake: Callable[[], None],
+        leave: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(), clock_ms
-        self._wake = wake
+        self._wake, self.leave = wake, leave
         self.stream: events.StreamId = engine.open_stream(self)
         self._reader = RequestReader()
         self._fresh = True

@@ -96,7 +96,9 @@ class _Peer(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.connection = Connection(self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake)
+        self.connection = Connection(
+            self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush
+        )
         self._peers.add(self)
         self._clients.streams.add(self.connection)
         plain = self._transport.get_extra_info("socket")
@@ -170,7 +172,7 @@ class _Peer(asyncio.BufferedProtocol):
     # --- what goes out ---
 
     def _wake(self) -> None:
-        if not self._scheduled:
+        if not self._scheduled and not self._engine.tells_a_commit:
             self._scheduled = True
             self._loop.call_soon(self._scheduled_flush)
 

@@ -229,6 +229,9 @@ class Sink:
         self.parts: list[Any] = []
         self.trailers: list[ev.SendTrailer] = []
 
+    def leave(self) -> None:
+        """What was delivered is known already."""
+
     def deliver(self, effect: Any) -> None:
         match effect:
             case ev.SendAcks():

@@ -91,6 +91,9 @@ class Stream:
         """What reads brought."""
         self.next_id: EntryId = 0
 
+    def leave(self) -> None:
+        """What was delivered is known already."""
+
     def deliver(self, effect: StreamEffect) -> None:
         match effect:
             case ev.SendAcks():
