@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from bk_core.transport.messages import evidence_to_proto, info_to_proto, proto_reason
@@ -18,7 +19,7 @@ from bk_core.wire.lane import Buffer, LaneMessage
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
-from bookie_server.services.lane_streams import BookieFacts, LaneStream, parse, short
+from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream, parse, short
 
 _REPLY_BYTES = 512  # about the memory of a small answer that waits
 _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
@@ -132,6 +133,10 @@ class ControlStream(LaneStream):
         if isinstance(ready, events.SendLac):
             ready = lane_pb2.ControlResponse(id=ready.request[1], lac=evidence_to_proto(ready.evidence))
         return LaneMessage(ready.SerializeToString())
+
+
+STREAMS: Mapping[str, type[LaneStream]] = {"Add": AddStream, "Read": ReadStream, "Control": ControlStream}
+"""The three streams of our lanes by their names on the wire."""
 
 
 def _control_event(request_id: events.RequestId, call: str, request: lane_pb2.ControlRequest) -> events.Event | None:

@@ -11,9 +11,8 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import Callable, Mapping
 
-from bk_core.errors import BookKeeperError, PortInUseError
+from bk_core.errors import BookKeeperError
 from bk_core.model import DIRECT, Endpoint
 from bk_core.transport.message_socket import MessageSocket
 from bk_core.transport.slots import Slots
@@ -21,17 +20,16 @@ from bk_core.wire.direct import PREAMBLE_BYTES, Received, stream_of
 from bk_core.wire.lane import LaneMessage
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import Clients
-from bookie_server.services.control_stream import ControlStream
-from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
+from bookie_server.services.control_stream import STREAMS
+from bookie_server.services.lane_streams import BookieFacts, LaneStream
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
+from bookie_server.services.sockets import Timers, listening_socket
 
 logger = logging.getLogger(__name__)
 
 MESSAGE_TIMEOUT_S = 10.0
 """A client that begins a message, and then sends nothing for so long, is cut off."""
 
-_STREAMS: Mapping[str, type[LaneStream]] = {"Add": AddStream, "Read": ReadStream, "Control": ControlStream}
-_BACKLOG = 512
 _ACCEPTED_A_TURN = 64
 _LOOK_S = 1.0
 
@@ -41,15 +39,7 @@ class DirectServer:
 
     def __init__(self, listen_address: str, port: int, clients: Clients) -> None:
         """Raises PortInUseError."""
-        family = socket.AF_INET6 if ":" in listen_address else socket.AF_INET
-        try:
-            self._socket = socket.create_server((listen_address, port), family=family, backlog=_BACKLOG)
-        except OSError as error:
-            raise PortInUseError(
-                "the port cannot be listened on",
-                value=f"{listen_address}:{port}",
-                remedy="stop the other program, or name another --direct-port",
-            ) from error
+        self._socket = listening_socket(listen_address, port, "--direct-port")
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._clients, self._slots = clients, Slots()
@@ -117,7 +107,7 @@ class DirectServer:
                     if not more:
                         raise ConnectionError("the client is gone")
                     said += more
-            kind = _STREAMS[stream_of(said)]
+            kind = STREAMS[stream_of(said)]
         except (BookKeeperError, OSError, TimeoutError) as error:
             logger.info("a connection ends before its first message: %s", error)
             sock.close()
@@ -145,7 +135,7 @@ class _Connection:
     ) -> None:
         self.stream, self._clients, self._opened = stream, clients, opened
         self._loop = asyncio.get_running_loop()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers()
         self._leaving = False  # a message of the stream has not left
         self._socket = MessageSocket(
             sock,
@@ -158,8 +148,8 @@ class _Connection:
         )
         opened.add(self)
         clients.streams.add(self)
-        stream.wake, stream.on_cut, stream.write = self._wake, self._cut, self._socket.flush
-        self._timer("hello", HELLO_TIMEOUT_S, lambda: stream.cut("nothing came on this stream"))
+        stream.wake, stream.on_cut, stream.leave = self._wake, self._cut, self._socket.flush
+        self._timers.start("hello", HELLO_TIMEOUT_S, lambda: stream.cut("nothing came on this stream"))
         self._socket.read(True)
 
     @property
@@ -172,7 +162,7 @@ class _Connection:
         self.stream.cut(message)
 
     def _receive(self, message: Received) -> None:
-        self._stop_timer("hello")
+        self._timers.stop("hello")
         stream = self.stream
         if stream.closing:
             return
@@ -186,9 +176,11 @@ class _Connection:
             stream.cut(f"the bookie failed on this stream: {error!r}")
 
     def _wake(self) -> None:
+        if self not in self._opened:  # the stream tells its own end
+            return
         self._socket.read(self.stream.flows and not self.stream.closing)
-        if self.stream.closing and "end" not in self._timers:
-            self._timer("end", GRACE_S, lambda: self.stream.cut("the client takes nothing"))
+        if self.stream.closing and not self._timers.runs("end"):
+            self._timers.start("end", GRACE_S, lambda: self.stream.cut("the client takes nothing"))
         if not self.stream.engine.tells_a_commit:
             self._socket.wake()
 
@@ -204,12 +196,12 @@ class _Connection:
         return message
 
     def _stuck(self) -> None:
-        self._timer("stall", self._clients.read_stall_s, self.stream.stall)
-        self._timer("write", WRITE_TIMEOUT_S, lambda: self.stream.cut("the client takes nothing"))
+        self._timers.start("stall", self._clients.read_stall_s, self.stream.stall)
+        self._timers.start("write", WRITE_TIMEOUT_S, lambda: self.stream.cut("the client takes nothing"))
 
     def _left(self) -> None:
-        self._stop_timer("stall")
-        self._stop_timer("write")
+        self._timers.stop("stall")
+        self._timers.stop("write")
         if self._leaving:
             self._leaving = False
             self.stream.message_left()
@@ -231,19 +223,9 @@ class _Connection:
 
     def _end(self) -> None:
         self._socket.close()
-        for timer in self._timers.values():
-            timer.cancel()
+        self._timers.stop_all()
         if self in self._opened:
             self._opened.discard(self)
             self._clients.streams.discard(self)
             self.stream.on_cut = None
             self.stream.end()
-
-    def _timer(self, name: str, delay_s: float, call: Callable[[], object]) -> None:
-        self._stop_timer(name)
-        self._timers[name] = self._loop.call_later(delay_s, call)
-
-    def _stop_timer(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer:
-            timer.cancel()

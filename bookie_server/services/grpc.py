@@ -19,9 +19,9 @@ from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.wire.frames_codec import pack, unpack
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import Clients
-from bookie_server.services.control_stream import ControlStream
+from bookie_server.services.control_stream import STREAMS
 from bookie_server.services.hang_up import hang_up
-from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream
+from bookie_server.services.lane_streams import BookieFacts, LaneStream
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, STREAMS_MAX, WRITE_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ _SERVER_OPTIONS = (
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
-_STREAMS: dict[str, type[LaneStream]] = {"Add": AddStream, "Read": ReadStream, "Control": ControlStream}
 _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutError)
 
 
@@ -61,7 +60,7 @@ class GrpcServer:
         return Endpoint("grpc", host, self.port, "grpc")
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        handlers = {name: self._handler(kind, engine, facts) for name, kind in _STREAMS.items()}
+        handlers = {name: self._handler(kind, engine, facts) for name, kind in STREAMS.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         await self._server.start()
         self._started = True

@@ -80,7 +80,7 @@ class LaneStream:
         self.engine, self.facts = engine, facts
         self.stream: events.StreamId = engine.open_stream(self)
         self.wake: Callable[[], object] = _asleep
-        self.write: Callable[[], object] = _asleep  # of a driver that can write at once
+        self.leave: Callable[[], None] = _asleep  # of a driver that can write at once
         self.flows = True
         self.closing = ""
         self.was_cut = self.writing = self._stalled = self._paused = False
@@ -192,9 +192,6 @@ class LaneStream:
                 self.take_effect(effect)
                 self.wake()
                 self._flow()
-
-    def leave(self) -> None:
-        self.write()
 
     # --- what differs ---
 

@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a client that takes nothing is waited for",
         _SERVER,
-        '        self._timer("stall", self._clients.read_stall_s, self.stream.stall)\n',
+        '        self._timers.start("stall", self._clients.read_stall_s, self.stream.stall)\n',
         "",
         (f"{_SERVER_TEST}::test_a_client_that_takes_nothing_is_cut_off_and_others_read_on",),
         "four lazy readers stop all others",

@@ -12,10 +12,8 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable
 from typing import cast
 
-from bk_core.errors import PortInUseError
 from bk_core.model import BOOKIE_RPC, Endpoint
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bookie_server.engine.engine import BookieEngine
@@ -24,6 +22,7 @@ from bookie_server.services.bookie_rpc.connection import Connection
 from bookie_server.services.clients import Clients
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
+from bookie_server.services.sockets import Timers, listening_socket
 
 logger = logging.getLogger(__name__)
 
@@ -31,23 +30,13 @@ BUFFER_BYTES_MIN = 64 << 10
 BUFFER_BYTES_MAX = 1 << 20
 """A burst has at most so many bytes, unless one frame has more."""
 
-_BACKLOG = 512
-
 
 class BookieRpcServer:
     """:class:`~bookie_server.services.service.Service` for Apache's clients."""
 
     def __init__(self, listen_address: str, port: int, clients: Clients, auth: AuthPlugin | None = None) -> None:
         """Raises PortInUseError."""
-        family = socket.AF_INET6 if ":" in listen_address else socket.AF_INET
-        try:
-            self._socket = socket.create_server((listen_address, port), family=family, backlog=_BACKLOG)
-        except OSError as error:
-            raise PortInUseError(
-                "the port cannot be listened on",
-                value=f"{listen_address}:{port}",
-                remedy="stop the other program, or name another --port",
-            ) from error
+        self._socket = listening_socket(listen_address, port, "--port")
         self.port: int = self._socket.getsockname()[1]
         self._clients, self._auth = clients, auth or NoAuth()
         self._server: asyncio.Server | None = None
@@ -90,7 +79,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._buffer, self._have = bytearray(BUFFER_BYTES_MIN), 0
         self._writable, self._reading, self._scheduled = True, True, False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers()
 
     # --- what asyncio calls ---
 
@@ -106,11 +95,10 @@ class _Peer(asyncio.BufferedProtocol):
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if len(self._peers) > self._clients.connections.connections_max:
             self.connection.cut("too many connections")
-        self._timer("hello", HELLO_TIMEOUT_S, self._silent)
+        self._timers.start("hello", HELLO_TIMEOUT_S, self._silent)
 
     def connection_lost(self, error: Exception | None) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
+        self._timers.stop_all()
         self._clients.streams.discard(self.connection)
         self.connection.end()
         self._peers.discard(self)
@@ -132,7 +120,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._keep(used, full)
         connection.reading_since = self._loop.time() if self._have else math.inf
         if connection.taken:
-            self._stop_timer("hello")
+            self._timers.stop("hello")
         self._flush()
 
     def eof_received(self) -> bool:
@@ -141,14 +129,14 @@ class _Peer(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
-        self._timer("stall", self._clients.read_stall_s, self.connection.stall)
-        self._timer("write", WRITE_TIMEOUT_S, lambda: self.connection.cut("the client takes nothing"))
+        self._timers.start("stall", self._clients.read_stall_s, self.connection.stall)
+        self._timers.start("write", WRITE_TIMEOUT_S, lambda: self.connection.cut("the client takes nothing"))
         self._flow()
 
     def resume_writing(self) -> None:
         self._writable = True
-        self._stop_timer("stall")
-        self._stop_timer("write")
+        self._timers.stop("stall")
+        self._timers.stop("write")
         self._wake()
 
     # --- the buffer ---
@@ -189,7 +177,7 @@ class _Peer(asyncio.BufferedProtocol):
             self._transport.writelines(message)
             connection.message_left()
         if connection.closing and not self._transport.is_closing() and not connection.has_answers:
-            self._timer("end", GRACE_S, lambda: connection.cut("the client takes nothing"))
+            self._timers.start("end", GRACE_S, lambda: connection.cut("the client takes nothing"))
             self._transport.close()
         self._flow()
 
@@ -205,12 +193,3 @@ class _Peer(asyncio.BufferedProtocol):
     def _silent(self) -> None:
         if not self.connection.taken:
             self.connection.cut("nothing came on this connection")
-
-    def _timer(self, name: str, delay_s: float, call: Callable[[], object]) -> None:
-        self._stop_timer(name)
-        self._timers[name] = self._loop.call_later(delay_s, call)
-
-    def _stop_timer(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer:
-            timer.cancel()

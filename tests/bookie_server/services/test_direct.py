@@ -17,6 +17,7 @@ import pytest
 
 from bk_core.metadata import open_store
 from bk_core.transport.messages import hello
+from bk_core.wire.direct import preamble
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
 from bk_core.wire.proto import lane_pb2
 from bookie_server.machine.events import PauseStream, ResumeStream
@@ -197,7 +198,7 @@ def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Pat
             asked = REQUESTS["Read"](hello=hello(bookie.bookie_id, "", "", "test"))
             asked.MergeFrom(ask)
             data = asked.SerializeToString()
-            sock.sendall(served_preamble() + struct.pack("<II", 0, len(data)) + data)
+            sock.sendall(preamble("Read") + struct.pack("<II", 0, len(data)) + data)
             lazy.append(sock)
         async with direct(bookie, "Read") as client:
             await greet(client, bookie)
@@ -211,10 +212,6 @@ def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Pat
             sock.close()
 
     with_bookie(tmp_path, story, read_stall_s=0.5, reads_active_max=4)
-
-
-def served_preamble() -> bytes:
-    return b"bkdl\x01\x02\0\0"
 
 
 @pytest.mark.rule("L5")
