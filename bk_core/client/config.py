@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
-from bk_core.transport.port import LANE_NAMES, Caller
+from bk_core.transport.lanes import LANES
+from bk_core.transport.port import Caller
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 
@@ -51,7 +52,7 @@ class ClientConfig:
     read_timeout_ms: float = 10_000
     read_bytes_max: int = 8 << 20
     speculative_read_ms: float = 2_000  # after this silence of a bookie another one is asked too
-    lanes: str = "direct,grpc,bookie-rpc"
+    lanes: str = ",".join(LANES)
     batch_reads: bool = True
     lac_timeout_ms: float = 5_000
     lac_stall_ms: float = 2_000
@@ -98,9 +99,9 @@ class ClientConfig:
 
     def _lanes(self) -> tuple[str, ...]:
         lanes = tuple(lane.strip() for lane in self.lanes.split(","))
-        if not lanes or len(set(lanes)) < len(lanes) or not set(lanes) <= set(LANE_NAMES):
+        if len(set(lanes)) < len(lanes) or not set(lanes) <= set(LANES):
             raise InvalidArgumentError(
-                "lanes names each lane at most once", value=f"lanes={self.lanes}", remedy=f"of {', '.join(LANE_NAMES)}"
+                "lanes names each lane at most once", value=f"lanes={self.lanes}", remedy=f"of {', '.join(LANES)}"
             )
         return lanes
 

@@ -38,7 +38,7 @@ def _bookie_rpc() -> Connect:
 
 
 LANES: Mapping[str, Callable[[], Connect]] = {DIRECT: _direct, "grpc": _grpc, BOOKIE_RPC: _bookie_rpc}
-"""The lanes by the protocol of a bookie's endpoint. Each is imported when a bookie is reached over it, not before."""
+"""The lanes by the protocol of a bookie's endpoint, best first. Each is imported when a bookie is reached over it."""
 
 
 def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) -> Endpoint | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bk_core.errors import Outcome, TransportError
-from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, EntryId, LedgerId
+from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
 
 
@@ -167,10 +167,6 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-LANE_NAMES = (DIRECT, "grpc", BOOKIE_RPC)
-"""The lanes of this client, best first: the protocols of a bookie's endpoints."""
 
 
 @dataclass(frozen=True, slots=True)

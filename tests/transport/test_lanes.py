@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import BookieUnreachableError, TransportError
+from bk_core.client import ClientConfig
+from bk_core.errors import BookieUnreachableError, InvalidArgumentError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LANES, LaneTransport, endpoint_of
 from bk_core.transport.port import BookieInfo, Caller
@@ -109,3 +110,22 @@ def test_every_lane_of_the_table_can_be_loaded_and_is_asked_for_by_its_endpoint(
         assert callable(load())
         assert endpoint_of(BookieServiceInfo("b", (HTTP, Endpoint("x", "h", 1, lane)))) == Endpoint("x", "h", 1, lane)
     assert endpoint_of(BookieServiceInfo("b", (HTTP,))) is None
+
+
+def test_a_client_names_its_lanes_best_first_and_others_are_not_used() -> None:
+    assert ClientConfig().caller("c").lanes == tuple(LANES)
+    assert ClientConfig(lanes="grpc, direct").caller("c").lanes == ("grpc", "direct")
+    for wrong in ("", "grpc,", "udp", "grpc,grpc"):
+        with pytest.raises(InvalidArgumentError, match="each lane at most once"):
+            ClientConfig(lanes=wrong)
+
+    async def story() -> None:
+        transport, made = transport_of("other", "grpc")
+        chosen = LaneTransport(
+            Caller("c", lanes=("grpc",)), {lane: transport._lanes[lane] for lane in ("other", "grpc")}
+        )
+        chosen.update_bookies([BookieServiceInfo("b", (OTHER, GRPC))])
+        await chosen.bookie_info("b", deadline_s=1)
+        assert [link.lane for link in made] == ["grpc"]
+
+    asyncio.run(story())
