@@ -22,7 +22,7 @@ class Figure:
     name: str
     unit: str
     values: list[float]
-    lane: str = "grpc"
+    lane: str = "direct"
     wanted: float | None = None
     less_is_better: bool = False
     peer: str = ""
