@@ -58,12 +58,12 @@ def choose(data_dir: Path, wanted: Wanted) -> Layout:
 def _first(wanted: Wanted) -> Layout:
     count = BOOKIES if wanted.bookies is None else wanted.bookies
     first = BOOKIE_PORT if wanted.port is None else wanted.port
-    *free, last = free_bookie_ports(count + 1)  # at once: none of them is found free twice
-    ports = tuple(first + i for i in range(count)) if first else tuple(free)
+    zookeeper = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
+    free = free_bookie_ports(count + 1) if 0 in (first, zookeeper) else ()  # at once: none is found free twice
+    ports = tuple(first + i for i in range(count)) if first else free[:count]
     if wanted.zookeeper_uri is not None:
         return Layout(0, ports, wanted.apache)
-    chosen = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
-    return Layout(chosen or last, ports, wanted.apache)
+    return Layout(zookeeper or free[count], ports, wanted.apache)
 
 
 def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
