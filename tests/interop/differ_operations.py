@@ -97,6 +97,7 @@ class Epoch:
         self._number = 0
         self._live: list[Ledger] = []
         self._touched: set[int] = set()
+        self._mutated_bodies: dict[tuple[int, int], set[bytes]] = {}  # of mutated adds: some were stored
         self._wire = 3
         self._out: list[Operation] = []
 
@@ -400,7 +401,7 @@ class Epoch:
         made = self._odd(ledger) if odd else self._mutated(ledger)
         reader = RequestReader()
         items = reader.read(made).items
-        notes, touched = _looked_at(items[0], {one.number: one for one in self._live}) if items else (set(), set())
+        notes, touched = self._looked_at(items[0]) if items else (set(), set())
         if "harmful" in notes or any(not 0 <= number - self._base < LEDGERS_AN_EPOCH for number in touched):
             return None  # a ledger of no epoch, or of another one: what differs there would show in a later one
         for known in self._live:
@@ -453,29 +454,30 @@ class Epoch:
             mutate(rng, content, clean)
         return frame(bytes(content))
 
-
-def _looked_at(item: Request, live: dict[int, Ledger]) -> tuple[set[str], set[int]]:
-    """What a rule wants to know of a request, and the ledgers that it may change."""
-    notes: set[str] = set()
-    touched: set[int] = set()
-    if isinstance(item, AddRun):
-        (body,) = map(bytes, item.bodies().pieces())
-        touched.add(int(item.ledger_ids[0]))
-        if len(body) >= 16:
-            ledger_id, entry_id = struct.unpack_from(">qq", body)
-            touched.add(ledger_id)
-            if not (0 <= ledger_id < 2**62 and 0 <= entry_id < ENTRY_MAX):
-                notes.add("harmful")
-            known = live.get(ledger_id)
-            if known is not None and known.entries.get(entry_id, body) != body:
-                notes.add("another payload")
-    elif isinstance(item, BatchRead):
-        touched.update([item.ledger_id] if item.fencing else [])
-    elif isinstance(item, Single):
-        asked = item.request
-        for name in ("readRequest", "writeLacRequest"):
-            if asked.HasField(name) and (name != "readRequest" or asked.readRequest.HasField("flag")):
-                touched.add(getattr(asked, name).ledgerId)
-    if not isinstance(item, AddRun) and any(not 0 <= number < 2**62 for number in touched):
-        notes.add("harmful")
-    return notes, touched
+    def _looked_at(self, item: Request) -> tuple[set[str], set[int]]:
+        """What a rule wants to know of a request, and the ledgers that it may change."""
+        notes: set[str] = set()
+        touched: set[int] = set()
+        if isinstance(item, AddRun):
+            (body,) = map(bytes, item.bodies().pieces())
+            touched.add(int(item.ledger_ids[0]))
+            if len(body) >= 16:
+                ledger_id, entry_id = struct.unpack_from(">qq", body)
+                touched.add(ledger_id)
+                if not (0 <= ledger_id < 2**62 and 0 <= entry_id < ENTRY_MAX):
+                    notes.add("harmful")
+                known = next((one.entries.get(entry_id) for one in self._live if one.number == ledger_id), None)
+                mutated = self._mutated_bodies.setdefault((ledger_id, entry_id), set())
+                mutated.add(body)
+                if len(mutated) > 1 or known not in (None, body):
+                    notes.add("another payload")
+        elif isinstance(item, BatchRead):
+            touched.update([item.ledger_id] if item.fencing else [])
+        elif isinstance(item, Single):
+            asked = item.request
+            for name in ("readRequest", "writeLacRequest"):
+                if asked.HasField(name) and (name != "readRequest" or asked.readRequest.HasField("flag")):
+                    touched.add(getattr(asked, name).ledgerId)
+        if not isinstance(item, AddRun) and any(not 0 <= number < 2**62 for number in touched):
+            notes.add("harmful")
+        return notes, touched
