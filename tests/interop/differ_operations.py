@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import RequestReader
-from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, Request, Single
+from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, ReadRun, Request, Single
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit import bookie_requests as make
 from tests.kit.bookie_requests import OTHER_KEY
@@ -97,7 +97,9 @@ class Epoch:
         self._number = 0
         self._live: list[Ledger] = []
         self._touched: set[int] = set()
-        self._mutated_bodies: dict[tuple[int, int], set[bytes]] = {}  # of mutated adds: some were stored
+        self._busy: set[int] = set()
+        self._bodies: dict[Ids, set[bytes]] = {}  # of all adds, those of ledgers that are used no more among them
+        self._mutated: dict[Ids, list[Operation]] = {}  # those of one burst are done in any order
         self._wire = 3
         self._out: list[Operation] = []
 
@@ -113,10 +115,12 @@ class Epoch:
     def _burst(self, number: int) -> Burst:
         step: Step = {}
         self._renew()
+        self._busy.clear()
         for ledger in self._live:
             role = self.rng.choices((None, self._adds, self._reads, self._fence, self._tell_lac), (30, 40, 25, 1, 4))[0]
             if role is None:
                 continue
+            self._busy.add(ledger.number)
             connection = self.rng.randrange(len(WIRES))
             self._wire, self._out = WIRES[connection], step.setdefault(connection, [])
             role(ledger)
@@ -229,6 +233,7 @@ class Epoch:
             if at not in ledger.entries:
                 ledger.ids.append(at)
             ledger.entries[at], ledger.top = body, max(ledger.top, at)
+            self._bodies.setdefault((ledger.number, at), set()).add(body)
         self._put_add("recovery add" if recovery else "add", ledger, at, body, recovery=recovery, priority=priority)
 
     def _put_add(
@@ -395,21 +400,36 @@ class Epoch:
         rng = self.rng
         self._wire, self._out = rng.choice((3, 3, 2)), []
         ledger = self._new() if rng.random() < 0.3 else rng.choice(self._live)
-        if ledger.spent:
+        if ledger.spent or ledger.number in self._busy:
             return None
         odd = rng.random() < 0.2
-        made = self._odd(ledger) if odd else self._mutated(ledger)
+        made = self._odd(ledger) if odd else self._mutate(ledger)
         reader = RequestReader()
         items = reader.read(made).items
         notes, touched = self._looked_at(items[0]) if items else (set(), set())
         if "harmful" in notes or any(not 0 <= number - self._base < LEDGERS_AN_EPOCH for number in touched):
             return None  # a ledger of no epoch, or of another one: what differs there would show in a later one
+        if items and not self._busy.isdisjoint(_named(items[0])):
+            return None  # the burst uses it on another connection: which of the two comes first is not known
         for known in self._live:
             known.spent = known.spent or known.number in touched
         self._touched |= {number - self._base for number in touched}
         one = Operation(self._number, "odd" if odd else "malformed", 3, made, None, ledger.number, "", frozenset(notes))
         self._number += 1
+        if items and isinstance(items[0], AddRun):
+            self._note_other_payloads(items[0], one)
         return one
+
+    def _note_other_payloads(self, add: AddRun, one: Operation) -> None:
+        """Which of the payloads of one id was there first is not known: each of its adds may be refused."""
+        if (ids := _ids_inside(add)) is None:
+            return
+        adds, bodies = self._mutated.setdefault(ids, []), self._bodies.setdefault(ids, set())
+        adds.append(one)
+        bodies.update(map(bytes, add.bodies().pieces()))
+        if len(bodies) > 1:
+            for each in adds:
+                each.notes |= {"another payload"}
 
     def _odd(self, ledger: Ledger) -> bytes:
         """What no client sends, though it can be read."""
@@ -428,7 +448,7 @@ class Epoch:
             request.readRequest.ledgerId, request.readRequest.entryId = ledger.number, at
         return v3.framed(request)
 
-    def _mutated(self, ledger: Ledger) -> bytes:
+    def _mutate(self, ledger: Ledger) -> bytes:
         rng, wire = self.rng, self._wire
         at = self._some_id(ledger)
         body = make.entry(ledger.number, ledger.top + 1, b"mutated", lac=ledger.lac)
@@ -459,18 +479,11 @@ class Epoch:
         notes: set[str] = set()
         touched: set[int] = set()
         if isinstance(item, AddRun):
-            (body,) = map(bytes, item.bodies().pieces())
             touched.add(int(item.ledger_ids[0]))
-            if len(body) >= 16:
-                ledger_id, entry_id = struct.unpack_from(">qq", body)
-                touched.add(ledger_id)
-                if not (0 <= ledger_id < 2**62 and 0 <= entry_id < ENTRY_MAX):
+            if (ids := _ids_inside(item)) is not None:
+                touched.add(ids[0])
+                if not (0 <= ids[0] < 2**62 and 0 <= ids[1] < ENTRY_MAX):
                     notes.add("harmful")
-                known = next((one.entries.get(entry_id) for one in self._live if one.number == ledger_id), None)
-                mutated = self._mutated_bodies.setdefault((ledger_id, entry_id), set())
-                mutated.add(body)
-                if len(mutated) > 1 or known not in (None, body):
-                    notes.add("another payload")
         elif isinstance(item, BatchRead):
             touched.update([item.ledger_id] if item.fencing else [])
         elif isinstance(item, Single):
@@ -481,3 +494,21 @@ class Epoch:
         if not isinstance(item, AddRun) and any(not 0 <= number < 2**62 for number in touched):
             notes.add("harmful")
         return notes, touched
+
+
+def _ids_inside(add: AddRun) -> Ids | None:
+    """The ids in the entry, where it is long enough to have them."""
+    (body,) = map(bytes, add.bodies().pieces())
+    return struct.unpack_from(">qq", body) if len(body) >= 16 else None
+
+
+def _named(item: Request) -> set[int]:
+    """The ledgers that a request is about."""
+    if isinstance(item, AddRun):
+        inside = _ids_inside(item)
+        return {int(item.ledger_ids[0])} | ({inside[0]} if inside is not None else set())
+    if isinstance(item, ReadRun):
+        return set(map(int, item.ledger_ids))
+    if isinstance(item, BatchRead):
+        return {item.ledger_id}
+    return {one.ledgerId for _, one in item.request.ListFields() if hasattr(one, "ledgerId")}
