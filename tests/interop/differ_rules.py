@@ -132,7 +132,7 @@ def _lower_lac(one: Operation, apache: Said, ours: Said) -> bool:
     """Both have one, and ours is the greater."""
     if _single(one, pb.READ_LAC) is None or apache.lac is None or ours.lac is None:
         return False
-    return apache.lac < ours.lac and apache.status is ours.status is Status.EOK
+    return apache.lac < ours.lac and apache.status is ours.status  # EIO, with the LAC, where there is no entry
 
 
 def _lower_last(one: Operation, apache: Said, ours: Said) -> bool:
