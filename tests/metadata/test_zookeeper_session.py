@@ -19,6 +19,7 @@ from bk_core.errors import ForkedHandleError, MetadataUnavailableError, Outcome
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore, SessionState
 from bk_core.metadata.tree.tree import WRITE_TRIES
+from bk_core.metadata.zookeeper.session import poll
 from bk_core.model import Versioned
 from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
 
@@ -52,6 +53,22 @@ def test_unreachable_server_is_named_at_the_deadline() -> None:
     assert hosts.replace(";", ",") in str(raised.value)
     assert raised.value.outcome is Outcome.NOT_APPLIED
     assert "bk local" in raised.value.remedy
+
+
+def test_poll_says_which_sockets_are_ready_broken_ones_among_them() -> None:
+    ours, theirs = socket.socketpair()
+    began = time.monotonic()
+    assert poll([ours, theirs], [], 0.05) == ([], [], [])
+    assert 0.04 < time.monotonic() - began < 5
+    assert poll([ours], [ours], None) == ([], [ours], [])
+    theirs.send(b"x")
+    assert poll([ours, theirs], [], None) == ([ours], [], [])
+    theirs.close()
+    assert ours.recv(10) == b"x"
+    assert poll([ours], [], None) == ([ours], [], []), "the end is read at once"
+    ours.close()
+    with pytest.raises(ValueError, match="negative"):
+        poll([ours], [], None)
 
 
 def test_host_that_does_not_resolve_is_unavailable_too() -> None:
