@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -22,6 +23,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.codec import encode_ledger
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.tree.ids import RESERVED_MAX
 from bk_core.metadata.tree.tree import ensure_path
 from bk_core.model import Fragment, LedgerState, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write, lose_write_number, tree_of
@@ -83,10 +85,50 @@ def test_ids_are_made_without_repetition_by_several_clients(
     assert tree_of(store).children(f"{metadata_world.root}/idgen") == []
 
 
-def test_made_id_skips_a_ledger_whose_id_was_given(store: MetadataStore) -> None:
+def test_ids_of_many_ledgers_at_once_differ_and_leave_no_node_behind(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    other = metadata_world.open()
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: (store, other)[number % 2].create_ledger(a_ledger())[0], range(120)))
+    assert sorted(set(made)) == sorted(made)
+    assert list(store.list_ledgers()) == sorted(made)
+    idgen = f"{metadata_world.root}/idgen"
+    assert len(tree_of(store).children(idgen)) <= 2 * RESERVED_MAX
+    other.close()
+    store.close()
+    reader = metadata_world.open()
+    assert tree_of(reader).children(idgen) == []
+
+
+def test_ids_reserved_in_a_session_that_was_lost_are_used_all_the_same(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    made = [store.create_ledger(a_ledger())[0] for _ in range(30)]
+    metadata_world.expire(store)
+    made += [store.create_ledger(a_ledger())[0] for _ in range(30)]
+    assert sorted(set(made)) == made
+    assert list(metadata_world.open().list_ledgers()) == made
+
+
+@pytest.mark.rule("MUST8")
+@pytest.mark.parametrize("applied", [True, False])
+def test_creating_a_ledger_together_with_its_id_survives_a_lost_answer(
+    metadata_world: MetadataWorld, store: MetadataStore, applied: bool
+) -> None:
+    first, _ = store.create_ledger(a_ledger())  # the folders are there: what follows is the id, then the record
+    lose_write_number(metadata_world, store, 1, applied=applied)
+    ledger_id, created = store.create_ledger(a_ledger())
+    assert store.read_ledger(ledger_id) == created
+    assert list(store.list_ledgers()) == [first, ledger_id]
+    assert tree_of(store).children(f"{metadata_world.root}/idgen") == []
+
+
+def test_made_id_skips_a_ledger_whose_id_was_given(metadata_world: MetadataWorld, store: MetadataStore) -> None:
     for taken in (0, 1):
         store.create_ledger(a_ledger(), taken)
     assert store.create_ledger(a_ledger())[0] == 2
+    assert tree_of(store).children(f"{metadata_world.root}/idgen") == []
 
 
 @pytest.mark.parametrize("ledger_id", [0, 2**31 - 2, 2**31 - 1, 2**31, 2**40 + 5, 2**63 - 1])

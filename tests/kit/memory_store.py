@@ -128,23 +128,28 @@ class MemoryCluster:
         _call(fired)
         return path
 
-    def multi(self, ops: Sequence[Op]) -> None:
+    def multi(self, ops: Sequence[Op], owner: int = 0) -> list[str]:
+        """``owner`` is the session, which ephemeral nodes belong to."""
+        made: list[str] = []
         with self._lock:
             touched = {path for op in ops for path in (op.path, _parent(op.path))}
             before = {path: _copy(self._nodes[path]) for path in touched if path in self._nodes}
             try:
-                fired = self._fired([key for op in ops for key in self._apply(op)])
+                fired = self._fired([key for op in ops for key in self._apply(op, owner, made)])
             except Exception:
-                for path in touched - before.keys():
+                for path in {*touched, *made} - before.keys():
                     self._nodes.pop(path, None)
                 self._nodes.update(before)
                 raise
         _call(fired)
+        return made
 
-    def _apply(self, op: Op) -> list[_WatchKey]:
+    def _apply(self, op: Op, owner: int, made: list[str]) -> list[_WatchKey]:
         match op:
             case Create():
-                return self._create(op.path, op.data, 0, False)[1]
+                path, keys = self._create(op.path, op.data, owner if op.ephemeral else 0, op.sequential)
+                made.append(path)
+                return keys
             case Set():
                 return self._set(op.path, op.data, op.version)
             case Delete():
@@ -260,8 +265,16 @@ class MemoryTree:
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
         self._write(path, 0, lambda: self._cluster.multi([Delete(path, version)]))
 
-    def multi(self, ops: Sequence[Op]) -> None:
-        self._write(ops[0].path if ops else "/", multi_bytes(ops), lambda: self._cluster.multi(ops), MULTI_BYTES_MAX)
+    def multi(self, ops: Sequence[Op]) -> list[str]:
+        made: list[str] = []
+        path = ops[0].path if ops else "/"
+        self._write(
+            path,
+            multi_bytes(ops),
+            lambda: made.extend(self._cluster.multi(ops, self._session_id)),
+            MULTI_BYTES_MAX,
+        )
+        return made
 
     def sync(self, path: str) -> None:
         self._await_connected(path)

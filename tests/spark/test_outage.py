@@ -173,10 +173,10 @@ def test_a_commit_whose_answer_is_lost_in_an_outage_is_settled_by_its_id(
     store = tree(bookkeeper.store)
     whole = store._cluster.multi
 
-    def lost(ops: Any) -> None:
+    def lost(*arguments: Any) -> None:
         store._cluster.multi = whole
         if applied:
-            whole(ops)
+            whole(*arguments)
         store.suspend()
         threading.Timer(AWAY_S, store.resume).start()
         raise MetadataUnavailableError("the answer was lost")

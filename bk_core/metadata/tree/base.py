@@ -61,9 +61,15 @@ class Part:
         """
         self._create_settled(path, data, lambda found: found == data)
 
-    def _create_settled(self, path: str, data: bytes, is_mine: Callable[[bytes], bool]) -> None:
-        """Creates a node and its missing parents. After a lost answer ``is_mine`` says whether a node found is ours."""
-        lost: MetadataUnavailableError | None = None
+    def _create_settled(
+        self,
+        path: str,
+        data: bytes,
+        is_mine: Callable[[bytes], bool],
+        lost: MetadataUnavailableError | None = None,
+    ) -> None:
+        """Creates a node and its missing parents. After a lost answer, or if one was ``lost`` before, ``is_mine`` says
+        whether a node found is ours."""
         for _ in range(WRITE_TRIES):
             try:
                 is_made, found = self._create_or_find(path, data, look=lost is not None)

@@ -1,60 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of new ledgers, made as Apache's clients make them."""
+"""Ids of new ledgers, made as Apache's clients make them, so that both can work on one cluster.
+
+An id is the number of an ephemeral sequential node, which is deleted once the id is used. A client that makes many
+ledgers reserves several ids in one transaction, and uses them in their order. Ids that are not used are lost; their
+nodes go with the session.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
 
 from bk_core.errors import MetadataError, MetadataUnavailableError, Outcome
 from bk_core.metadata.layout import SHORT_IDS_END, Layout
-from bk_core.metadata.tree.tree import WRITE_TRIES, NodeExistsError, NoNodeError, Tree, TreeError, ensure_path
+from bk_core.metadata.tree.tree import (
+    WRITE_TRIES,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Tree,
+    TreeError,
+    ensure_path,
+)
 
+RESERVED_MAX = 16
+_RESERVED_S = 0.25  # a reserve is for about so long, at the rate of the last second
+_TOGETHER_S = 1.0
+"""Threads that need an id at the same time wait so long for the one that asks the store, then ask by themselves."""
 _HOB = re.compile(r"HOB-([0-9]{10})")
 _KEPT_FOLDERS = 3
 _TRIES = 8
 
 
+class NewId(NamedTuple):
+    """An id that nobody else gets, and the node to delete with its use."""
+
+    number: int
+    node: str
+
+
 class IdGenerator:
-    """Makes ids that nobody else gets, unless ledgers are also created with given ids. It does as Apache's clients do,
-    so that both can work on one cluster: an id is the number of an ephemeral sequential node, which is deleted at once.
-    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits from then on."""
+    """Makes ids that nobody else gets, unless ledgers are also created with given ids. Any thread may call.
+
+    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits from then on.
+    """
 
     def __init__(self, tree: Tree, root: str) -> None:
         self._tree, self._root = tree, root
+        self._asking = threading.Lock()  # held while the store is asked, at most _TOGETHER_S for others
+        self._lock = threading.Lock()  # guards the rest
+        self._reserve: deque[NewId] = deque()
+        self._taken_at: deque[float] = deque(maxlen=round(RESERVED_MAX / _RESERVED_S))
 
-    def next(self, layout: Layout) -> int:
+    def next(self, layout: Layout) -> NewId:
         """A new id for a cluster of this layout."""
+        made = self._take()
+        if made is not None:
+            return made
+        alone = self._asking.acquire(timeout=_TOGETHER_S)
+        try:
+            made = self._take()
+            if made is None:
+                made, *more = self._ask(layout, self._wanted())
+                with self._lock:
+                    self._reserve.extend(more)
+                    self._taken_at.append(time.monotonic())
+            return made
+        finally:
+            if alone:
+                self._asking.release()
+
+    def _take(self) -> NewId | None:
+        with self._lock:
+            if not self._reserve:
+                return None
+            self._taken_at.append(time.monotonic())
+            return self._reserve.popleft()
+
+    def _wanted(self) -> int:
+        """How many ids to ask for: one, unless many were taken in the last second."""
+        with self._lock:
+            since = time.monotonic() - 1.0
+            return max(1, round(_RESERVED_S * sum(at > since for at in self._taken_at)))
+
+    def release(self, made: NewId) -> None:
+        """Delete the node of an id that was used or is not needed. If that fails, it goes with the session."""
+        with contextlib.suppress(TreeError, MetadataUnavailableError):
+            self._tree.delete(made.node)
+
+    def _ask(self, layout: Layout, count: int) -> list[NewId]:
         if layout is Layout.FLAT:
-            return self._short(self._root)
+            return self._short(self._root, count)
         long_folder = f"{self._root}/idgen-long"
         if layout is Layout.LONG_HIERARCHICAL or (
             layout is Layout.HIERARCHICAL and self._tree.exists(long_folder) is not None
         ):
-            return self._long(long_folder)
-        made = self._sequence(f"{self._root}/idgen")
-        if made is not None:
+            return self._long(long_folder, count)
+        made = self._sequence(f"{self._root}/idgen", count)
+        if made:
             return made
         if layout is Layout.HIERARCHICAL:
-            return self._long(long_folder)
+            return self._long(long_folder, count)
         raise _used_up()
 
-    def _short(self, folder: str) -> int:
-        made = self._sequence(folder)
-        if made is None:
+    def _short(self, folder: str, count: int) -> list[NewId]:
+        made = self._sequence(folder, count)
+        if not made:
             raise _used_up()
         return made
 
-    def _long(self, folder: str) -> int:
+    def _long(self, folder: str, count: int) -> list[NewId]:
         ensure_path(self._tree, folder)
         for _ in range(_TRIES):
             highs = sorted(int(match[1]) for name in self._tree.children(folder) if (match := _HOB.fullmatch(name)))
             if not highs:
                 self._make_high(folder, 1)
                 continue
-            low = self._sequence(f"{folder}/{_high_name(highs[-1])}")
-            if low is not None:
-                return highs[-1] << 32 | low
+            lows = self._sequence(f"{folder}/{_high_name(highs[-1])}", count)
+            if lows:
+                return [NewId(highs[-1] << 32 | low.number, low.node) for low in lows]
             self._make_high(folder, highs[-1] + 1)
             self._prune(folder, highs[: -(_KEPT_FOLDERS - 1)])
         raise _used_up()
@@ -68,12 +136,12 @@ class IdGenerator:
             with contextlib.suppress(TreeError, MetadataUnavailableError):
                 self._tree.delete(f"{folder}/{_high_name(high)}")
 
-    def _sequence(self, folder: str) -> int | None:
-        """The next number of this folder; None when its 31-bit numbers are used up."""
+    def _sequence(self, folder: str, count: int) -> list[NewId]:
+        """The next ``count`` numbers of this folder, or fewer; none when its 31-bit numbers are used up."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
-                made = self._tree.create(f"{folder}/ID-", ephemeral=True, sequential=True)
+                nodes = self._create(f"{folder}/ID-", count)
             except NoNodeError:
                 ensure_path(self._tree, folder)
                 continue
@@ -82,11 +150,23 @@ class IdGenerator:
                     raise
                 lost = error  # a number may be lost: ask for another one
                 continue
-            with contextlib.suppress(TreeError, MetadataUnavailableError):
-                self._tree.delete(made)  # if that fails, it goes with the session
-            digits = made.rpartition("ID-")[2]  # after an overflow ZooKeeper writes a negative number
-            return int(digits) if digits.isdigit() and int(digits) < SHORT_IDS_END else None
+            return self._valid(nodes)
         raise lost or MetadataError("The folder of ledger ids is deleted again and again", value=folder)
+
+    def _create(self, prefix: str, count: int) -> list[str]:
+        if count == 1:
+            return [self._tree.create(prefix, ephemeral=True, sequential=True)]
+        return self._tree.multi([Create(prefix, ephemeral=True, sequential=True)] * count)
+
+    def _valid(self, nodes: list[str]) -> list[NewId]:
+        valid = list[NewId]()
+        for node in nodes:
+            digits = node.rpartition("ID-")[2]  # after an overflow ZooKeeper writes a negative number
+            if digits.isdigit() and int(digits) < SHORT_IDS_END:
+                valid.append(NewId(int(digits), node))
+            else:
+                self.release(NewId(-1, node))
+        return valid
 
 
 def _high_name(high: int) -> str:

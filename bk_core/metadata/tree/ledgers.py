@@ -22,11 +22,14 @@ from bk_core.errors import (
 from bk_core.metadata.codec import decode_ledger, encode_ledger
 from bk_core.metadata.layout import Layout, decode_layout, is_beside_ledgers, ledger_id_of, ledger_path
 from bk_core.metadata.port import CancelWatch
-from bk_core.metadata.tree.base import Part
-from bk_core.metadata.tree.ids import IdGenerator
+from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.ids import IdGenerator, NewId
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
+    NODE_BYTES_MAX,
     BadVersionError,
+    Create,
+    Delete,
     NodeExistsError,
     NodeStat,
     NoNodeError,
@@ -81,14 +84,35 @@ class Ledgers(Part):
         for _ in range(_ID_TRIES):  # an id may be taken by a ledger that was created with a given id
             made = self._ids.next(self._layout())
             with contextlib.suppress(NodeExistsError):
-                self._create_ledger_at(self._znode_of(made), data, metadata)
-                return made, Versioned(metadata, 0)
+                self._create_ledger_with(made, data, metadata)
+                return made.number, Versioned(metadata, 0)
         raise LedgerExistsError(
             f"The last {_ID_TRIES} ledger ids made are all taken",
             remedy="do not mix given ids with ids the store makes",
         )
 
-    def _create_ledger_at(self, path: str, data: bytes, metadata: LedgerMetadata) -> None:
+    def _create_ledger_with(self, made: NewId, data: bytes, metadata: LedgerMetadata) -> None:
+        """Creates the record and deletes the node of its id in one transaction; if that fails, one after the other."""
+        path, lost = self._znode_of(made.number), None
+        try:
+            if len(data) <= NODE_BYTES_MAX:
+                self._tree.multi([Delete(made.node), Create(path, data)])
+                return
+        except NoNodeError:
+            pass  # of the record's parent, or, after the loss of a session, of the id
+        except NodeExistsError:
+            self._ids.release(made)
+            raise
+        except MetadataUnavailableError as error:
+            lost = first_loss(None, error)
+        try:
+            self._create_ledger_at(path, data, metadata, lost)
+        finally:
+            self._ids.release(made)
+
+    def _create_ledger_at(
+        self, path: str, data: bytes, metadata: LedgerMetadata, lost: MetadataUnavailableError | None = None
+    ) -> None:
         def is_mine(found: bytes) -> bool:  # without a token, equal bytes may be another client's
             if found == data and metadata.c_token is None:
                 raise MetadataUnavailableError(
@@ -99,7 +123,7 @@ class Ledgers(Part):
             except MetadataCorruptError:
                 return False
 
-        self._create_settled(path, data, is_mine)
+        self._create_settled(path, data, is_mine, lost)
 
     def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
         path = self._znode_of(ledger_id)

@@ -68,6 +68,8 @@ class NodeStat(NamedTuple):
 class Create:
     path: str
     data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,9 @@ class Tree(Protocol):
         ...
 
     def exists(self, path: str) -> NodeStat | None: ...
-    def children(self, path: str) -> list[str]:
-        """The children's names, sorted. Raises NoNodeError."""
+    def children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        """The children's names, sorted; ``watch`` tells of children that come and go. Raises NoNodeError; no watch is
+        left then."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
@@ -134,9 +137,9 @@ class Tree(Protocol):
         """Raises NoNodeError, BadVersionError, NotEmptyError."""
         ...
 
-    def multi(self, ops: Sequence[Op]) -> None:
-        """Carry out all operations or none. Raises the error of the first operation that was refused, and
-        InvalidArgumentError for more than MULTI_BYTES_MAX."""
+    def multi(self, ops: Sequence[Op]) -> list[str]:
+        """Carry out all operations or none; returns the paths of the nodes created. Raises the error of the first
+        operation that was refused, and InvalidArgumentError for more than MULTI_BYTES_MAX."""
         ...
 
     def sync(self, path: str) -> None: ...

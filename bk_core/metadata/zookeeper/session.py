@@ -306,8 +306,8 @@ class ZooKeeperTree:
         stat = self._read(path, lambda: self._client.exists_async(path))
         return None if stat is None else _stat(stat)
 
-    def children(self, path: str) -> list[str]:
-        return sorted(self._read(path, lambda: self._client.get_children_async(path)))
+    def children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        return sorted(self._read(path, lambda: self._client.get_children_async(path, _watcher(watch))))
 
     def sync(self, path: str) -> None:
         self._read(path, lambda: self._client.sync_async(path))
@@ -368,9 +368,9 @@ class ZooKeeperTree:
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
         self._write(path, 0, lambda: self._client.delete_async(path, version))
 
-    def multi(self, ops: Sequence[Op]) -> None:
+    def multi(self, ops: Sequence[Op]) -> list[str]:
         if not ops:
-            return
+            return []
         transaction = self._client.transaction()
         for op in ops:
             _add(transaction, op)
@@ -379,6 +379,7 @@ class ZooKeeperTree:
         for op, result in zip(ops, sent, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 raise self._translated(op.path, result, Outcome.NOT_APPLIED) from result
+        return [result for op, result in zip(ops, sent, strict=True) if isinstance(op, Create)]
 
     def _write(self, path: str, size: int, send: Callable[[], Any], size_max: int = NODE_BYTES_MAX) -> Any:
         if size > size_max:
@@ -444,7 +445,7 @@ def _stat(stat: Any) -> NodeStat:
 def _add(transaction: Any, op: Op) -> None:
     match op:
         case Create():
-            transaction.create(op.path, op.data)
+            transaction.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequential)
         case Set():
             transaction.set_data(op.path, op.data, op.version)
         case Delete():
