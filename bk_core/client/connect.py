@@ -240,7 +240,9 @@ class BookKeeper:
         """Tell the transport all addresses and return the writable bookies. Fewer than ``at_least`` are returned only
         after a sync with the metadata store (M5)."""
         self.check_open()
-        writable, read_only = await asyncio.to_thread(self._read_bookies, at_least)
+        return self._know(*await asyncio.to_thread(self._read_bookies, at_least))
+
+    def _know(self, writable: _Bookies, read_only: _Bookies) -> tuple[BookieId, ...]:
         self.transport.update_bookies([*read_only.values(), *writable.values()])
         self._surveyor.know(writable)
         return tuple(sorted(writable))
@@ -268,7 +270,11 @@ class BookKeeper:
 
     async def choose_bookies(self, size: int, write_quorum: int) -> tuple[BookieId, ...]:
         """The bookies of a new ledger. Raises NotEnoughBookiesError."""
-        writable = await self.refresh_bookies(at_least=size)
+        seen = self.store.seen_bookies()
+        if seen is None or len(seen[0]) < size:
+            writable = await self.refresh_bookies(at_least=size)
+        else:
+            writable = self._know(*seen)
         landscape = await self._surveyor.landscape()
         chosen = self._choose(writable, size, write_quorum, landscape)
         self._surveyor.warn_of_few_racks(landscape, chosen, write_quorum)

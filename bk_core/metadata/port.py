@@ -118,6 +118,11 @@ class MetadataStore(Protocol):
     # --- bookies ---
     def writable_bookies(self) -> Mapping[BookieId, BookieServiceInfo]: ...
     def read_only_bookies(self) -> Mapping[BookieId, BookieServiceInfo]: ...
+    def seen_bookies(self) -> tuple[Mapping[BookieId, BookieServiceInfo], Mapping[BookieId, BookieServiceInfo]] | None:
+        """The writable and the read-only bookies as they were last read, if no watch has told of a change since; else
+        None. Asks nobody and never waits; the same objects again while nothing changes."""
+        ...
+
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
         """The registration of a bookie, writable or read-only, or None; for empty data a bookie-rpc endpoint from its
         id."""

@@ -43,6 +43,40 @@ def test_registered_bookie_is_writable_with_all_it_published(
     assert reader.bookie_info("other:3181") is None
 
 
+def test_seen_bookies_are_those_read_last_until_something_changes(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.register_bookie(info())
+    reader = metadata_world.open()
+    assert reader.seen_bookies() is None
+    assert (reader.writable_bookies(), reader.read_only_bookies()) == ({BOOKIE: info()}, {})
+    seen = reader.seen_bookies()
+    assert seen == ({BOOKIE: info()}, {})
+    assert [one is other for one, other in zip(reader.seen_bookies() or (), seen or (), strict=True)] == [True, True]
+    store.register_bookie(info(port=9999))  # the same bookie at another place
+    eventually(lambda: reader.seen_bookies() is None)
+    assert reader.writable_bookies() == {BOOKIE: info(port=9999)}
+    assert reader.seen_bookies() == ({BOOKIE: info(port=9999)}, {})
+    store.register_bookie(info(), read_only=True)
+    eventually(lambda: reader.seen_bookies() is None)
+    assert (reader.read_only_bookies(), reader.writable_bookies()) == ({BOOKIE: info()}, {})
+    assert reader.seen_bookies() == ({}, {BOOKIE: info()})
+
+
+def test_seen_bookies_are_forgotten_with_the_connection_that_would_tell_of_a_change(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.register_bookie(info())
+    reader = metadata_world.open()
+    reader.writable_bookies(), reader.read_only_bookies()
+    metadata_world.suspend(reader)
+    eventually(lambda: reader.seen_bookies() is None)
+    store.unregister_bookie(BOOKIE)
+    metadata_world.resume(reader)
+    assert (reader.writable_bookies(), reader.read_only_bookies()) == ({}, {})
+    assert reader.seen_bookies() == ({}, {})
+
+
 def test_registration_ends_with_the_store(metadata_world: MetadataWorld, store: MetadataStore) -> None:
     bookie = metadata_world.open()
     bookie.register_bookie(info())

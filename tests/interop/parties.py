@@ -343,6 +343,7 @@ def _see_only(store: TreeStore, bookies: Sequence[str]) -> None:
         return {**{id: info for id, info in writable().items() if id not in bookies}, **read_only()}
 
     store.writable_bookies, store.read_only_bookies = chosen, others
+    store.seen_bookies = lambda: None
 
 
 class OurWriter:

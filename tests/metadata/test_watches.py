@@ -43,6 +43,32 @@ def test_missing_node_has_no_watch(tree: MemoryTree, worker: Worker) -> None:
     assert called == []
 
 
+def test_node_is_seen_as_read_until_its_watch_tells_of_a_change(tree: MemoryTree, worker: Worker) -> None:
+    watches = Watches(tree, worker)
+    assert (watches.read("/a", read_data), watches.seen("/a", read_data)) == (None, None)
+    tree.create("/a", b"0")
+    first = watches.read("/a", read_data)
+    assert watches.seen("/a", read_data) is first
+    assert watches.read("/a", read_data) == first
+    tree.set("/a", b"1", 0)
+    assert watches.seen("/a", read_data) is None
+    assert watches.read("/a", read_data)[0] == b"1"
+    tree.delete("/a")
+    assert (watches.seen("/a", read_data), watches.read("/a", read_data)) == (None, None)
+
+
+def test_change_met_by_a_read_before_its_watch_told_of_it_is_seen(tree: MemoryTree, worker: Worker) -> None:
+    def late(tree: Tree, path: str, watch: Watcher | None) -> Any:
+        return read_data(tree, path, None)  # this watch never tells
+
+    watches = Watches(tree, worker)
+    tree.create("/a", b"0")
+    watches.read("/a", late)
+    tree.set("/a", b"1", 0)
+    assert watches.read("/a", late)[0] == b"1"
+    assert watches.seen("/a", late)[0] == b"1"
+
+
 def test_deleted_and_recreated_node_is_told_as_deleted_only(tree: MemoryTree, worker: Worker) -> None:
     news: queue.Queue[Any] = queue.Queue()
     tree.create("/a", b"x")

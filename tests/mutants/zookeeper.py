@@ -8,6 +8,9 @@ from tests.mutants.mutant import Mutant
 _HANDLER = "bk_core/metadata/zookeeper/session.py"
 _SESSION = "bk_core/metadata/zookeeper/session.py"
 _BOOKIES = "bk_core/metadata/tree/bookies.py"
+_IDS = "bk_core/metadata/tree/ids.py"
+_LEDGERS = "bk_core/metadata/tree/ledgers.py"
+_WATCHES = "bk_core/metadata/tree/watches.py"
 _CONTRACT = "tests/contracts/test_metadata_"
 _BOUNDS = "tests/metadata/test_zookeeper_bounds.py::test_"
 
@@ -241,12 +244,98 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-sequence-number-fails-the-ledger",
-        path="bk_core/metadata/tree/ledgers.py",
+        path=_IDS,
         old="if error.outcome is Outcome.NOT_APPLIED:\n                    raise\n                lost = error",
         new="raise\n                lost = error",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_survives_a_lost_answer_of_each_of_its_writes",),
         breaks="one lost answer fails a job before its ledger is made",
         rule="MUST8",
+    ),
+    Mutant(
+        name="lost-record-is-made-under-another-id",
+        path=_LEDGERS,
+        old="            lost = first_loss(None, error)\n",
+        new="            first_loss(None, error)\n",
+        tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_together_with_its_id_survives_a_lost_answer",),
+        breaks="one lost answer leaves a ledger that nobody knows of, open for ever",
+        rule="MUST8",
+    ),
+    Mutant(
+        name="used-id-keeps-its-node",
+        path=_LEDGERS,
+        old="multi([Delete(made.node), Create(path, data)])",
+        new="multi([Create(path, data)])",
+        tests=(f"{_CONTRACT}contract.py::test_ids_of_many_ledgers_at_once_differ_and_leave_no_node_behind",),
+        breaks="a client that makes a million ledgers leaves a million nodes until it ends",
+    ),
+    Mutant(
+        name="taken-id-keeps-its-node",
+        path=_LEDGERS,
+        old="        except NodeExistsError:\n            self._ids.release(made)\n",
+        new="        except NodeExistsError:\n",
+        tests=(f"{_CONTRACT}contract.py::test_made_id_skips_a_ledger_whose_id_was_given",),
+        breaks="as above, where ids are given too",
+    ),
+    Mutant(
+        name="id-of-a-lost-session-fails-the-ledger",
+        path=_LEDGERS,
+        old="        except NoNodeError:\n            pass  # of the record's parent",
+        new="        except BadVersionError:\n            pass  # of the record's parent",
+        tests=(f"{_CONTRACT}contract.py::test_ids_reserved_in_a_session_that_was_lost_are_used_all_the_same[memory]",),
+        breaks="after an outage a client fails as many ledgers as it had reserved ids",
+    ),
+    Mutant(
+        name="reserved-id-is-given-twice",
+        path=_IDS,
+        old="            return self._reserve.popleft()\n",
+        new="            return self._reserve[0]\n",
+        tests=("tests/metadata/test_ids.py",),
+        breaks="two threads race for one ledger, until a hundred tries are over",
+    ),
+    Mutant(
+        name="reserve-of-a-client-that-makes-few-ledgers",
+        path=_IDS,
+        old="since = time.monotonic() - 1.0\n",
+        new="since = 0.0\n",
+        tests=("tests/metadata/test_ids.py::test_client_that_makes_few_ledgers_reserves_nothing",),
+        breaks="ids of a quiet cluster have gaps, and nodes lie about for hours",
+    ),
+    Mutant(
+        name="seen-bookies-never-change",
+        path=_WATCHES,
+        old="if node is not None and node.armed else None\n",
+        new="if node is not None else None\n",
+        tests=(
+            "tests/client/test_chosen_bookies.py::test_bookies_that_come_and_go_are_seen_by_the_next_ledger",
+            f"{_CONTRACT}bookies_contract.py::test_seen_bookies_are_those_read_last_until_something_changes",
+        ),
+        breaks="a client that runs for days writes to the bookies of its first minute",
+    ),
+    Mutant(
+        name="bookies-are-read-for-each-ledger",
+        path="bk_core/client/connect.py",
+        old="        if seen is None or len(seen[0]) < size:\n",
+        new="        if True:\n",
+        tests=("tests/client/test_chosen_bookies.py::test_another_ledger_costs_three_requests",),
+        breaks="a ledger costs six requests more",
+    ),
+    Mutant(
+        name="bookie-at-another-place-is-not-heard-of",
+        path=_BOOKIES,
+        old="self._tree.multi([Delete(path, found[1].version), Create(path, data, ephemeral=True)])",
+        new="self._tree.set(path, data, found[1].version)",
+        tests=(f"{_CONTRACT}bookies_contract.py::test_seen_bookies_are_those_read_last_until_something_changes",),
+        breaks="clients go on calling a bookie where it was",
+    ),
+    Mutant(
+        name="broken-socket-is-never-ready",
+        path=_SESSION,
+        old="for each in readable if ready.get(each.fileno(), 0) & ~select.POLLOUT",
+        new="for each in readable if ready.get(each.fileno(), 0) == select.POLLIN",
+        tests=(
+            "tests/metadata/test_zookeeper_session.py::test_poll_says_which_sockets_are_ready_broken_ones_among_them",
+        ),
+        breaks="a session whose server died is noticed only by its pings",
     ),
     Mutant(
         name="lost-folder-fails-the-record",

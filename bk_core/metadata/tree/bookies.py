@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from typing import TypeAlias
 
 from bk_core.errors import (
     BookieIdentityError,
@@ -27,18 +28,23 @@ from bk_core.metadata.tree.base import Part, first_loss, looking_after
 from bk_core.metadata.tree.tree import (
     WRITE_TRIES,
     BadVersionError,
+    Create,
+    Delete,
     NodeExistsError,
     NodeStat,
     NoNodeError,
     Tree,
     TreeError,
+    Watcher,
     ensure_path,
 )
-from bk_core.metadata.tree.watches import Watches
+from bk_core.metadata.tree.watches import Snapshot, Watches
 from bk_core.metadata.worker import Worker
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Versioned
 
 logger = logging.getLogger(__name__)
+Registrations: TypeAlias = tuple[tuple[BookieId, bytes], ...]
+"""Of one folder: the ids of the bookies and their records."""
 _READ_ONLY = "readonly"
 _RETRY_S = 0.5
 _RETRY_MAX_S = 8.0
@@ -55,6 +61,7 @@ class Bookies(Part):
         self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # …, session that made it
         self._registrar = Worker("bookkeeper-registration")
         self._retry_s, self._retry_waits = _RETRY_S, False  # used only on the registrar's thread
+        self._decoded: dict[str, tuple[Snapshot, dict[BookieId, BookieServiceInfo]]] = {}  # folder → what was seen
         self._forget_session = tree.on_session(self._session_changed)
 
     def _registration(self, bookie_id: BookieId, read_only: bool) -> str:
@@ -68,18 +75,26 @@ class Bookies(Part):
     def read_only_bookies(self) -> dict[BookieId, BookieServiceInfo]:
         return self._bookies_in(f"{self._available}/{_READ_ONLY}")
 
+    def seen_bookies(self) -> tuple[dict[BookieId, BookieServiceInfo], dict[BookieId, BookieServiceInfo]] | None:
+        folders = (self._available, f"{self._available}/{_READ_ONLY}")
+        writable, read_only = (self._watches.seen(folder, read_registrations) for folder in folders)
+        if writable is None or read_only is None:
+            return None
+        return self._decode(folders[0], writable), self._decode(folders[1], read_only)
+
     def _bookies_in(self, folder: str) -> dict[BookieId, BookieServiceInfo]:
-        try:
-            ids = [name for name in self._children(folder) if name != _READ_ONLY]
-        except NoNodeError:
-            return {}
-        bookies: dict[BookieId, BookieServiceInfo] = {}
-        for bookie_id, node in zip(ids, self._tree.get_many([f"{folder}/{i}" for i in ids]), strict=True):
-            try:
-                if node is not None:
-                    bookies[bookie_id] = decode_service_info(bookie_id, node[0])
-            except MetadataCorruptError as error:  # a bad registration must not hide the others
-                logger.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
+        found = self._watches.read(folder, read_registrations)
+        if found is None:  # the server may lag (M5)
+            self._tree.sync(self._root)
+            found = self._watches.read(folder, read_registrations)
+        return {} if found is None else dict(self._decode(folder, found))
+
+    def _decode(self, folder: str, found: Registrations) -> dict[BookieId, BookieServiceInfo]:
+        """The bookies in what was read; the same dict again while nothing changes."""
+        seen, bookies = self._decoded.get(folder, (None, {}))
+        if seen is not found:
+            bookies = _decoded(folder, found)
+            self._decoded[folder] = (found, bookies)
         return bookies
 
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
@@ -137,7 +152,8 @@ class Bookies(Part):
                     self._delete_if_there(path)  # left by a dead process of our directory (M3)
                     continue
                 elif found[0] != data:
-                    self._tree.set(path, data, found[1].version)
+                    # not set: who watches the folder hears of nodes that come and go, not of what is in them
+                    self._tree.multi([Delete(path, found[1].version), Create(path, data, ephemeral=True)])
                 return
             except TreeError:
                 continue  # the node changed between our read and our write
@@ -204,6 +220,27 @@ class Bookies(Part):
     def _stop_registering(self) -> None:
         self._forget_session()
         self._registrar.stop(0)
+
+
+def read_registrations(tree: Tree, folder: str, watch: Watcher | None) -> Registrations | None:
+    """The bookies registered in this folder and their records. ``watch`` tells when one comes, goes or registers again;
+    a node's record never changes. Returns None and sets no watch if there is no such folder."""
+    try:
+        ids = [name for name in tree.children(folder, watch) if name != _READ_ONLY]
+    except NoNodeError:
+        return None
+    nodes = tree.get_many([f"{folder}/{bookie_id}" for bookie_id in ids])
+    return tuple((bookie_id, node[0]) for bookie_id, node in zip(ids, nodes, strict=True) if node is not None)
+
+
+def _decoded(folder: str, found: Registrations) -> dict[BookieId, BookieServiceInfo]:
+    bookies: dict[BookieId, BookieServiceInfo] = {}
+    for bookie_id, data in found:
+        try:
+            bookies[bookie_id] = decode_service_info(bookie_id, data)
+        except MetadataCorruptError as error:  # a bad registration must not hide the others
+            logger.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
+    return bookies
 
 
 def _same_directory(info: BookieServiceInfo, data: bytes) -> bool:

@@ -25,10 +25,10 @@ _RETRY_REFUSED_S = 5.0
 
 Snapshot: TypeAlias = Any
 """(data, stat), or None if the node is gone."""
-Read: TypeAlias = Callable[[Tree, str, Watcher], Snapshot]
+Read: TypeAlias = Callable[[Tree, str, Watcher | None], Snapshot]
 
 
-def read_data(tree: Tree, path: str, watch: Watcher) -> tuple[bytes, NodeStat] | None:
+def read_data(tree: Tree, path: str, watch: Watcher | None) -> tuple[bytes, NodeStat] | None:
     """Reads a node's data and sets a watch. Returns None and sets no watch if the node is gone."""
     try:
         return tree.get(path, watch)
@@ -76,6 +76,31 @@ class Watches:
                     self._nodes[path, read] = node
                     node.listeners[key] = [listener, node.snapshot]
                 return node.snapshot, lambda: self._remove(node, key)
+
+    def read(self, path: str, read: Read) -> Snapshot:
+        """The present state. :meth:`seen` returns it from now on, until a watch tells of a change. Raises the error of
+        the read."""
+        with self._lock:
+            node = self._nodes.setdefault((path, read), _Node(path, read))
+        with node.reading:
+            if node.armed:
+                found = read(self._tree, path, None)
+                if found != node.snapshot and found is not None:
+                    node.snapshot = found  # the watch will tell of this change: it is read once more then
+                return found
+            self._read(node)
+            with self._lock:
+                if node.snapshot is None:
+                    node.armed = False  # as above
+                else:
+                    self._nodes[path, read] = node
+            return node.snapshot
+
+    def seen(self, path: str, read: Read) -> Snapshot:
+        """The state as it was last read, if no watch has told of a change since; else None. Asks nobody."""
+        with self._lock:
+            node = self._nodes.get((path, read))
+            return node.snapshot if node is not None and node.armed else None
 
     def _remove(self, node: _Node, key: object) -> None:
         with self._lock:  # the node stays while its watch is set: watching it again needs no second watch
