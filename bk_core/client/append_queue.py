@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import islice
 
-from bk_core.entries.batch import Bytes, EntryBatch
+import numpy as np
+
+from bk_core.entries.batch import U32, Bytes, EntryBatch
 from bk_core.entries.packets import SLICE_ENTRIES_MAX
 from bk_core.errors import DuplicateEntryIdError, InvalidArgumentError
 from bk_core.model import NO_ENTRY, EntryId
@@ -22,38 +25,44 @@ ENTRY_COST_BYTES = 32
 class AppendQueue:
     """Payloads and batches in the order of their ids. ``lock`` guards everything; the caller of a put holds it.
 
-    ``bytes`` counts queued entries, ``early_bytes`` early ones; ``held`` counts both, and what was taken and is not
-    confirmed.
-    ``next_id`` is the id of the next entry; ``last_id`` is the highest that was given.
+    ``held`` counts the bytes of all entries that are not confirmed; ``early_bytes`` of those that are early,
+    ``taken_bytes`` of those that were taken; ``bytes`` of the rest, which are queued. As long as ``held`` stays within
+    ``free_to``, which :class:`~bk_core.client.room.Room` sets, an entry may be put without asking anybody.
+    ``tail`` are the last entries that came one by one, from the id ``tail_first`` on.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.bytes = self.early_bytes = self.held = 0
-        self.next_id: EntryId = 0
-        self._items: deque[EntryBatch | list[Bytes]] = deque()
+        self.early_bytes = self.taken_bytes = self.held = 0
+        self.free_to = -1
+        self.tail: list[Bytes] = []
+        self.tail_first: EntryId = 0
+        self._items: deque[EntryBatch | list[Bytes]] = deque()  # before the tail
         self._early: dict[EntryId, Bytes] = {}
         self._last_early: EntryId = NO_ENTRY
 
     @property
+    def bytes(self) -> int:
+        return self.held - self.taken_bytes - self.early_bytes
+
+    @property
+    def next_id(self) -> EntryId:
+        """The id of the next entry."""
+        return self.tail_first + len(self.tail)
+
+    @property
     def last_id(self) -> EntryId:
+        """The highest id that was given."""
         return max(self.next_id - 1, self._last_early)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items) + bool(self.tail)
 
     def put(self, payload: Bytes) -> EntryId:
         """Queue one entry that passed :func:`check_bytes`; returns its id. The lock is held."""
-        if not self._items or not isinstance(self._items[-1], list):
-            self._items.append([])
-        last = self._items[-1]
-        assert isinstance(last, list)
-        last.append(payload)
-        size = cost(len(payload), 1)
-        self.bytes += size
-        self.held += size
-        self.next_id += 1
-        return self.next_id - 1
+        self.held += cost(len(payload), 1)
+        self.tail.append(payload)
+        return self.tail_first + len(self.tail) - 1
 
     def put_at(self, entry_id: EntryId, payload: Bytes) -> None:
         """Queue one entry under an id of the caller's, once every id below it is queued; until then it is early. Raises
@@ -88,38 +97,44 @@ class AppendQueue:
 
     def put_batch(self, batch: EntryBatch) -> None:
         """Queue a batch. The lock is held."""
+        if self.tail:
+            self._items.append(self.tail)
         self._items.append(batch)
-        size = cost(batch.payload_bytes, len(batch))
-        self.bytes += size
-        self.held += size
-        self.next_id += len(batch)
+        self.tail_first, self.tail = self.next_id + len(batch), []
+        self.held += cost(batch.payload_bytes, len(batch))
 
     def take(self, frame_bytes: int) -> EntryBatch:
         """The next batch to send: a queued batch, or single payloads joined up to ``frame_bytes``."""
         with self.lock:
-            head = self._items[0]
+            head = self._items[0] if self._items else self.tail
             if isinstance(head, EntryBatch):
                 batch = head
                 self._items.popleft()
             else:
-                count = prefix_count(head, frame_bytes)
-                batch = EntryBatch.from_list(head[:count])
+                lengths = prefix_lengths(head, frame_bytes)
+                count = lengths.size
+                payload = b"".join(head if count == len(head) else head[:count])
+                batch = EntryBatch(lengths=lengths, payload=memoryview(payload))
                 del head[:count]
-                if not head:
+                if head is self.tail:
+                    self.tail_first += count
+                elif not head:
                     self._items.popleft()
-            self.bytes -= cost(batch.payload_bytes, len(batch))
+            self.taken_bytes += cost(batch.payload_bytes, len(batch))
             return batch
 
     def confirmed(self, size: int) -> None:
         """Taken entries of ``size`` bytes were confirmed."""
         with self.lock:
             self.held -= size
+            self.taken_bytes -= size
 
     def clear(self) -> None:
         with self.lock:
             self._items.clear()
             self._early.clear()
-            self.bytes = self.early_bytes = self.held = 0
+            self.tail_first, self.tail = self.next_id, []
+            self.early_bytes = self.taken_bytes = self.held = 0
 
 
 def check_bytes(payload: object) -> None:
@@ -140,11 +155,9 @@ def cost(payload_bytes: int, entries: int) -> int:
     return payload_bytes + ENTRY_COST_BYTES * entries
 
 
-def prefix_count(payloads: list[Bytes], frame_bytes: int) -> int:
-    """How many of the payloads fit into ``frame_bytes``; at least one."""
-    size = 0
-    for count, payload in enumerate(payloads[:SLICE_ENTRIES_MAX]):
-        size += len(payload)
-        if count and size > frame_bytes:
-            return count
-    return min(len(payloads), SLICE_ENTRIES_MAX)
+def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
+    """The lengths of the payloads that fit into ``frame_bytes``; of at least one."""
+    lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)
+    if int(lengths[0]) > frame_bytes:
+        return lengths[:1]
+    return lengths[: int(lengths.cumsum(dtype=np.int64).searchsorted(frame_bytes, side="right"))]

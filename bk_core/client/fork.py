@@ -8,12 +8,13 @@ import os
 from bk_core.after_fork import WAY_OUT
 from bk_core.errors import ForkedHandleError
 
-_generation = 0
+generation = 0
+"""How often this process and those it was forked from were forked."""
 
 
 def _forked() -> None:
-    global _generation
-    _generation += 1
+    global generation
+    generation += 1
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -22,16 +23,16 @@ os.register_at_fork(after_in_child=_forked)
 class ForkGuard:
     """Remembers which process made a handle."""
 
-    __slots__ = ("_made_in",)
+    __slots__ = ("made_in",)
 
     def __init__(self) -> None:
-        self._made_in = _generation
+        self.made_in = generation
 
     @property
     def forked(self) -> bool:
-        return self._made_in != _generation
+        return self.made_in != generation
 
     def check(self, what: str) -> None:
         """Raises ForkedHandleError in a child of the process that made the handle."""
-        if self._made_in != _generation:
+        if self.made_in != generation:
             raise ForkedHandleError(f"{what} was made before this process was forked", remedy=WAY_OUT)

@@ -51,6 +51,7 @@ class Room:
         self._line: deque[_Waiting] = deque()
         self._extra = 0  # confirmed bytes that are kept for slow bookies
         self._held_max = 0  # bytes that may be held without asking the budget
+        self._shut = False
         self.is_slow = False
 
     def has(self, size: int) -> bool:
@@ -66,8 +67,13 @@ class Room:
             self._share.keep(0)  # a writer that holds nothing is never refused
         if not self._share.reach(total + size, at_most=self._window + self._extra, waits=waits):
             return False
-        self._held_max = min(self._window, self._share.bytes - self._extra)
+        self._free(min(self._window, self._share.bytes - self._extra))
         return True
+
+    def _free(self, held_max: int) -> None:
+        """So many bytes may be held without asking the budget; ``free_to`` says so to entries that come one by one."""
+        self._held_max = held_max
+        self._queue.free_to = -1 if self._line or self._shut else held_max
 
     def ask(self, size: int) -> bool:
         """As :meth:`has`; if not, the budget tells once there may be room. The queue's lock is held."""
@@ -81,11 +87,10 @@ class Room:
     def settle(self, retained: int) -> None:
         """``retained`` bytes are kept for bookies now: give back the rest of the share."""
         with self._queue.lock:
-            unconfirmed = self._queue.held - self._queue.bytes - self._queue.early_bytes
-            self._extra = max(0, retained - unconfirmed)
+            self._extra = max(0, retained - self._queue.taken_bytes)
             self.is_slow = retained > self._slow
             self._share.keep(self._queue.held + self._extra)
-            self._held_max = -1 if self.is_slow else min(self._window, self._share.bytes - self._extra)
+            self._free(-1 if self.is_slow else min(self._window, self._share.bytes - self._extra))
 
     def line_up(self, pieces: Sequence[Piece]) -> asyncio.Future[EntryId]:
         """Queue these pieces, now or in their turn; the future gets the id of the last entry. Cancelling it drops the
@@ -93,6 +98,7 @@ class Room:
         future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: self.serve() if done.cancelled() else None)
         self._line.append(_Waiting(pieces, future))
+        self._free(self._held_max)
         if len(self._line) == 1:
             self._serve()
         return future
@@ -120,17 +126,25 @@ class Room:
             if not head.future.done():
                 head.future.set_result(self._queue.next_id - 1)
             self._line.popleft()
+        self._free(self._held_max)
+
+    def shut(self) -> None:
+        """Entries that come one by one are looked at from now on, to be refused. The queue's lock is held."""
+        self._shut = True
+        self._free(self._held_max)
 
     def refuse_all(self, error: BookKeeperError) -> None:
         """Fail every append in the line."""
         with self._queue.lock:
             line, self._line = self._line, deque()
+            self._free(self._held_max)
         for waiting in line:
             waiting.refuse(error)
 
     def leave(self) -> None:
         """The writer has ended: give back its share of the budget."""
         with self._queue.lock:
+            self.shut()
             self._held_max = -1
             self._share.leave()
 

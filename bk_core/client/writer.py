@@ -19,7 +19,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from bk_core.client.append_queue import AppendQueue, check_bytes, cost
+from bk_core.client import fork
+from bk_core.client.append_queue import ENTRY_COST_BYTES, AppendQueue, check_bytes, cost
 from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
@@ -160,7 +161,18 @@ class LedgerWriter:
         EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer; in all cases
         the entry was not queued.
         """
-        with self._queue.lock:
+        queue = self._queue
+        with queue.lock:
+            if type(payload) is bytes and entry_id is None and not self._explicit_ids:
+                size = len(payload)
+                held = queue.held + ENTRY_COST_BYTES + size
+                # what _put does when there is nothing to say
+                if held <= queue.free_to and size <= ENTRY_BYTES_MAX and self._guard.made_in == fork.generation:
+                    queue.held = held
+                    queue.tail.append(payload)
+                    if not self._flush_scheduled:
+                        self._schedule_flush()
+                    return queue.tail_first + len(queue.tail) - 1
             return self._put(payload, entry_id)
 
     def append_future(self, payload: Bytes, entry_id: EntryId | None = None) -> concurrent.futures.Future[EntryId]:
@@ -360,6 +372,7 @@ class LedgerWriter:
         self._guard.check("this ledger")
         with self._queue.lock:  # so every entry that got an id on another thread is queued
             self._closing = True
+            self._room.shut()
             self._queue.drop_early()
         self._room.refuse_all(self._closed_error())
         self._moved.set()

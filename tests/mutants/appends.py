@@ -6,17 +6,53 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 WRITER = ("tests/sim/threads/test_append_threads.py::test_many_orders_of_threads_that_append_to_a_ledger",)
+ONE_BY_ONE = "tests/client/test_entries_one_by_one.py::test_"
 APPENDER = ("tests/sim/threads/test_append_threads.py::test_many_orders_of_threads_that_append_to_a_log_that_rolls",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an entry is queued outside the lock",
         "bk_core/client/writer.py",
-        "        with self._queue.lock:\n            return self._put(payload, entry_id)\n",
-        "        return self._put(payload, entry_id)\n",
+        "        with queue.lock:\n            if type(payload) is bytes and",
+        "        if True:\n            if type(payload) is bytes and",
         WRITER,
         "two threads are told one id",
         "P1",
+    ),
+    Mutant(
+        "an entry that comes alone passes those that wait for room",
+        "bk_core/client/room.py",
+        "self._queue.free_to = -1 if self._line or self._shut else held_max",
+        "self._queue.free_to = -1 if self._shut else held_max",
+        (f"{ONE_BY_ONE}none_passes_a_batch_that_waits_for_room",),
+        "a batch that waits between two of its pieces gets ids with a gap",
+    ),
+    Mutant(
+        "an entry is queued after the close",
+        "bk_core/client/room.py",
+        "self._queue.free_to = -1 if self._line or self._shut else held_max",
+        "self._queue.free_to = -1 if self._line else held_max",
+        (f"{ONE_BY_ONE}none_is_queued_once_the_writer_has_ended",),
+        "an id is told of an entry that no ledger has",
+        "P1",
+    ),
+    Mutant(
+        "a forked child queues an entry",
+        "bk_core/client/writer.py",
+        "and size <= ENTRY_BYTES_MAX and self._guard.made_in == fork.generation:",
+        "and size <= ENTRY_BYTES_MAX:",
+        (f"{ONE_BY_ONE}none_is_queued_in_a_forked_child",),
+        "a child waits for ever for an entry that the parent's loop would send",
+        "K4",
+    ),
+    Mutant(
+        "an entry over the limit is queued where there is room",
+        "bk_core/client/writer.py",
+        "if held <= queue.free_to and size <= ENTRY_BYTES_MAX and",
+        "if held <= queue.free_to and",
+        (f"{ONE_BY_ONE}none_is_queued_that_no_frame_can_hold_however_much_room_there_is",),
+        "one entry that no frame holds ends the writer",
+        "L5",
     ),
     Mutant(
         "a future is noted after the lock was released",
@@ -68,8 +104,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the queue is taken from without the lock",
         "bk_core/client/append_queue.py",
-        "        with self.lock:\n            head = self._items[0]\n",
-        "        if self._items:\n            head = self._items[0]\n",
+        "        with self.lock:\n            head = self._items[0] if",
+        "        if True:\n            head = self._items[0] if",
         WRITER,
         "an entry that was queued while the one before it left is lost, and all after it get its id",
         "P1",

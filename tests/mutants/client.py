@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what is kept for a slow bookie does not count",
         "bk_core/client/room.py",
-        "self._extra = max(0, retained - unconfirmed)",
+        "self._extra = max(0, retained - self._queue.taken_bytes)",
         "self._extra = 0",
         (BUDGET + "test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_has_caught_up",),
         "64 MiB a writer beyond the budget while one bookie hangs",
