@@ -158,6 +158,8 @@ def cost(payload_bytes: int, entries: int) -> int:
 def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
     """The lengths of the payloads that fit into ``frame_bytes``; of at least one."""
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)
+    if lengths.size == 1 or int(lengths.sum(dtype=np.int64)) <= frame_bytes:
+        return lengths
     if int(lengths[0]) > frame_bytes:
         return lengths[:1]
     return lengths[: int(lengths.cumsum(dtype=np.int64).searchsorted(frame_bytes, side="right"))]
