@@ -55,7 +55,7 @@ def test_another_ledger_costs_three_requests() -> None:
             await ensemble(client)
             requests = requests_of(client)
             await ensemble(client)
-            assert requests == ["exists", "create", "multi", "set"], "is the id short; id; record without id; close"
+            assert requests == ["create", "multi", "set"], "the id; the record, without the node of the id; the close"
 
     run(work())
 

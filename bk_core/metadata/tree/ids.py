@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from bk_core.errors import MetadataError, MetadataUnavailableError, Outcome
 from bk_core.metadata.layout import SHORT_IDS_END, Layout
@@ -46,7 +46,8 @@ class NewId(NamedTuple):
 class IdGenerator:
     """Makes ids that nobody else gets, unless ledgers are also created with given ids. Any thread may call.
 
-    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits from then on.
+    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits from then on. A client that began
+    before goes on with ``idgen`` until that says so: its numbers never come twice.
     """
 
     def __init__(self, tree: Tree, root: str) -> None:
@@ -54,6 +55,7 @@ class IdGenerator:
         self._asking = threading.Lock()  # held while the store is asked, at most _TOGETHER_S for others
         self._lock = threading.Lock()  # guards the rest
         self._reserve: deque[NewId] = deque()
+        self._is_long: bool | None = None  # whether the 31-bit ids are used up; None: nobody looked
         self._taken_at: deque[float] = deque(maxlen=round(RESERVED_MAX / _RESERVED_S))
 
     def next(self, layout: Layout) -> NewId:
@@ -96,22 +98,17 @@ class IdGenerator:
         if layout is Layout.FLAT:
             return self._short(self._root, count)
         long_folder = f"{self._root}/idgen-long"
-        if layout is Layout.LONG_HIERARCHICAL or (
-            layout is Layout.HIERARCHICAL and self._tree.exists(long_folder) is not None
-        ):
-            return self._long(long_folder, count)
-        made = self._sequence(f"{self._root}/idgen", count)
-        if made:
-            return made
-        if layout is Layout.HIERARCHICAL:
-            return self._long(long_folder, count)
-        raise _used_up()
+        if layout is Layout.HIERARCHICAL and self._is_long is None:  # once, as Apache's clients do
+            self._is_long = self._tree.exists(long_folder) is not None
+        if layout is not Layout.LONG_HIERARCHICAL and not self._is_long:
+            made = self._sequence(f"{self._root}/idgen", count)
+            if made or layout is not Layout.HIERARCHICAL:
+                return made or _used_up()
+            self._is_long = True
+        return self._long(long_folder, count)
 
     def _short(self, folder: str, count: int) -> list[NewId]:
-        made = self._sequence(folder, count)
-        if not made:
-            raise _used_up()
-        return made
+        return self._sequence(folder, count) or _used_up()
 
     def _long(self, folder: str, count: int) -> list[NewId]:
         ensure_path(self._tree, folder)
@@ -125,7 +122,7 @@ class IdGenerator:
                 return [NewId(highs[-1] << 32 | low.number, low.node) for low in lows]
             self._make_high(folder, highs[-1] + 1)
             self._prune(folder, highs[: -(_KEPT_FOLDERS - 1)])
-        raise _used_up()
+        return _used_up()
 
     def _make_high(self, folder: str, high: int) -> None:
         with contextlib.suppress(NodeExistsError):  # another client made it first
@@ -173,5 +170,5 @@ def _high_name(high: int) -> str:
     return f"HOB-{high:010d}"
 
 
-def _used_up() -> MetadataError:
-    return MetadataError("This cluster has used up its ledger ids", remedy="use the layout hierarchical")
+def _used_up() -> NoReturn:
+    raise MetadataError("This cluster has used up its ledger ids", remedy="use the layout hierarchical")
